@@ -1,0 +1,50 @@
+# Every command a developer needs; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Two unset thread pools beside busy cores were seen 50 times slower.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check format bench clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# torch goes first and by its exact version: pip then takes the CPU build where it is set up with one.
+$(STAMP): pyproject.toml constraints/constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints/constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --constraint constraints/constraints.txt --editable ".[dev,tensorrt]"
+	@touch $(STAMP)
+
+install: $(STAMP) ## create .venv and install everything
+
+demo: $(STAMP) ## write the digits as images and run the whole line on them
+	$(BIN)/python examples/digits.py raw/digits
+	$(BIN)/shardline run configs/digits.yaml
+
+test: check ## all checks, and all tests but slow and gpu ones
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(STAMP) ## the slow tests
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+check: $(STAMP) ## ruff, mypy, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## benchmarks, as ratios against named peers
+	$(BIN)/python benchmarks/line.py
+
+clean: ## remove the environment, caches, the demo's images and runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits

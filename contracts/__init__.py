@@ -1,0 +1,4 @@
+"""What the stages agree on: configuration, documents, errors, storage and events.
+
+Every other package imports this one; it imports none of them, and nothing heavy (no torch, Beam or kfp).
+"""

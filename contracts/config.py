@@ -1,0 +1,200 @@
+"""RunConfig: everything that a user can set, by section.
+
+Values are resolved in contracts/resolve.py (defaults < YAML < `section.key=value`); no other module reads settings.
+Every model is frozen and refuses unknown keys, so a typing mistake is found before anything is spent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Auto = Literal["auto"]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+SPLITS = ("train", "validation", "test")
+
+
+class Section(BaseModel):
+    """Base of the sections: immutable, strict about keys, documented by the strings below the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RunSection(Section):
+    """Where a line lives and what its randomness starts from."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] = "line"
+    """Name of the line: lower-case letters, digits, '-' and '_'."""
+    root: str = "runs"
+    """Folder or URI that holds lines; this line's files are below root/name."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Start of all randomness: shards, order of samples, initial weights, augmentation."""
+
+
+class SplitFractions(Section):
+    """Share of the samples in each split, decided by a hash of the sample's relative path."""
+
+    train: Fraction = 0.8
+    validation: Fraction = 0.1
+    test: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> SplitFractions:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"the fractions of train, validation and test sum to {total:g}, not to 1")
+        if self.train == 0:
+            raise ValueError("the fraction of train is 0: there would be nothing to train on")
+        return self
+
+
+class ShardingSection(Section):
+    """From raw images to shards."""
+
+    source: str = ""
+    """Folder or URI with one folder of images per class."""
+    format: Literal["webdataset", "tfrecord"] = "webdataset"
+    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
+    splits: SplitFractions = SplitFractions()
+    """Share of the samples in each split."""
+    target_shard_bytes: Annotated[int, Field(ge=1024)] = 128 << 20
+    """Size of a shard to aim at, in bytes of the source files."""
+    min_shards: PositiveInt = 1
+    """Least number of shards per split (never more than it has samples)."""
+    max_rejected_fraction: Fraction = 0.01
+    """Share of the files that may be unreadable as images before the stage fails."""
+
+
+class DataSection(Section):
+    """How samples are read and turned into model input."""
+
+    image_size: Annotated[int, Field(ge=8, le=4096)] = 224
+    """Side of the square model input, in pixels."""
+    mean: Annotated[list[float], Field(min_length=3, max_length=3)] | None = None
+    """Mean of the red, green and blue channel in [0, 1]; unset: that of the training split."""
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=3, max_length=3)] | None = None
+    """Standard deviation of the channels in [0, 1]; unset: that of the training split."""
+    crop: Literal["center", "random_resized"] = "center"
+    """Crop of training images; evaluation always takes the centre."""
+    horizontal_flip: bool = False
+    """Whether training images are mirrored with probability 1/2."""
+    num_workers: Annotated[int, Field(ge=0, le=256)] | Auto = "auto"
+    """Loader processes per rank; `auto` takes the profile's choice."""
+    prefetch_factor: Annotated[int, Field(ge=1, le=64)] = 4
+    """Slots that each loader process prepares ahead."""
+
+
+class ModelSection(Section):
+    """The network."""
+
+    architecture: str = "resnet"
+    """A model type of transformers with an image-classification head (resnet, vit, ...), or `module:callable`."""
+    arguments: dict[str, Any] = {}
+    """Fields of the transformers configuration, or keyword arguments of the callable."""
+
+
+class TrainSection(Section):
+    """Optimisation. What is set here is never changed by the profile."""
+
+    global_batch_size: PositiveInt = 256
+    """Samples per optimizer step, over all ranks."""
+    epochs: PositiveInt = 10
+    """Passes over the training split."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate of AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled weight decay; biases and normalisation weights are exempt."""
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of all steps with a linearly rising learning rate; a cosine to 0 follows."""
+
+
+class ParallelSection(Section):
+    """How a step is spread over ranks."""
+
+    strategy: Literal["ddp"] = "ddp"
+    """DistributedDataParallel."""
+    slot_size: PositiveInt | Auto = "auto"
+    """Samples per forward pass; the global batch is cut into slots of this size. `auto` takes the profile's choice."""
+
+
+class CheckpointSection(Section):
+    """When checkpoints are written and which are kept. The best by validation accuracy is always kept."""
+
+    every_steps: PositiveInt | None = None
+    """Optimizer steps between checkpoints, besides the one at the end of each epoch; unset: only that one."""
+    keep_last: PositiveInt = 2
+    """Number of newest checkpoints kept."""
+
+
+class ProfileSection(Section):
+    """What the profiling run tries."""
+
+    slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
+    """Slot sizes to measure; `auto`: an even share of the global batch per rank, and its half and quarter."""
+    num_workers: Annotated[list[Annotated[int, Field(ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
+    """Numbers of loader processes to measure; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
+    window_s: Annotated[float, Field(ge=0.05, le=60)] = 0.5
+    """Length of one measurement, in seconds; each point is measured three times."""
+
+
+class ExportSection(Section):
+    """From the best checkpoint to an engine."""
+
+    precision: Literal["fp32", "fp16"] = "fp16"
+    """Precision carried by the ONNX graph that the engine is built from."""
+    opset: Annotated[int, Field(ge=20, le=24)] = 20
+    """ONNX opset."""
+    opt_batch: PositiveInt = 8
+    """Batch size that the engine is tuned for."""
+    max_batch: PositiveInt = 64
+    """Largest batch size that the engine accepts; the smallest is 1."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ExportSection:
+        if self.opt_batch > self.max_batch:
+            raise ValueError(f"opt_batch {self.opt_batch} is larger than max_batch {self.max_batch}")
+        return self
+
+
+class ResourcesSection(Section):
+    """What the stages run on. Nothing here changes a result."""
+
+    ranks: PositiveInt | Auto = "auto"
+    """Training processes on this machine; `auto`: one per GPU, without a GPU two."""
+
+
+class RunConfig(Section):
+    """The whole configuration of a line."""
+
+    run: RunSection = RunSection()
+    sharding: ShardingSection = ShardingSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    parallel: ParallelSection = ParallelSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    profile: ProfileSection = ProfileSection()
+    export: ExportSection = ExportSection()
+    resources: ResourcesSection = ResourcesSection()
+
+    @model_validator(mode="after")
+    def _slot_fits_batch(self) -> RunConfig:
+        slot = self.parallel.slot_size
+        if slot != "auto" and slot > self.train.global_batch_size:
+            raise ValueError(
+                f"parallel.slot_size {slot} is larger than train.global_batch_size {self.train.global_batch_size}"
+            )
+        return self
+
+
+# The sections that each stage is given. What a stage does not get cannot change its result.
+STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
+    "shard": ("run", "sharding", "resources"),
+    "profile": ("run", "data", "model", "train", "parallel", "profile", "resources"),
+    "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
+    "export": ("run", "data", "model", "export", "resources"),
+}
+STAGES = tuple(STAGE_SECTIONS)

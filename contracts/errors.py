@@ -1,0 +1,103 @@
+"""The errors that end a command, and the exit code each one means.
+
+    ShardlineError                 70  a fault of ours
+    ├── UserError                   2  what was given cannot work; never retried
+    │   ├── ConfigError                the configuration or the command line
+    │   ├── DataError                  the source, the shards or another input document
+    │   ├── ModelError                 the model that the configuration names
+    │   └── StorageError               a URI that cannot be used
+    ├── TryAgain                   75  preempted, hung, or busy: another attempt may succeed
+    └── CheckFailed                 1  the "no" of a check
+
+A stage that fails leaves its error as JSON (`ErrorDocument`), since orchestrators lose exit codes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+EXIT_OK = 0
+EXIT_CHECK_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_FAULT = 70
+EXIT_TRY_AGAIN = 75
+
+
+class ShardlineError(Exception):
+    """A fault of ours, or the base of the errors below."""
+
+    exit_code: ClassVar[int] = EXIT_FAULT
+
+
+class UserError(ShardlineError):
+    """What the user gave cannot work.
+
+    Args:
+        given: What was given, in the user's own terms.
+        allowed: What is allowed instead.
+        todo: What to do next.
+    """
+
+    exit_code: ClassVar[int] = EXIT_USER_ERROR
+
+    def __init__(self, given: str, *, allowed: str, todo: str) -> None:
+        super().__init__(f"{given}\n  allowed: {allowed}\n  to do: {todo}")
+        self.given = given
+        self.allowed = allowed
+        self.todo = todo
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries (DataLoader workers, Beam); keyword-only arguments need help there.
+        return (_rebuild, (type(self), self.given, self.allowed, self.todo))
+
+
+def _rebuild(kind: type[UserError], given: str, allowed: str, todo: str) -> UserError:
+    return kind(given, allowed=allowed, todo=todo)
+
+
+class ConfigError(UserError):
+    """The configuration or the command line."""
+
+
+class DataError(UserError):
+    """The source, the shards, or another input document."""
+
+
+class ModelError(UserError):
+    """The model that the configuration names."""
+
+
+class StorageError(UserError):
+    """A URI that cannot be used."""
+
+
+class TryAgain(ShardlineError):
+    """Preempted, hung, or busy: another attempt may succeed."""
+
+    exit_code: ClassVar[int] = EXIT_TRY_AGAIN
+
+
+class CheckFailed(ShardlineError):
+    """The "no" of a check."""
+
+    exit_code: ClassVar[int] = EXIT_CHECK_FAILED
+
+
+class ErrorDocument(BaseModel):
+    """What a failed stage leaves as error.json: enough for another process to end the same way."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    exit_code: int
+    message: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, traceback: str = "") -> ErrorDocument:
+        """Describe `error`; anything that is not ours counts as a fault of ours."""
+        code = error.exit_code if isinstance(error, ShardlineError) else EXIT_FAULT
+        message = str(error) if isinstance(error, ShardlineError) else f"{type(error).__name__}: {error}"
+        return cls(kind=type(error).__name__, exit_code=code, message=message, traceback=traceback)

@@ -1,0 +1,75 @@
+"""JSON events: what a stage says while it works, one object a line.
+
+A stage writes them below its folder, in `attempts/ATTEMPT/events.jsonl`, a file an attempt; `shardline run` reads them
+and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` and `event`, which is one of:
+
+    start      the process is up; launched_at is when its parent started it
+    ready      imports are done and work begins
+    folder     uri: the folder that this attempt works on; fingerprint
+    progress   done, total, unit; message says what just happened
+    log        message
+    reused     uri: a finished folder was found, nothing was done
+    finish     uri: the stage's document is committed; made says what it made
+    error      exit_code, message
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+EVENTS_NAME = "events.jsonl"
+ERROR_NAME = "error.json"
+LOG_NAME = "log.txt"
+ATTEMPTS_FOLDER = "attempts"
+
+
+class EventLog:
+    """Appends events of one attempt; several processes may append to the same file."""
+
+    def __init__(self, folder: Path | None, *, stage: str, attempt: str) -> None:
+        self.folder = folder
+        self.stage = stage
+        self.attempt = attempt
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event; without a folder nothing is kept."""
+        if self.folder is None:
+            return
+        record = {"time": time.time(), "stage": self.stage, "attempt": self.attempt, "event": event, **fields}
+        line = (json.dumps(record) + "\n").encode()
+        # One write to a file opened for appending: lines of several processes do not mix.
+        descriptor = os.open(self.folder / EVENTS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+class EventReader:
+    """Reads a growing event file: each call of `poll` yields what is new and complete."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def poll(self) -> Iterator[dict[str, Any]]:
+        """Yield the events written since the last call; a line that is not whole waits for the next."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self._offset)
+                content = stream.read()
+        except FileNotFoundError:
+            return
+        whole = content.rfind(b"\n") + 1
+        self._offset += whole
+        for line in content[:whole].splitlines():
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record

@@ -1,0 +1,79 @@
+"""Fingerprints: hashes of the configuration fields and inputs that decide a stage's result.
+
+They name the folders of stage outputs, so equal work is found again and different work never collides. A field belongs
+here only if it changes the result; docs/architecture.md holds the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from contracts.config import RunConfig
+
+# Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
+FINGERPRINT_DIGITS = 16
+
+
+def fingerprint(value: Any) -> str:
+    """Return the hash of a JSON value: sha256 of sorted, compact JSON, cut to 16 hex digits."""
+    content = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def combine(made_from: dict[str, str]) -> str:
+    """Return the fingerprint of a stage from the hashes of its parts."""
+    return fingerprint(made_from)
+
+
+def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
+    """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
+    fields = config.sharding.model_dump(mode="json", exclude={"source", "max_rejected_fraction"})
+    return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
+
+
+def model_fingerprint(config: RunConfig) -> str:
+    """Hash of the model section: what a profile report must agree on."""
+    return fingerprint(config.model.model_dump(mode="json"))
+
+
+def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], torch_version: str) -> dict[str, str]:
+    """Hashes that decide a profile: what is measured, on what."""
+    return {
+        "model": model_fingerprint(config),
+        "data": fingerprint(config.data.model_dump(mode="json")),
+        "train": fingerprint(config.train.model_dump(mode="json")),
+        "parallel": fingerprint(config.parallel.model_dump(mode="json")),
+        "profile": fingerprint(config.profile.model_dump(mode="json")),
+        "shards": shards,
+        "hardware": fingerprint([hardware, config.resources.ranks]),
+        "torch": torch_version,
+    }
+
+
+def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
+    """Hashes that decide the parameters.
+
+    Ranks, the loader, checkpoint settings and the profile's choice may change between attempts, so they are not part of
+    it; the first checkpoint records what must hold.
+    """
+    return {
+        "model": model_fingerprint(config),
+        "data": fingerprint(config.data.model_dump(mode="json", exclude={"num_workers", "prefetch_factor"})),
+        "train": fingerprint(config.train.model_dump(mode="json")),
+        "parallel": fingerprint(config.parallel.model_dump(mode="json")),
+        "seed": fingerprint(config.run.seed),
+        "shards": shards,
+    }
+
+
+def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[str, str]:
+    """Hashes that decide an export: its section, the model, the transform, the weights, and what builds the engine."""
+    return {
+        "export": fingerprint(config.export.model_dump(mode="json")),
+        "model": model_fingerprint(config),
+        "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
+        "checkpoint": checkpoint,
+        "builder": builder,
+    }

@@ -1,0 +1,1 @@
+"""Pictures and reports of runs. Empty until the run page comes."""

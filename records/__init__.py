@@ -1,0 +1,1 @@
+"""The bytes of a shard: tar and TFRecord framing, the packed index, decoding and checking of images."""

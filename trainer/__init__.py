@@ -1,0 +1,1 @@
+"""From shards to trained weights: profiling, distributed training, checkpoints, and export to an engine."""

@@ -1,0 +1,1 @@
+"""From the best checkpoint to ONNX, to an engine, with a proof of parity."""
