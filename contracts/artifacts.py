@@ -256,7 +256,8 @@ class CheckpointManifest(Contract):
     """validation_accuracy in [0, 1] and validation_loss; at the top also test_accuracy and test_loss."""
     best_step: int
     """Step of the best checkpoint so far, by validation accuracy."""
-    best_validation_accuracy: float
+    best_validation_accuracy: float | None = None
+    """None before the first evaluation, and without a validation split."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers."""
     environment: dict[str, str]

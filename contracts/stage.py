@@ -147,7 +147,17 @@ class Stage:
     def commit(self, output: Output, document: Contract, made: str) -> None:
         """Publish the document that makes the output exist, and say what was made."""
         storage.publish(storage.join(output.uri, MANIFEST_NAME), document.to_json())
+        self.finished(output, made)
+
+    def finished(self, output: Output, made: str) -> None:
+        """Say what was made; its document is published."""
         self.events.emit("finish", uri=output.uri, made=made)
+
+    def release(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _take_lock(self, uri: str) -> None:
         """Hold a lock on a local folder for the life of this process; the kernel drops it when the process dies."""
@@ -182,13 +192,18 @@ def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[st
     options = _parse(name, arguments)
     if options.end_with_parent:
         end_with_parent()
-    events = _open_events(name, options)
-    events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid())
+    events = EventLog(None, stage=name, attempt=options.attempt or new_attempt_id())
+    stage = None
     try:
-        uri = execute(_make_stage(name, options, events))
+        events = _open_events(name, options, events.attempt)
+        events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid())
+        stage = _make_stage(name, options, events)
+        print(execute(stage), flush=True)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         return _report(name, error, events, debug=options.debug)
-    print(uri, flush=True)
+    finally:
+        if stage is not None:
+            stage.release()
     return EXIT_OK
 
 
@@ -223,8 +238,7 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _open_events(name: str, options: argparse.Namespace) -> EventLog:
-    attempt = options.attempt or new_attempt_id()
+def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventLog:
     folder = None
     if not options.locate:
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.

@@ -1,0 +1,92 @@
+"""The documents: strict, versioned, and sure of their files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import (
+    CONTRACTS,
+    FileEntry,
+    ProfileChoice,
+    ProfileReport,
+    ShardManifest,
+    find_damage,
+)
+from contracts.errors import DataError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def report(**changes: Any) -> ProfileReport:
+    values: dict[str, Any] = {
+        "fingerprint": "f",
+        "model_fingerprint": "m",
+        "shards_fingerprint": "s",
+        "hardware": {},
+        "torch_version": "2",
+        "ranks": 2,
+        "threads_per_rank": 1,
+        "global_batch_size": 64,
+        "points": [],
+        "choice": ProfileChoice(slot_size=32, num_workers=0, reason="r"),
+    }
+    return ProfileReport(**{**values, **changes})
+
+
+def test_a_document_comes_back_and_equal_documents_are_equal_bytes() -> None:
+    document = report()
+    assert ProfileReport.parse(document.to_json(), where="x") == document
+    assert report().to_json() == document.to_json()
+    assert report(ranks=3).sha256 != document.sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v.update(format_version=99), "format version 99"),
+        (lambda v: v.update(kind="shards"), "'shards' document"),
+        (lambda v: v.pop("choice"), "damaged at choice"),
+        (lambda v: v.update(surprise=1), "damaged at surprise"),
+    ],
+)
+def test_a_foreign_newer_or_damaged_document_is_refused(change: Any, message: str) -> None:
+    values = json.loads(report().to_json())
+    change(values)
+    with pytest.raises(DataError, match=message):
+        ProfileReport.parse(json.dumps(values).encode(), where="x")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
+def test_what_is_no_json_document_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError):
+        ProfileReport.parse(content, where="x")
+
+
+def test_what_has_no_manifest_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no manifest\.json"):
+        ShardManifest.load(storage.normalise(tmp_path))
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    folder = storage.normalise(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").write_bytes(b"content")
+    entries = [FileEntry.of(folder, "a/x")]
+    assert find_damage(folder, entries) is None
+    (tmp_path / "a/x").write_bytes(b"Content")
+    assert "crc32c" in str(find_damage(folder, entries))
+    assert find_damage(folder, entries, checksums=False) is None
+    (tmp_path / "a/x").write_bytes(b"conten")
+    assert "6 bytes" in str(find_damage(folder, entries, checksums=False))
+    (tmp_path / "a/x").unlink()
+    assert "missing" in str(find_damage(folder, entries))
+
+
+@pytest.mark.parametrize("kind", sorted(CONTRACTS))
+def test_a_schema_changes_only_with_its_golden_file(kind: str) -> None:
+    """A change here is a change of the format: think of the version, then `python tests/golden/write_schemas.py`."""
+    schema = CONTRACTS[kind].model_json_schema()
+    assert json.loads((GOLDEN / f"{kind}.schema.json").read_text()) == schema

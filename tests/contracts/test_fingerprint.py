@@ -1,0 +1,54 @@
+"""What moves a fingerprint, and what must not."""
+
+import pytest
+
+from contracts.config import RunConfig
+from contracts.fingerprint import combine, fingerprint, profile_inputs, shard_inputs, train_inputs
+from contracts.resolve import apply_override, parse_config
+
+
+def with_override(text: str) -> RunConfig:
+    values: dict[str, object] = {}
+    apply_override(values, text)
+    return parse_config(values, where="test")
+
+
+def keys(config: RunConfig) -> dict[str, str]:
+    return {
+        "shard": combine(shard_inputs(config, "listing")),
+        "profile": combine(profile_inputs(config, shards="s", hardware={"cores": "2"}, torch_version="2")),
+        "train": combine(train_inputs(config, shards="s")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "moved"),
+    [
+        ("train.learning_rate=0.5", {"profile", "train"}),
+        ("train.epochs=3", {"profile", "train"}),
+        ("sharding.format=tfrecord", {"shard"}),
+        ("sharding.target_shard_bytes=4096", {"shard"}),
+        ("sharding.source=elsewhere", set()),
+        ("sharding.max_rejected_fraction=0.5", set()),
+        ("run.seed=1", {"shard", "train"}),
+        ("run.root=elsewhere", set()),
+        ("run.name=other", set()),
+        ("data.num_workers=1", {"profile"}),
+        ("data.image_size=64", {"profile", "train"}),
+        ("resources.ranks=3", {"profile"}),
+        ("parallel.slot_size=16", {"profile", "train"}),
+        ("checkpoint.keep_last=5", set()),
+        ("profile.window_s=1", {"profile"}),
+        ("export.precision=fp32", set()),
+        ("model.architecture=vit", {"profile", "train"}),
+    ],
+)
+def test_a_field_moves_the_stages_whose_result_it_changes(override: str, moved: set[str]) -> None:
+    before, after = keys(RunConfig()), keys(with_override(override))
+    assert {stage for stage in before if before[stage] != after[stage]} == moved
+
+
+def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
+    assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    assert len(fingerprint({})) == 16

@@ -1,0 +1,237 @@
+"""The frame of a stage: reuse, locks, errors, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
+from contracts.errors import ConfigError, TryAgain
+from contracts.events import ERROR_NAME, EVENTS_NAME, EventReader
+from contracts.stage import Stage, run_stage
+
+MADE_FROM = {"model": "m", "shards": "s"}
+
+
+# A process that claims the folder and keeps it.
+HOLD = """
+import sys, time
+from contracts.artifacts import ProfileReport
+from contracts.stage import run_stage
+def hold(stage):
+    stage.claim(ProfileReport, {"model": "m", "shards": "s"})
+    print("held", flush=True)
+    time.sleep(60)
+run_stage("profile", hold, sys.argv[1:])
+"""
+
+
+def make_report(fingerprint: str, made_from: dict[str, str]) -> ProfileReport:
+    return ProfileReport(
+        fingerprint=fingerprint,
+        made_from=made_from,
+        model_fingerprint="m",
+        shards_fingerprint="s",
+        hardware={},
+        torch_version="2",
+        ranks=2,
+        threads_per_rank=1,
+        global_batch_size=64,
+        points=[],
+        choice=ProfileChoice(slot_size=32, num_workers=0, reason="r"),
+    )
+
+
+def work(stage: Stage, made_from: dict[str, str] = MADE_FROM) -> str:
+    output = stage.claim(ProfileReport, made_from)
+    if not output.reused:
+        stage.ready()
+        stage.commit(output, make_report(output.fingerprint, made_from), "a report")
+    return output.uri
+
+
+def events_of(root: Path, attempt: str) -> list[str]:
+    reader = EventReader(root / "attempts" / attempt / EVENTS_NAME)
+    return [str(event["event"]) for event in reader.poll()]
+
+
+def run(root: Path, attempt: str, *more: str, execute: object = work) -> int:
+    arguments = ["--root", str(root), "--config-json", "{}", "--attempt", attempt, *more]
+    return run_stage("profile", execute, arguments)  # type: ignore[arg-type]
+
+
+def test_work_is_done_once_then_reused_then_done_afresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "a") == 0
+    uri = capsys.readouterr().out.splitlines()[-1]
+    assert storage.exists(storage.join(uri, MANIFEST_NAME))
+    assert events_of(tmp_path, "a") == ["start", "folder", "ready", "finish"]
+    assert run(tmp_path, "b") == 0
+    assert events_of(tmp_path, "b") == ["start", "folder", "reused"]
+    assert run(tmp_path, "c", "--fresh") == 0
+    assert events_of(tmp_path, "c") == ["start", "folder", "ready", "finish"]
+    assert capsys.readouterr().out.splitlines() == [uri, uri]
+
+
+def test_fresh_deletes_its_own_output_only(tmp_path: Path) -> None:
+    other = tmp_path / "0123456789abcdef"
+    other.mkdir()
+    (other / MANIFEST_NAME).write_text("{}")
+    assert run(tmp_path, "a") == 0
+    assert run(tmp_path, "b", "--fresh") == 0
+    assert (other / MANIFEST_NAME).exists()
+    assert (tmp_path / "attempts/a").is_dir()
+
+
+def test_locate_prints_or_refuses_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "a", "--locate") == 2
+    assert "run `shardline profile CONFIG` first" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert run(tmp_path, "b") == 0
+    uri = capsys.readouterr().out.splitlines()[-1]
+    assert run(tmp_path, "c", "--locate") == 0
+    assert capsys.readouterr().out.splitlines() == [uri]
+
+
+def test_a_damaged_output_is_made_again(tmp_path: Path) -> None:
+    def with_file(stage: Stage) -> str:
+        from contracts.artifacts import CheckpointManifest, FileEntry
+
+        output = stage.claim(CheckpointManifest, MADE_FROM)
+        if output.reused:
+            return output.uri
+        storage.publish(storage.join(output.uri, "weights"), b"content")
+        document = CheckpointManifest(
+            fingerprint=output.fingerprint,
+            step=1,
+            position=1,
+            epoch=1,
+            slot_size=1,
+            model={},
+            classes=[],
+            data={},
+            shards_fingerprint="s",
+            metrics={},
+            best_step=1,
+            parameters_sha256="",
+            environment={},
+            files=[FileEntry.of(output.uri, "weights")],
+        )
+        stage.commit(output, document, "weights")
+        return output.uri
+
+    assert run(tmp_path, "a", execute=with_file) == 0
+    weights = next(tmp_path.glob("*/weights"))
+    weights.write_bytes(b"Content")
+    assert run(tmp_path, "b", execute=with_file) == 0
+    assert weights.read_bytes() == b"content"
+    assert "finish" in events_of(tmp_path, "b")
+
+
+def test_an_output_of_other_inputs_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--output", str(tmp_path / "mine"), "--config-json", "{}"]
+    assert run_stage("profile", work, arguments) == 0
+    before = (tmp_path / "mine" / MANIFEST_NAME).read_bytes()
+    assert run_stage("profile", lambda stage: work(stage, {"model": "m", "shards": "t"}), arguments) == 2
+    assert "other inputs (shards)" in capsys.readouterr().err
+    assert (tmp_path / "mine" / MANIFEST_NAME).read_bytes() == before
+
+
+def test_a_user_error_leaves_its_message_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(stage: Stage) -> str:
+        raise ConfigError("a wheel with corners", allowed="round ones", todo="file them off")
+
+    assert run(tmp_path, "a", execute=refuse) == 2
+    shown = capsys.readouterr().err
+    assert "a wheel with corners\n  allowed: round ones\n  to do: file them off" in shown
+    assert "Traceback" not in shown
+    document = json.loads((tmp_path / "attempts/a" / ERROR_NAME).read_text())
+    assert document["exit_code"] == 2
+    assert document["kind"] == "ConfigError"
+    assert events_of(tmp_path, "a")[-1] == "error"
+    assert run(tmp_path, "b", "--debug", execute=refuse) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_is_70_and_keeps_its_traceback(tmp_path: Path) -> None:
+    def fail(stage: Stage) -> str:
+        raise ZeroDivisionError("oops")
+
+    assert run(tmp_path, "a", execute=fail) == 70
+    document = json.loads((tmp_path / "attempts/a" / ERROR_NAME).read_text())
+    assert document["message"] == "ZeroDivisionError: oops"
+    assert "Traceback" in document["traceback"]
+
+
+def test_a_folder_in_use_is_75_and_free_again_after_a_kill(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            HOLD,
+            *("--root", str(tmp_path), "--config-json", "{}"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        messages = []
+
+        def try_it(stage: Stage) -> str:
+            with pytest.raises(TryAgain) as caught:
+                work(stage)
+            messages.append(str(caught.value))
+            raise caught.value
+
+        assert run(tmp_path, "a", execute=try_it) == 75
+        assert f"pid {holder.pid}" in messages[0]
+    finally:
+        holder.kill()
+        holder.wait()
+        if holder.stdout:
+            holder.stdout.close()
+    assert run(tmp_path, "b") == 0
+
+
+def test_the_configuration_must_have_the_hash_that_was_submitted(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text("{}")
+    digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+    options = ["--root", str(tmp_path), "--config", str(config), "--config-sha256"]
+    assert run_stage("profile", work, [*options, digest]) == 0
+    config.write_text('{"train": {"epochs": 1}}')
+    assert run_stage("profile", work, [*options, digest]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config-json", "{}"],
+        ["--root", "a", "--output", "b", "--config-json", "{}"],
+        ["--root", "a"],
+        ["--root", "a", "--config-json", "{"],
+        ["--root", "gs://bucket/x", "--config-json", "{}"],
+        ["--root", "a", "--config", "missing.json"],
+    ],
+)
+def test_bad_arguments_are_user_errors(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_stage("profile", work, arguments) == 2
+    assert "to do:" in capsys.readouterr().err
+
+
+def test_a_half_written_event_waits_for_its_end(tmp_path: Path) -> None:
+    path = tmp_path / EVENTS_NAME
+    path.write_bytes(b'{"event": "start"}\n{"event": "fin')
+    reader = EventReader(path)
+    assert [event["event"] for event in reader.poll()] == ["start"]
+    assert list(reader.poll()) == []
+    with path.open("ab") as stream:
+        stream.write(b'ish"}\n')
+    assert [event["event"] for event in reader.poll()] == ["finish"]

@@ -1,0 +1,319 @@
+"""The training of one rank, top to bottom: set up, restore, step by step, evaluate, save, finish."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, ShardManifest
+from contracts.config import RunConfig
+from contracts.errors import DataError
+from contracts.events import EventLog
+from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
+from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
+from trainer.data import (
+    EvaluationTransform,
+    ShardReader,
+    SlotBatch,
+    SlotDataset,
+    evaluation_batches,
+    make_loader,
+    make_transforms,
+)
+from trainer.distributed import Rank, share_buffers, sum_over_ranks
+from trainer.launch import Assignment
+from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
+from trainer.model import build_model, parameters_sha256
+from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.parallel import Cut, choose_cut, distribute, settle_buckets
+
+# Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
+LOG_EVERY_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is, and its best so far: with the tensors, everything that a resume needs."""
+
+    position: int = 0
+    metrics: dict[str, float] | None = None
+    best_step: int = 0
+    best_accuracy: float | None = None
+
+
+class Training:
+    """One rank's training: its model, optimizer, data and checkpoints."""
+
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog) -> None:
+        self.assignment, self.rank, self.events = assignment, rank, events
+        self.config = RunConfig.model_validate(assignment.config)
+        self.manifest = ShardManifest.load(assignment.shards)
+        _fix_numerics(assignment.threads, rank.device)
+        train_transform, self.transform = make_transforms(self.config.data, self.manifest)
+        self.dataset = SlotDataset(
+            ShardReader(assignment.shards, self.manifest, "train"), train_transform, self.config.run.seed
+        )
+        batch = self.config.train.global_batch_size
+        self.total_steps = self.config.train.epochs * steps_per_epoch(len(self.dataset.reader), batch)
+        self.checkpoints = CheckpointManager(
+            assignment.folder, attempt=assignment.attempt, keep_last=self.config.checkpoint.keep_last
+        )
+        # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
+        torch.manual_seed(self.config.run.seed)
+        self.model = distribute(
+            build_model(
+                self.config.model, num_classes=len(self.manifest.classes), image_size=self.config.data.image_size
+            ).to(rank.device),
+            rank,
+        )
+        self.optimizer = make_optimizer(self.model.module, self.config.train)
+        resume_from = self._agree_on_checkpoint()
+        self.cut = self._decide_cut(resume_from)
+        size = self.config.data.image_size
+        settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
+        self.progress = Progress() if resume_from is None else self._restore(*resume_from)
+        self._loss_sum = torch.zeros((), device=rank.device)
+        self._loss_samples = 0
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return step_of(
+            self.progress.position,
+            num_samples=len(self.dataset.reader),
+            global_batch_size=self.config.train.global_batch_size,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self.progress.position // len(self.dataset.reader)
+
+    def log(self, message: str) -> None:
+        """Say something once, not once per rank."""
+        if self.rank.is_first:
+            self.events.emit("log", message=message)
+
+    # --- set-up and restore -------------------------------------------------------------------------------------------
+
+    def _agree_on_checkpoint(self) -> tuple[str, CheckpointManifest] | None:
+        """Let the first rank find the newest valid checkpoint, and tell the others."""
+        answer: list[str | None] = [None]
+        if self.rank.is_first:
+            found = self.checkpoints.newest_valid()
+            if found is not None:
+                for skipped in found[2]:
+                    self.log(f"skipped checkpoint {skipped}")
+                answer[0] = found[0]
+        dist.broadcast_object_list(answer, src=0)
+        return None if answer[0] is None else (answer[0], CheckpointManifest.load(answer[0]))
+
+    def _decide_cut(self, resume_from: tuple[str, CheckpointManifest] | None) -> Cut:
+        profile = ProfileReport.load(self.assignment.profile) if self.assignment.profile else None
+        recorded = resume_from[1].slot_size if resume_from else None
+        cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
+        self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
+        return cut
+
+    def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+        self.model.module.load_state_dict(load_model_state(uri, manifest))
+        load_named_state(self.model.module, self.optimizer, load_optimizer_state(uri, manifest))
+        self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
+        different = [
+            f"{name} {manifest.environment.get(name)} -> {value}"
+            for name, value in self._environment().items()
+            if manifest.environment.get(name) != value and name != "num_workers"
+        ]
+        if different:
+            self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
+        return Progress(manifest.position, manifest.metrics, manifest.best_step, manifest.best_validation_accuracy)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "ranks": str(self.rank.ranks),
+            "threads_per_rank": str(torch.get_num_threads()),
+            "num_workers": str(self.cut.num_workers),
+            "device": self.rank.device.type,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "torch": str(torch.__version__),
+        }
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Take all steps that remain."""
+        scalars = Scalars(
+            storage.local_path(self.assignment.folder) / "tensorboard" if self.rank.is_first else None,
+            first_step=self.step,
+        )
+        loader = make_loader(
+            self.dataset,
+            slot_requests(
+                self.progress.position,
+                num_samples=len(self.dataset.reader),
+                epochs=self.config.train.epochs,
+                global_batch_size=self.config.train.global_batch_size,
+                slot_size=self.cut.slot_size,
+                seed=self.config.run.seed,
+                rank=self.rank.rank,
+                ranks=self.rank.ranks,
+            ),
+            num_workers=self.cut.num_workers,
+            prefetch_factor=self.config.data.prefetch_factor,
+            pin_memory=self.rank.device.type == "cuda",
+        )
+        self.model.train()  # type: ignore[no-untyped-call]
+        for slot in loader:
+            self._loss_sum += self._compute(slot)
+            if not slot.request.last_of_step:
+                continue
+            rate = learning_rate(self.step, total_steps=self.total_steps, train=self.config.train)
+            set_learning_rate(self.optimizer, rate)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
+            self._loss_samples += slot.request.batch_samples
+            if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
+                self._report(rate, scalars)
+            if self._epoch_is_over():
+                self._evaluate_epoch(scalars)
+                self._save()
+            elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
+                self._save()
+        scalars.close()
+
+    def _compute(self, slot: SlotBatch) -> torch.Tensor:
+        """Run one slot forward and backward; return its part of the loss, summed over samples."""
+        request = slot.request
+        images = slot.images.to(self.rank.device, non_blocking=True)
+        labels = slot.labels.to(self.rank.device, non_blocking=True)
+        # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
+        torch.manual_seed(mix(self.config.run.seed, request.step, request.slot))
+        weight = 1.0 if request.counts else 0.0
+        with nullcontext() if request.last_of_step else self.model.no_sync():
+            loss = functional.cross_entropy(self.model(images), labels, reduction="sum") * weight
+            # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
+            (loss * (self.rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _epoch_is_over(self) -> bool:
+        return self.progress.position % len(self.dataset.reader) == 0
+
+    def _report(self, rate: float, scalars: Scalars) -> None:
+        """Show the mean loss since the last report, over all ranks."""
+        loss = float(sum_over_ranks(self._loss_sum)) / self._loss_samples
+        self._loss_sum.zero_()
+        self._loss_samples = 0
+        scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate})
+        if self.rank.is_first:
+            message = f"epoch {min(self.epoch + 1, self.config.train.epochs)}, loss {loss:.4f}"
+            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
+
+    def _evaluate_epoch(self, scalars: Scalars) -> None:
+        share_buffers(self.model.module)
+        found = self._evaluate("validation")
+        if found is None:
+            # Without a validation split the newest is the best.
+            self.progress = replace(self.progress, metrics={}, best_step=self.step)
+            return
+        metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
+        self.progress = replace(self.progress, metrics=metrics)
+        if self.progress.best_accuracy is None or found.accuracy > self.progress.best_accuracy:
+            self.progress = replace(self.progress, best_step=self.step, best_accuracy=found.accuracy)
+        scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+        if self.rank.is_first:
+            message = f"epoch {self.epoch} done, validation accuracy {found.accuracy:.4f}"
+            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
+
+    def _evaluate(self, split: str) -> Evaluation | None:
+        batches = evaluation_batches(
+            self.assignment.shards,
+            self.manifest,
+            split,
+            self.transform,
+            EVALUATION_BATCH,
+            rank=self.rank.rank,
+            ranks=self.rank.ranks,
+        )
+        return evaluate(self.model.module, batches, self.rank.device)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
+        share_buffers(self.model.module)
+        if self.rank.is_first:
+            state = self.model.module.state_dict()
+            self.checkpoints.save(self._describe(state), state, named_state(self.model.module, self.optimizer))
+
+    def _describe(self, state: dict[str, torch.Tensor]) -> CheckpointManifest:
+        return CheckpointManifest(
+            fingerprint=self.assignment.fingerprint,
+            made_from=self.assignment.made_from,
+            step=self.step,
+            position=self.progress.position,
+            epoch=self.epoch,
+            slot_size=self.cut.slot_size,
+            model=self.config.model.model_dump(mode="json"),
+            classes=self.manifest.classes,
+            data=_transform_document(self.transform),
+            shards_fingerprint=self.manifest.fingerprint,
+            metrics=self.progress.metrics or {},
+            best_step=self.progress.best_step,
+            best_validation_accuracy=self.progress.best_accuracy,
+            parameters_sha256=parameters_sha256(state),
+            environment=self._environment(),
+            files=[],
+        )
+
+    def finish(self) -> None:
+        """Measure the best checkpoint on the test split and publish the document that ends training."""
+        dist.barrier()
+        found = self.checkpoints.find(self.progress.best_step)
+        if found is None:
+            raise DataError(
+                f"the best checkpoint (step {self.progress.best_step}) is gone or damaged",
+                allowed="the checkpoints as training left them",
+                todo="train again with --fresh",
+            )
+        uri, best = found
+        self.model.module.load_state_dict(load_model_state(uri, best))
+        test = self._evaluate("test")
+        if not self.rank.is_first:
+            return
+        metrics = dict(best.metrics)
+        if test is not None:
+            metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
+        folder = uri.removeprefix(self.assignment.folder + "/")
+        weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
+        document = best.model_copy(
+            update={
+                "finished": True,
+                "metrics": metrics,
+                "files": [FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)],
+            }
+        )
+        storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())
+
+
+def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
+    """Train as one rank, from the newest valid checkpoint to the end."""
+    training = Training(assignment, rank, events)
+    training.run()
+    training.finish()
+
+
+def _fix_numerics(threads: int, device: torch.device) -> None:
+    """Set what decides the bits of a step besides the data."""
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+
+
+def _transform_document(transform: EvaluationTransform) -> dict[str, object]:
+    return {"image_size": transform.image_size, "mean": list(transform.mean), "std": list(transform.std)}

@@ -1,0 +1,128 @@
+"""The network: from the model section to a torch module that maps images to logits, and a hash of its parameters.
+
+Architectures come from transformers' configurations (weights are random: nothing is downloaded) or from any
+`module:callable` that returns a module.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from contracts.config import ModelSection
+from contracts.errors import ModelError
+
+
+class ImageClassifier(nn.Module):
+    """Gives a transformers model the plain signature images -> logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map images [B, 3, H, W] float32, normalised, to logits [B, classes]."""
+        logits: torch.Tensor = self.network(pixel_values=images).logits
+        return logits
+
+
+def build_model(section: ModelSection, *, num_classes: int, image_size: int) -> nn.Module:
+    """Build the network with random weights from torch's current seed.
+
+    Args:
+        section: The model section of the configuration.
+        num_classes: Width of the last layer.
+        image_size: Side of the input in pixels, for architectures that depend on it.
+
+    Raises:
+        ModelError: The architecture is unknown, or does not take these arguments.
+    """
+    if ":" in section.architecture:
+        return _build_from_callable(section, num_classes)
+    return _build_from_transformers(section, num_classes, image_size)
+
+
+def parameters_sha256(state: dict[str, torch.Tensor]) -> str:
+    """Return the hash over names, types, shapes and bytes of a state dict, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        # A view as bytes works for every dtype; numpy knows no bfloat16.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _build_from_transformers(section: ModelSection, num_classes: int, image_size: int) -> nn.Module:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, AutoModelForImageClassification
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+    known = sorted(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
+    if section.architecture not in known:
+        close = difflib.get_close_matches(section.architecture, known, n=1)
+        raise ModelError(
+            f"model.architecture {section.architecture!r} is unknown",
+            allowed=f"a model type of transformers with an image-classification head ({', '.join(known[:12])}, ... "
+            f"{len(known)} in all), or module:callable",
+            todo=f"did you mean {close[0]}?" if close else "choose one of them",
+        )
+    settings = _check_arguments(section, AutoConfig.for_model(section.architecture))
+    if hasattr(AutoConfig.for_model(section.architecture), "image_size"):
+        settings.setdefault("image_size", image_size)
+    try:
+        config = AutoConfig.for_model(section.architecture, **settings, num_labels=num_classes)
+        network = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
+    except (TypeError, ValueError, AttributeError, RuntimeError, StrictDataclassError) as error:
+        raise _refused(section, error) from error
+    return ImageClassifier(network)
+
+
+def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
+    """Refuse names that the configuration does not have: transformers would take them without a word."""
+    known = sorted(name for name in defaults.to_dict() if not name.startswith("_"))
+    for name in section.arguments:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise ModelError(
+                f"model.arguments.{name} is no field of {section.architecture}'s configuration",
+                allowed=", ".join(known),
+                todo=f"did you mean {close[0]}?" if close else "remove it",
+            )
+    return dict(section.arguments)
+
+
+def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
+    module_name, _, name = section.architecture.partition(":")
+    try:
+        builder = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelError(
+            f"model.architecture {section.architecture!r}: {error}",
+            allowed="module:callable, importable in this environment",
+            todo="install the package that holds it, or correct the name",
+        ) from error
+    try:
+        model = builder(num_classes=num_classes, **section.arguments)
+    except (TypeError, ValueError) as error:
+        raise _refused(section, error) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"{section.architecture} returned a {type(model).__name__}",
+            allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes]",
+            todo="return the module itself",
+        )
+    return model
+
+
+def _refused(section: ModelSection, error: Exception) -> ModelError:
+    return ModelError(
+        f"{section.architecture!r} with model.arguments {section.arguments} cannot be built: {error}",
+        allowed="arguments that the architecture takes",
+        todo="correct model.arguments",
+    )

@@ -1,0 +1,106 @@
+"""The profiling stage: `python -m trainer.profiling.task --root URI --shards URI --config URI ...`.
+
+Measures slot sizes and loader processes on the real shards and the real model, in one process that has a rank's share
+of the cores, and writes a ProfileReport. It never changes train.global_batch_size.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator
+
+from contracts.artifacts import ProfilePoint, ProfileReport, ShardManifest
+from contracts.fingerprint import model_fingerprint, profile_inputs
+from contracts.process import available_cores, threads_per_rank
+from contracts.stage import Stage, run_stage
+from trainer.launch import hardware, num_ranks
+from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
+
+
+def execute(stage: Stage) -> str:
+    """Measure every candidate and commit the report."""
+    shards_uri = stage.require("shards")
+    shards = ShardManifest.load(shards_uri)
+    machine = hardware()
+    torch_version = importlib.metadata.version("torch")
+    made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
+    output = stage.claim(ProfileReport, made_from)
+    if output.reused:
+        return output.uri
+    ranks = num_ranks(stage.config)
+    threads = threads_per_rank(ranks)
+    _take_share_of_cores(ranks)
+
+    slot_sizes = candidate_slot_sizes(stage.config, ranks)
+    num_workers = candidate_num_workers(stage.config, available_cores())
+    points = []
+    for done, point in enumerate(_measure(stage, shards_uri, shards, slot_sizes, num_workers, threads), start=1):
+        points.append(point)
+        stage.progress(
+            done,
+            len(slot_sizes) * len(num_workers),
+            "points",
+            f"slot size {point.slot_size}, {point.num_workers} workers: {point.samples_per_s:.0f} samples/s",
+        )
+    choice = choose(points)
+    stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
+    report = ProfileReport(
+        fingerprint=output.fingerprint,
+        made_from=made_from,
+        model_fingerprint=model_fingerprint(stage.config),
+        shards_fingerprint=shards.fingerprint,
+        hardware=machine,
+        torch_version=torch_version,
+        ranks=ranks,
+        threads_per_rank=threads,
+        global_batch_size=stage.config.train.global_batch_size,
+        points=points,
+        choice=choice,
+    )
+    stage.commit(output, report, f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(points)} points")
+    return output.uri
+
+
+def _measure(
+    stage: Stage,
+    shards_uri: str,
+    shards: ShardManifest,
+    slot_sizes: list[int],
+    num_workers: list[int],
+    threads: int,
+) -> Iterator[ProfilePoint]:
+    """Yield the points as they are measured; torch is imported here, after the cores are taken."""
+    import torch
+
+    from trainer.data import ShardReader, SlotDataset, make_transforms
+    from trainer.model import build_model
+    from trainer.profiling.probe import measure_point
+
+    torch.set_num_threads(threads)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    config = stage.config
+    torch.manual_seed(config.run.seed)
+    model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
+    transform, _ = make_transforms(config.data, shards)
+    dataset = SlotDataset(ShardReader(shards_uri, shards, "train"), transform, config.run.seed)
+    stage.ready()
+    for slot_size in slot_sizes:
+        for workers in num_workers:
+            yield measure_point(config, model, dataset, slot_size=slot_size, num_workers=workers, device=device)
+
+
+def _take_share_of_cores(ranks: int) -> None:
+    """Keep this process and its loader processes to the cores that one rank will have.
+
+    A single probe on an idle machine sees loader processes for free that must share cores with the other ranks later.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[: max(1, len(cores) // ranks)]))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("profile", execute))

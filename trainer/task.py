@@ -1,0 +1,71 @@
+"""The training stage: `python -m trainer.task --root URI --shards URI [--profile URI] --config URI ...`.
+
+This process decides about reuse, starts torchrun and waits; it never imports torch. The ranks are trainer/worker.py,
+what they do is trainer/loop.py.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ProfileReport, ShardManifest
+from contracts.errors import DataError
+from contracts.fingerprint import train_inputs
+from contracts.process import threads_per_rank
+from contracts.stage import Stage, run_stage
+from trainer.launch import Assignment, num_ranks, run_ranks
+
+
+def execute(stage: Stage) -> str:
+    """Train to the end, from the newest valid checkpoint if there is one."""
+    shards_uri = stage.require("shards")
+    shards = ShardManifest.load(shards_uri)
+    if stage.profile is not None:
+        # Read here for its errors; the ranks decide by it.
+        ProfileReport.load(stage.profile)
+    output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
+    if output.reused:
+        return output.uri
+    ranks = num_ranks(stage.config)
+    samples = shards.splits["train"].samples
+    if samples < ranks:
+        raise DataError(
+            f"the training split has {samples} samples for {ranks} ranks",
+            allowed="at least one sample per rank",
+            todo="add images, or set resources.ranks lower",
+        )
+    if stage.events.folder is None:
+        raise DataError(
+            f"training cannot write to {storage.display(output.uri)}",
+            allowed="a local folder",
+            todo="set run.root, or --output, to a local folder",
+        )
+    run_ranks(
+        Assignment(
+            config=stage.config.model_dump(mode="json"),
+            shards=shards_uri,
+            profile=stage.profile,
+            folder=output.uri,
+            fingerprint=output.fingerprint,
+            made_from=output.made_from,
+            attempt=stage.attempt,
+            attempt_folder=str(stage.events.folder),
+            ranks=ranks,
+            threads=threads_per_rank(ranks),
+        )
+    )
+    result = CheckpointManifest.load(output.uri)
+    stage.finished(output, _describe(result))
+    return output.uri
+
+
+def _describe(result: CheckpointManifest) -> str:
+    parts = [f"best checkpoint at step {result.step}"]
+    if "test_accuracy" in result.metrics:
+        parts.append(f"test accuracy {result.metrics['test_accuracy']:.4f}")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("train", execute))

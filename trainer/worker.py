@@ -1,0 +1,43 @@
+"""The entry of a rank: `torchrun --module trainer.worker ASSIGNMENT`, started by trainer/launch.py, never by hand."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from contracts import storage
+from contracts.errors import EXIT_FAULT, EXIT_OK, ErrorDocument, ShardlineError
+from contracts.events import ERROR_NAME, EventLog
+from contracts.process import end_with_parent
+from trainer.launch import Assignment, failed_for_good
+
+
+def main(path: str) -> int:
+    """Train as one rank and return the exit code, which only torchrun sees."""
+    end_with_parent()
+    assignment = Assignment.model_validate_json(Path(path).read_bytes())
+    error_path = Path(assignment.attempt_folder) / ERROR_NAME
+    if failed_for_good(error_path):
+        return EXIT_FAULT
+    events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
+    try:
+        # torch is imported here: a restart that is in vain ends before it.
+        from trainer.distributed import process_group
+        from trainer.loop import train
+
+        with process_group() as rank:
+            if rank.is_first:
+                events.emit("ready")
+            train(assignment, rank, events)
+    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        document = ErrorDocument.of(error, traceback.format_exc())
+        if isinstance(error, ShardlineError) or not error_path.exists():
+            storage.replace(storage.normalise(error_path), document.model_dump_json(indent=1).encode())
+        print(document.traceback, file=sys.stderr, flush=True)
+        return document.exit_code
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
