@@ -258,6 +258,8 @@ class CheckpointManifest(Contract):
     """Step of the best checkpoint so far, by validation accuracy."""
     best_validation_accuracy: float | None = None
     """None before the first evaluation, and without a validation split."""
+    best_validation_loss: float | None = None
+    """Decides between checkpoints of equal accuracy."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers."""
     environment: dict[str, str]

@@ -11,6 +11,7 @@ and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` 
     reused     uri: a finished folder was found, nothing was done
     finish     uri: the stage's document is committed; made says what it made
     error      exit_code, message
+    exit       the process ended: exit_code, launched_at, wall_s; written by whoever started it
 """
 
 from __future__ import annotations

@@ -43,7 +43,14 @@ class Progress:
     position: int = 0
     metrics: dict[str, float] | None = None
     best_step: int = 0
-    best_accuracy: float | None = None
+    best: Evaluation | None = None
+
+    def with_evaluation(self, found: Evaluation, step: int) -> Progress:
+        """Take in an evaluation: higher accuracy is better, at equal accuracy the lower loss."""
+        metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
+        if self.best is None or (found.accuracy, -found.loss) > (self.best.accuracy, -self.best.loss):
+            return replace(self, metrics=metrics, best=found, best_step=step)
+        return replace(self, metrics=metrics)
 
 
 class Training:
@@ -77,6 +84,9 @@ class Training:
         size = self.config.data.image_size
         settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
         self.progress = Progress() if resume_from is None else self._restore(*resume_from)
+        self.scalars = Scalars(
+            storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
+        )
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
 
@@ -98,6 +108,10 @@ class Training:
         """Say something once, not once per rank."""
         if self.rank.is_first:
             self.events.emit("log", message=message)
+
+    def _say(self, message: str) -> None:
+        if self.rank.is_first:
+            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
@@ -131,7 +145,9 @@ class Training:
         ]
         if different:
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
-        return Progress(manifest.position, manifest.metrics, manifest.best_step, manifest.best_validation_accuracy)
+        accuracy, loss = manifest.best_validation_accuracy, manifest.best_validation_loss
+        best = None if accuracy is None or loss is None else Evaluation(0, accuracy, loss)
+        return Progress(manifest.position, manifest.metrics, manifest.best_step, best)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -147,10 +163,6 @@ class Training:
 
     def run(self) -> None:
         """Take all steps that remain."""
-        scalars = Scalars(
-            storage.local_path(self.assignment.folder) / "tensorboard" if self.rank.is_first else None,
-            first_step=self.step,
-        )
         loader = make_loader(
             self.dataset,
             slot_requests(
@@ -179,13 +191,13 @@ class Training:
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             self._loss_samples += slot.request.batch_samples
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
-                self._report(rate, scalars)
+                self._report(rate)
             if self._epoch_is_over():
-                self._evaluate_epoch(scalars)
+                self._evaluate_epoch()
                 self._save()
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
-        scalars.close()
+        self.scalars.close()
 
     def _compute(self, slot: SlotBatch) -> torch.Tensor:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
@@ -204,31 +216,24 @@ class Training:
     def _epoch_is_over(self) -> bool:
         return self.progress.position % len(self.dataset.reader) == 0
 
-    def _report(self, rate: float, scalars: Scalars) -> None:
+    def _report(self, rate: float) -> None:
         """Show the mean loss since the last report, over all ranks."""
         loss = float(sum_over_ranks(self._loss_sum)) / self._loss_samples
         self._loss_sum.zero_()
         self._loss_samples = 0
-        scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate})
-        if self.rank.is_first:
-            message = f"epoch {min(self.epoch + 1, self.config.train.epochs)}, loss {loss:.4f}"
-            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
+        self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate})
+        self._say(f"loss {loss:.4f}")
 
-    def _evaluate_epoch(self, scalars: Scalars) -> None:
+    def _evaluate_epoch(self) -> None:
         share_buffers(self.model.module)
         found = self._evaluate("validation")
         if found is None:
             # Without a validation split the newest is the best.
             self.progress = replace(self.progress, metrics={}, best_step=self.step)
             return
-        metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
-        self.progress = replace(self.progress, metrics=metrics)
-        if self.progress.best_accuracy is None or found.accuracy > self.progress.best_accuracy:
-            self.progress = replace(self.progress, best_step=self.step, best_accuracy=found.accuracy)
-        scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
-        if self.rank.is_first:
-            message = f"epoch {self.epoch} done, validation accuracy {found.accuracy:.4f}"
-            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
+        self.progress = self.progress.with_evaluation(found, self.step)
+        self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+        self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str) -> Evaluation | None:
         batches = evaluation_batches(
@@ -252,6 +257,7 @@ class Training:
             self.checkpoints.save(self._describe(state), state, named_state(self.model.module, self.optimizer))
 
     def _describe(self, state: dict[str, torch.Tensor]) -> CheckpointManifest:
+        best = self.progress.best
         return CheckpointManifest(
             fingerprint=self.assignment.fingerprint,
             made_from=self.assignment.made_from,
@@ -265,7 +271,8 @@ class Training:
             shards_fingerprint=self.manifest.fingerprint,
             metrics=self.progress.metrics or {},
             best_step=self.progress.best_step,
-            best_validation_accuracy=self.progress.best_accuracy,
+            best_validation_accuracy=best.accuracy if best else None,
+            best_validation_loss=best.loss if best else None,
             parameters_sha256=parameters_sha256(state),
             environment=self._environment(),
             files=[],
@@ -304,6 +311,8 @@ class Training:
 def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     """Train as one rank, from the newest valid checkpoint to the end."""
     training = Training(assignment, rank, events)
+    if rank.is_first:
+        events.emit("ready")
     training.run()
     training.finish()
 

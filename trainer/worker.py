@@ -27,8 +27,6 @@ def main(path: str) -> int:
         from trainer.loop import train
 
         with process_group() as rank:
-            if rank.is_first:
-                events.emit("ready")
             train(assignment, rank, events)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error, traceback.format_exc())
