@@ -1,0 +1,22 @@
+"""The component of stage profile: shards into a report: how to cut the global batch, and how to load."""
+
+from kfp import dsl
+
+from components.launch import BASE_IMAGE
+
+
+@dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator]
+def profile(config: str, line: str, run_id: str, flags: str, shards: str) -> str:
+    """Turn shards into a report: how to cut the global batch, and how to load; return the URI of the finished folder.
+
+    Args:
+        config: URI of the stage's sections and the hash of their content.
+        line: URI of the line's folder.
+        run_id: Id of the run.
+        flags: Words for the stage: fresh, debug.
+        shards: URI of the shards.
+    """
+    # kfp copies this body into a program of its own: it sees no import of this module.
+    from components.launch import launch_stage
+
+    return launch_stage("profile", config=config, line=line, run_id=run_id, flags=flags, shards=shards)

@@ -1,0 +1,200 @@
+"""The command line: `shardline --help`.
+
+Commands only take arguments apart and print what came out; the work is in the modules they import. Those imports stand
+inside the commands, so that `--help` loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from contracts.config import RunConfig
+    from contracts.errors import ErrorDocument
+
+app = typer.Typer(
+    name="shardline",
+    help="Raw images to a TensorRT engine with a proof of parity, in one line of stages.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SECTION.KEY=VALUE", help="Values that win over the file.", show_default=False),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Output = Annotated[
+    str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
+]
+Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
+Profile = Annotated[
+    str | None, typer.Option("--profile", metavar="URI", help="Profile report to follow [default: the line's].")
+]
+Checkpoint = Annotated[
+    str | None, typer.Option("--checkpoint", metavar="URI", help="Training folder to export [default: the line's].")
+]
+
+
+def main() -> None:
+    """Run the command line; the entry of the console script."""
+    app(obj=time.time())
+
+
+@app.command()
+def run(
+    context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False, debug: Debug = False
+) -> None:
+    """Run the whole line on this machine; finished stages are reused."""
+    with _reported(debug):
+        from pipelines.local import run_local
+        from pipelines.report import print_table
+
+        outcome = run_local(_load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
+        if any(stage.uri for stage in outcome.record.stages):
+            print_table(outcome.record, sys.stdout)
+        if outcome.error is not None:
+            _show(outcome.error, debug=debug)
+        _print_place(outcome.line)
+    if outcome.error is not None:
+        raise typer.Exit(outcome.error.exit_code)
+
+
+@app.command()
+def shard(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Output = None,
+    fresh: Fresh = False,
+    debug: Debug = False,
+) -> None:
+    """Turn images in class folders into shards."""
+    _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
+
+
+@app.command()
+def profile(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Output = None,
+    shards: Shards = None,
+    fresh: Fresh = False,
+    debug: Debug = False,
+) -> None:
+    """Measure how to cut the global batch and how to load."""
+    _run_alone("profile", config, overrides, output=output, given={"shards": shards}, fresh=fresh, debug=debug)
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Output = None,
+    shards: Shards = None,
+    profile: Profile = None,
+    fresh: Fresh = False,
+    debug: Debug = False,
+) -> None:
+    """Train, from the newest valid checkpoint if there is one."""
+    given = {"shards": shards, "profile": profile}
+    _run_alone("train", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
+
+
+@app.command()
+def export(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    output: Output = None,
+    shards: Shards = None,
+    checkpoint: Checkpoint = None,
+    fresh: Fresh = False,
+    debug: Debug = False,
+) -> None:
+    """Turn the best checkpoint into an engine, and prove its parity."""
+    given = {"shards": shards, "checkpoint": checkpoint}
+    _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
+
+
+@config_app.command()
+def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Print the configuration that a command would use."""
+    with _reported(debug):
+        from contracts.resolve import load_config, to_yaml
+
+        print(to_yaml(load_config(config, overrides or [])), end="")
+
+
+def _run_alone(
+    stage: str,
+    config: Path,
+    overrides: list[str] | None,
+    *,
+    output: str | None,
+    given: Mapping[str, str | None],
+    fresh: bool,
+    debug: bool,
+) -> None:
+    with _reported(debug):
+        from pipelines.stages import run_stage_alone
+
+        _print_place(
+            run_stage_alone(stage, _load(config, overrides), output=output, given=given, fresh=fresh, debug=debug)
+        )
+
+
+def _load(config: Path, overrides: list[str] | None) -> RunConfig:
+    from contracts.resolve import load_config
+    from pipelines.place import make_absolute
+
+    return make_absolute(load_config(config, overrides or []))
+
+
+@contextmanager
+def _reported(debug: bool) -> Iterator[None]:
+    """End the command on an error: its message on stderr, its exit code, a traceback only with --debug."""
+    from contracts.errors import ErrorDocument, ShardlineError
+    from pipelines.stages import StageFailed
+
+    try:
+        yield
+    except StageFailed as failure:
+        document = failure.error
+    except ShardlineError as error:
+        document = ErrorDocument.of(error, traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        document = ErrorDocument.of(error, traceback.format_exc())
+        document = document.model_copy(update={"message": f"{document.message}\n  to do: see it whole with --debug"})
+    else:
+        return
+    _show(document, debug=debug)
+    raise typer.Exit(document.exit_code)
+
+
+def _show(error: ErrorDocument, *, debug: bool) -> None:
+    if debug and error.traceback:
+        print(error.traceback, file=sys.stderr)
+    print(f"error: {error.message}", file=sys.stderr, flush=True)
+
+
+def _print_place(uri: str) -> None:
+    from contracts import storage
+
+    print(storage.display(uri), flush=True)
+
+
+if __name__ == "__main__":
+    main()

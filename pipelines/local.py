@@ -1,0 +1,149 @@
+"""`shardline run`: the whole line on this machine.
+
+This process writes the run's documents and draws; the graph is run by a child (pipelines/orchestrator.py), since kfp
+prints, and since Ctrl-C must be able to end everything that runs. This process never imports kfp.
+
+    RUN.ROOT/RUN.NAME/                     the line
+        run.json, report.md                copies of the newest run's
+        runs/ID/run-start.json             first, create-only: configuration, arguments of the graph
+        runs/ID/STAGE.json                 the sections of the configuration that a stage is given
+        runs/ID/kfp.log                    what kfp and its executors print
+        runs/ID/run.json, report.md        last: what happened
+        STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
+        STAGE/attempts/ID/                 events.jsonl, log.txt and error.json of the run's attempt
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.launch import attempt_folder, pin
+from contracts import storage
+from contracts.artifacts import RunRecord
+from contracts.config import STAGES, RunConfig
+from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument
+from contracts.resolve import stage_config
+from contracts.stage import new_attempt_id
+from pipelines.orchestrator import RUN_START_NAME
+from pipelines.place import line_uri
+from pipelines.progress import make_view
+from pipelines.report import to_markdown
+from pipelines.summary import Times, make_record
+from pipelines.trace import StageTrace
+from pipelines.watch import Ending, find_interruption, watch
+
+RUNS_FOLDER = "runs"
+RUN_NAME = "run.json"
+REPORT_NAME = "report.md"
+KFP_LOG_NAME = "kfp.log"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    line: str
+    """URI of the line's folder."""
+    record: RunRecord
+    error: ErrorDocument | None
+
+
+def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: float) -> Outcome:
+    """Run every stage and write the run's documents.
+
+    Args:
+        config: The resolved configuration, with absolute paths.
+        fresh: Each stage deletes its own output for this configuration first.
+        debug: Stages show their tracebacks in their logs.
+        started_at_s: When the command started, in seconds since the epoch.
+
+    Raises:
+        UserError: The line's folder cannot be used.
+    """
+    line = line_uri(config)
+    run_id = new_attempt_id()
+    started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at_s))
+    folder = _open_run(config, line=line, run_id=run_id, started_at=started_at, fresh=fresh, debug=debug)
+    traces = [StageTrace(name, attempt_folder(storage.join(line, name), run_id)) for name in STAGES]
+    ending = _run_graph(folder, traces)
+    error = find_interruption(ending) or _find_error(ending, traces, folder / KFP_LOG_NAME)
+    record = make_record(
+        run_id=run_id,
+        started_at=started_at,
+        config=config,
+        traces=traces,
+        times=Times(wall_s=time.time() - started_at_s, orchestrator_s=ending.wall_s),
+        error=error.message if error else "",
+    )
+    _close_run(record, line=line, run_uri=storage.normalise(folder))
+    return Outcome(line, record, error)
+
+
+def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fresh: bool, debug: bool) -> Path:
+    """Write the documents that a run starts from, and return its folder."""
+    run_uri = storage.join(line, RUNS_FOLDER, run_id)
+    flags = " ".join(word for word, wanted in (("fresh", fresh), ("debug", debug)) if wanted)
+    contents = {stage: _to_json(stage_config(config, stage)) for stage in STAGES}
+    configs = {stage: storage.join(run_uri, f"{stage}.json") for stage in STAGES}
+    arguments = {"line": line, "run_id": run_id, "flags": flags} | {
+        f"{stage}_config": pin(configs[stage], hashlib.sha256(contents[stage]).hexdigest()) for stage in STAGES
+    }
+    start = {"id": run_id, "started_at": started_at, "config": config.model_dump(mode="json"), "arguments": arguments}
+    try:
+        storage.publish(storage.join(run_uri, RUN_START_NAME), _to_json(start))
+        for stage in STAGES:
+            storage.publish(configs[stage], contents[stage])
+    except OSError as error:
+        raise ConfigError(
+            f"run.root = {config.run.root!r}: {storage.display(line)} cannot be written ({error.strerror})",
+            allowed="a folder that you may write, or one that can be made",
+            todo="set run.root to another folder, or correct its permissions",
+        ) from None
+    return storage.local_path(run_uri)
+
+
+def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:
+    """Run the child that runs the graph, and draw its stages."""
+    # kfp leaves a folder a task in the temporary directory: they go with this one.
+    with (
+        (folder / KFP_LOG_NAME).open("ab") as log,
+        tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary,
+    ):
+        return watch(
+            [sys.executable, "-m", "pipelines.orchestrator", str(folder)],
+            stdout=log,
+            stderr=log,
+            environment={**os.environ, "TMPDIR": temporary},
+            traces=traces,
+            view=make_view([trace.name for trace in traces]),
+        )
+
+
+def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDocument | None:
+    """Return why the run failed: the stage's own error, else kfp's; None: it did not."""
+    for trace in traces:
+        if (error := trace.find_error()) is not None:
+            return error.model_copy(update={"message": f"stage {trace.name}: {error.message}"})
+    missing = [trace.name for trace in traces if not trace.finished]
+    if ending.exit_code == 0 and not missing:
+        return None
+    message = f"kfp ended with exit code {ending.exit_code} ({', '.join(missing)} not finished)\n  to do: see {log}"
+    return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
+
+
+def _close_run(record: RunRecord, *, line: str, run_uri: str) -> None:
+    """Write the record and the report, and copy them to the line's top."""
+    for name, content in ((REPORT_NAME, to_markdown(record).encode()), (RUN_NAME, record.to_json())):
+        storage.publish(storage.join(run_uri, name), content)
+        storage.replace(storage.join(line, name), content)
+
+
+def _to_json(value: object) -> bytes:
+    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()

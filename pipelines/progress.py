@@ -1,0 +1,141 @@
+"""How the stages' events look while they work: bars on a terminal, else a line for each change that matters.
+
+Both go to stderr: stdout is for results.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, Self, TextIO
+
+from pipelines.trace import Event, StageTrace
+
+# Plain lines of one piece of work with a known total: one for each tenth.
+_PARTS = 10
+
+
+class View(Protocol):
+    """What draws."""
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the terminal as it was."""
+
+    def show(self, trace: StageTrace, event: Event) -> None:
+        """Draw one event of a stage; `trace` has taken it in."""
+
+
+def make_view(stages: list[str]) -> View:
+    """Return bars when stderr is a terminal, else plain lines."""
+    return Bars(stages) if sys.stderr.isatty() else PlainLines(stages)
+
+
+class PlainLines:
+    """One line for each change that matters: for a log file, a pipe, a continuous-integration job."""
+
+    def __init__(self, stages: list[str], stream: TextIO | None = None) -> None:
+        self._width = max(map(len, stages), default=0)
+        self._stream = stream
+        self._shown: dict[str, tuple[str, float, int]] = {}
+
+    def __enter__(self) -> Self:
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to restore."""
+
+    def show(self, trace: StageTrace, event: Event) -> None:
+        """Print a line, when the event is worth one."""
+        if (text := self._describe(trace, event)) is not None:
+            print(f"{trace.name:<{self._width}}  {text}", file=self._stream or sys.stderr, flush=True)
+
+    def _describe(self, trace: StageTrace, event: Event) -> str | None:
+        if event["event"] == "progress":
+            return self._describe_progress(trace.name, event)
+        return describe(trace, event)
+
+    def _describe_progress(self, name: str, event: Event) -> str | None:
+        total = float(event["total"])
+        part = int(_PARTS * event["done"] / total) if total > 0 else 0
+        shown = (str(event["unit"]), total, part)
+        before, self._shown[name] = self._shown.get(name), shown
+        if shown == before or part == 0:
+            return None
+        return f"{_amount(event)}{_message(event)}"
+
+
+class Bars:
+    """A bar for each stage (rich); what a stage says appears above them."""
+
+    def __init__(self, stages: list[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[what]}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._tasks = {name: self._progress.add_task(name, start=False, total=None, what="") for name in stages}
+
+    def __enter__(self) -> Self:
+        """Take over the bottom of the terminal."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the bars as they are and give the terminal back."""
+        self._progress.stop()
+
+    def show(self, trace: StageTrace, event: Event) -> None:
+        """Move the stage's bar, or print what it says above the bars."""
+        task, progress = self._tasks[trace.name], self._progress
+        match event["event"]:
+            case "start":
+                progress.start_task(task)
+                progress.update(task, what="starting")
+            case "ready":
+                progress.update(task, what="")
+            case "progress":
+                what = _amount(event) + _message(event)
+                progress.update(task, completed=event["done"], total=event["total"] or None, what=what)
+            case "finish" | "reused":
+                progress.update(task, completed=1, total=1, what=trace.summary)
+                progress.stop_task(task)
+            case "error":
+                progress.update(task, what="failed")
+                progress.stop_task(task)
+            case "log":
+                progress.console.print(f"{trace.name}: {event['message']}", markup=False, highlight=False)
+
+
+def describe(trace: StageTrace, event: Event) -> str | None:
+    """Put an event other than progress in words; None when it needs none."""
+    match event["event"]:
+        case "start":
+            return "starts"
+        case "log":
+            return str(event["message"])
+        case "reused":
+            return "reused: finished before, nothing to do"
+        case "finish":
+            return f"done: {event['made']}"
+        case "error":
+            return "failed"
+        case "exit" if event["exit_code"] < 0:
+            return f"ended by signal {-event['exit_code']}"
+    return None
+
+
+def _amount(event: Event) -> str:
+    return f"{event['done']:g} of {event['total']:g} {event['unit']}"
+
+
+def _message(event: Event) -> str:
+    return f", {event['message']}" if event.get("message") else ""

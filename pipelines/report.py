@@ -1,0 +1,131 @@
+"""How a run's record is shown: one table on the terminal, and report.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import yaml
+
+from contracts import storage
+from contracts.artifacts import RunRecord
+
+# Paths and parity lines fit; a table of a file or a pipe has no width of its own.
+_PLAIN_WIDTH = 150
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    seconds: float | None
+    text: str
+
+
+def stage_rows(record: RunRecord) -> list[Row]:
+    """Return a row for each stage: how long it took and what it made."""
+    return [
+        Row(stage.name, stage.wall_s if stage.state != "not started" else None, stage.made or stage.state)
+        for stage in record.stages
+    ]
+
+
+def time_rows(record: RunRecord) -> list[Row]:
+    """Return the whole time, and the parts of it that are nobody's work."""
+    return [
+        Row("whole run", record.wall_s, record.state),
+        Row("kfp", record.kfp_s, "orchestration, beside the stages"),
+        Row("process starts", record.process_start_s, "starts and imports, within the stages"),
+    ]
+
+
+def result_rows(record: RunRecord) -> list[Row]:
+    """Return what came out, as far as the run got."""
+    results, rows = record.results, []
+    if (accuracy := results.get("metrics", {}).get("test_accuracy")) is not None:
+        rows.append(Row("test accuracy", None, f"{accuracy:.4f}"))
+    if batch := results.get("batch"):
+        rows.append(Row("global batch", None, describe_batch(batch)))
+        rows.append(Row("num_workers", None, str(batch["num_workers"])))
+    if engine := results.get("engine"):
+        size = f"{engine['bytes'] / 1e6:.2f} MB"
+        rows.append(Row("engine", None, f"{storage.display(engine['uri'])} ({size}, {engine['precision']})"))
+        rows.append(Row("built by", None, f"{engine['builder']}, for {', '.join(engine['targets'])}"))
+    for ran, by_precision in results.get("parity", {}).items():
+        for precision, parity in by_precision.items():
+            rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
+    if exported := results.get("exported_accuracy"):
+        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in exported.items())
+        rows.append(Row("exported accuracy", None, f"{shown} ({results['exported_test_samples']} test samples)"))
+    return rows
+
+
+def describe_batch(batch: dict[str, Any]) -> str:
+    """Say how the global batch is cut."""
+    total, slot, slots, ranks = (batch[key] for key in ("global_batch_size", "slot_size", "slots_per_rank", "ranks"))
+    sign = "=" if slot * slots * ranks == total else "in at most"
+    return f"{total} {sign} slot size {slot} x {slots} per rank x {ranks} ranks"
+
+
+def describe_parity(parity: dict[str, Any]) -> str:
+    """Say how far an exported graph is from torch, and what computed it."""
+    if parity["passed"] is None:
+        return str(parity["ran"])
+    figures = []
+    if parity["relative_error"] is not None:
+        figures.append(f"relative error {parity['relative_error']:.1e}")
+    if parity["min_cosine"] is not None:
+        figures.append(f"cosine {parity['min_cosine']:.6f}")
+    if parity["top1_agreement"] is not None:
+        figures.append(f"top-1 agreement {parity['top1_agreement']:.2%}")
+    verdict = "passed" if parity["passed"] else "FAILED"
+    return f"{verdict}: {', '.join(figures)} ({parity['ran']}, {parity['samples']} samples)"
+
+
+def print_table(record: RunRecord, stream: TextIO) -> None:
+    """Print the one table of a run."""
+    from rich.box import ROUNDED
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"run {record.id}: {record.state}", title_justify="left", box=ROUNDED)
+    table.add_column("what", no_wrap=True)
+    table.add_column("wall s", justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    groups = [stage_rows(record), result_rows(record), time_rows(record)]
+    for rows in filter(None, groups):
+        for row in rows:
+            # Text, not markup: a path may hold brackets.
+            table.add_row(row.name, "" if row.seconds is None else f"{row.seconds:.1f}", Text(row.text))
+        table.add_section()
+    Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH).print(table)
+
+
+def to_markdown(record: RunRecord) -> str:
+    """Return report.md: the same facts, and the configuration they belong to."""
+    lines = [f"# Run {record.id}: {record.state}", "", f"Started {record.started_at} (UTC)."]
+    if record.error:
+        lines += ["", "```", record.error, "```"]
+    lines += ["", "## Stages", "", "| stage | state | seconds | made | folder |", "|---|---|---:|---|---|"]
+    for stage in record.stages:
+        folder = f"`{storage.display(stage.uri)}`" if stage.uri else ""
+        lines.append(f"| {stage.name} | {stage.state} | {stage.wall_s:.1f} | {_cell(stage.made)} | {_cell(folder)} |")
+    if results := result_rows(record):
+        lines += ["", "## Results", "", "| what | value |", "|---|---|"]
+        lines += [f"| {_cell(row.name)} | {_cell(row.text)} |" for row in results]
+    lines += ["", "## Time", "", "| what | seconds | |", "|---|---:|---|"]
+    lines += [
+        f"| {row.name} | {row.seconds:.1f} | {_cell(row.text)} |"
+        for row in time_rows(record)
+        if row.seconds is not None
+    ]
+    configuration = yaml.safe_dump(record.config, sort_keys=False).rstrip()
+    lines += ["", "## Configuration", "", "```yaml", configuration, "```", ""]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Keep text within its cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")

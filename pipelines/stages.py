@@ -1,0 +1,148 @@
+"""`shardline shard|profile|train|export`: one stage by itself, on the outputs of the ones before.
+
+An input that is not given is the finished output of this configuration's earlier stage in the line's own folder; the
+stage's own command finds it (`--locate`), since only a stage knows what its fingerprint holds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+
+import typer
+
+from components.launch import attempt_folder, last_line, stage_command, stage_environment
+from contracts import storage
+from contracts.config import RunConfig
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
+from contracts.events import LOG_NAME, EventLog
+from contracts.resolve import stage_config
+from contracts.stage import new_attempt_id
+from pipelines.place import stage_root
+from pipelines.progress import make_view
+from pipelines.trace import StageTrace
+from pipelines.watch import find_interruption, watch
+
+# The inputs of each stage, and the stage whose output each one is.
+INPUTS: dict[str, dict[str, str]] = {
+    "shard": {},
+    "profile": {"shards": "shard"},
+    "train": {"shards": "shard", "profile": "profile"},
+    "export": {"shards": "shard", "checkpoint": "train"},
+}
+# Training cuts the batch by itself when nothing was measured.
+_OPTIONAL = ("profile",)
+
+
+class StageFailed(Exception):
+    """A stage's command failed; `error` says why, in the stage's own words."""
+
+    def __init__(self, error: ErrorDocument) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def run_stage_alone(
+    stage: str, config: RunConfig, *, output: str | None, given: Mapping[str, str | None], fresh: bool, debug: bool
+) -> str:
+    """Run one stage to its end and return the URI of the folder it finished.
+
+    Args:
+        stage: Its name.
+        config: The resolved configuration, with absolute paths.
+        output: Path or URI of the folder to write; None: the line's own folder.
+        given: Paths or URIs of inputs, by name; None: the line's own.
+        fresh: Delete the stage's own output for this configuration first.
+        debug: The stage shows its traceback.
+
+    Raises:
+        StageFailed: It failed, or what it reads is not there.
+        UserError: A path or URI cannot be used.
+    """
+    inputs = locate_inputs(stage, config, given)
+    attempt = new_attempt_id()
+    if output is None:
+        root = stage_root(config, stage)
+        place = {"root": root}
+    else:
+        place = {"output": storage.normalise(output)}
+        root = place["output"].rpartition("/")[0]
+    trace = StageTrace(stage, attempt_folder(root, attempt))
+    try:
+        events = EventLog(trace.folder, stage=stage, attempt=attempt)
+    except OSError as error:
+        raise ConfigError(
+            f"{storage.display(root)} cannot be written ({error.strerror})",
+            allowed="a folder that you may write, or one that can be made",
+            todo="set run.root, or --output, to another folder, or correct its permissions",
+        ) from None
+    flags = " ".join(word for word, wanted in (("fresh", fresh), ("debug", debug)) if wanted)
+    launched_at = time.time()
+    with (trace.folder / LOG_NAME).open("ab") as log, tempfile.TemporaryFile() as printed:
+        ending = watch(
+            stage_command(
+                stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
+            ),
+            stdout=printed,
+            stderr=log,
+            environment=stage_environment(),
+            traces=[trace],
+            view=make_view([stage]),
+        )
+        printed.seek(0)
+        uri = last_line(printed.read())
+    events.emit("exit", exit_code=ending.exit_code, launched_at=launched_at, wall_s=ending.wall_s)
+    list(trace.poll())
+    if (failure := find_interruption(ending) or trace.find_error()) is not None:
+        raise StageFailed(failure)
+    return uri
+
+
+def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the URI of each input of a stage: what was given, else the line's own.
+
+    Raises:
+        StageFailed: An earlier stage has not run; the error says which.
+    """
+    inputs: dict[str, str] = {}
+    for name, maker in INPUTS[stage].items():
+        if (value := given.get(name)) is not None:
+            inputs[name] = storage.normalise(value)
+            continue
+        try:
+            inputs[name] = _locate(maker, config, inputs)
+        except StageFailed as failure:
+            if name not in _OPTIONAL or failure.error.exit_code != EXIT_USER_ERROR:
+                raise
+            typer.echo(f"{stage}: goes on without a {name}: {failure.error.message.splitlines()[0]}", err=True)
+    return inputs
+
+
+def _locate(stage: str, config: RunConfig, found: Mapping[str, str]) -> str:
+    """Ask a stage's command where its finished output is."""
+    inputs = {name: found[name] for name in INPUTS[stage] if name in found}
+    missing = {name: None for name in INPUTS[stage] if name not in found and name not in _OPTIONAL}
+    inputs |= locate_inputs(stage, config, missing) if missing else {}
+    command = stage_command(
+        stage,
+        place={"root": stage_root(config, stage)},
+        config=_config_option(stage, config),
+        inputs=inputs,
+        flags="locate",
+    )
+    answer = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False
+    )
+    if answer.returncode == EXIT_OK:
+        return last_line(answer.stdout)
+    said = answer.stderr.decode(errors="replace").strip()
+    # A stage's last words are `NAME: error: MESSAGE`, over several lines; warnings of libraries may stand before.
+    message = said.rpartition(f"{stage}: error: ")[2] or f"`{stage} --locate` ended with exit code {answer.returncode}"
+    raise StageFailed(ErrorDocument(kind="Locate", exit_code=abs(answer.returncode), message=message))
+
+
+def _config_option(stage: str, config: RunConfig) -> dict[str, str]:
+    return {"config-json": json.dumps(stage_config(config, stage))}

@@ -1,0 +1,144 @@
+"""What a run came to: its record, read from the documents that its stages left."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    ExportManifest,
+    ProfileReport,
+    RunRecord,
+    ShardManifest,
+)
+from contracts.config import RunConfig
+from contracts.fingerprint import combine, fingerprint
+from pipelines.trace import StageTrace
+
+
+@dataclass(frozen=True)
+class Times:
+    """Where the time of a run went, in seconds."""
+
+    wall_s: float
+    """The whole command."""
+    orchestrator_s: float
+    """Life of the process that ran the graph; 0 when it never started."""
+
+
+def make_record(
+    *,
+    run_id: str,
+    started_at: str,
+    config: RunConfig,
+    traces: Sequence[StageTrace],
+    times: Times,
+    error: str,
+) -> RunRecord:
+    """Build the record of a run that ended.
+
+    Args:
+        run_id: Its id.
+        started_at: When it started: UTC, ISO 8601.
+        config: The resolved configuration.
+        traces: What the events told about each stage.
+        times: Where the time went.
+        error: Why it failed; empty when it did not.
+    """
+    manifests = {trace.name: _manifest_sha256(trace) for trace in traces}
+    stages = [trace.record(manifests[trace.name]) for trace in traces]
+    made_from = {name: sha256 for name, sha256 in manifests.items() if sha256 is not None}
+    made_from["config"] = fingerprint(config.model_dump(mode="json"))
+    stages_s = sum(stage.wall_s for stage in stages)
+    return RunRecord(
+        fingerprint=combine(made_from),
+        made_from=made_from,
+        id=run_id,
+        state="failed" if error else "succeeded",
+        error=error,
+        started_at=started_at,
+        config=config.model_dump(mode="json"),
+        stages=stages,
+        wall_s=round(times.wall_s, 3),
+        kfp_s=round(max(0.0, times.orchestrator_s - stages_s), 3),
+        process_start_s=round(sum(stage.start_s for stage in stages), 3),
+        results=collect_results(config, {stage.name: stage.uri for stage in stages if stage.uri is not None}),
+    )
+
+
+def collect_results(config: RunConfig, uris: Mapping[str, str]) -> dict[str, Any]:
+    """Read what the stages found out from their documents.
+
+    Args:
+        config: The resolved configuration.
+        uris: Folder of each finished stage.
+
+    Raises:
+        DataError: A document is damaged.
+    """
+    results: dict[str, Any] = {}
+    if "shard" in uris:
+        results["data"] = _data_results(ShardManifest.load(uris["shard"]))
+    if "profile" in uris:
+        results["profile"] = ProfileReport.load(uris["profile"]).choice.model_dump(mode="json")
+    if "train" in uris:
+        results |= _train_results(config, CheckpointManifest.load(uris["train"]))
+    if "export" in uris:
+        results |= _export_results(uris["export"], ExportManifest.load(uris["export"]))
+    return results
+
+
+def _data_results(shards: ShardManifest) -> dict[str, Any]:
+    return {
+        "classes": len(shards.classes),
+        "samples": {name: split.samples for name, split in shards.splits.items()},
+        "shards": len(shards.shards),
+        "rejected": len(shards.rejected),
+    }
+
+
+def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, Any]:
+    environment = trained.environment
+    batch, slot_size = config.train.global_batch_size, trained.slot_size
+    ranks = int(environment["ranks"])
+    num_slots = math.ceil(batch / slot_size)
+    return {
+        "metrics": trained.metrics,
+        "best_step": trained.best_step,
+        "parameters_sha256": trained.parameters_sha256,
+        "batch": {
+            "global_batch_size": batch,
+            "slot_size": slot_size,
+            # The last slot, and the last rank's share, are smaller when the batch does not divide evenly.
+            "slots_per_rank": math.ceil(num_slots / ranks),
+            "ranks": ranks,
+            "num_workers": int(environment["num_workers"]),
+        },
+    }
+
+
+def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
+    return {
+        "engine": {
+            "uri": storage.join(uri, *exported.engine.name.split("/")),
+            **exported.engine.model_dump(mode="json"),
+        },
+        "parity": {
+            ran: {precision: parity.model_dump(mode="json") for precision, parity in by_precision.items()}
+            for ran, by_precision in exported.parity.items()
+        },
+        "exported_accuracy": exported.accuracy,
+        "exported_test_samples": exported.test_samples,
+    }
+
+
+def _manifest_sha256(trace: StageTrace) -> str | None:
+    if not trace.finished or trace.uri is None:
+        return None
+    return hashlib.sha256(storage.read_bytes(storage.join(trace.uri, MANIFEST_NAME))).hexdigest()

@@ -1,0 +1,122 @@
+"""A child process that works while this one watches its stages' events and draws them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import IO
+
+from contracts.errors import ErrorDocument
+from pipelines.progress import View
+from pipelines.trace import StageTrace
+
+# Short enough to look alive, long enough to cost nothing.
+_POLL_S = 0.1
+# Time that an interrupted stage has to end by itself. Nothing is lost without it: results are committed by manifests.
+_GRACE_S = 3.0
+_SIGNAL_EXIT_BASE = 128
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the child ended."""
+
+    exit_code: int
+    """Of the child, negative when a signal ended it."""
+    interrupted_by: int | None
+    """The signal that this process received meanwhile."""
+    wall_s: float
+
+
+def find_interruption(ending: Ending) -> ErrorDocument | None:
+    """Return the error of a command that a signal ended, with the exit code that shells give it; None: none did."""
+    if ending.interrupted_by is None:
+        return None
+    message = f"interrupted by {signal.Signals(ending.interrupted_by).name}; the same command again continues"
+    return ErrorDocument(kind="Interrupted", exit_code=_SIGNAL_EXIT_BASE + ending.interrupted_by, message=message)
+
+
+def watch(
+    command: Sequence[str],
+    *,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    environment: Mapping[str, str],
+    traces: Sequence[StageTrace],
+    view: View,
+) -> Ending:
+    """Run `command` in a process group of its own to its end, and show what its stages say.
+
+    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) ends the whole group.
+
+    Args:
+        command: The command; it ends with this process by itself (`end_with_parent`).
+        stdout: File for its output.
+        stderr: File for its messages.
+        environment: Its environment variables.
+        traces: The stages to follow.
+        view: Draws their events.
+    """
+    started = time.monotonic()
+    with _caught_signals() as received, view:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, process_group=0
+        )
+        try:
+            while _runs(process) and not received:
+                _show(traces, view)
+        finally:
+            if received or process.returncode is None:
+                _end_group(process)
+            _show(traces, view)
+    return Ending(process.returncode, received[0] if received else None, time.monotonic() - started)
+
+
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _show(traces: Sequence[StageTrace], view: View) -> None:
+    for trace in traces:
+        for event in trace.poll():
+            view.show(trace, event)
+
+
+@contextlib.contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """Collect signals instead of dying of them; a second one changes nothing, the grace is short."""
+    received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, remember) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End every process of the child's group: a request first, then no choice."""
+    deadline = time.monotonic() + _GRACE_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(_POLL_S / 2)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

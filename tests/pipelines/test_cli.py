@@ -1,0 +1,114 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contracts.artifacts import ShardManifest
+from contracts.storage import normalise
+
+Shardline = Callable[..., subprocess.CompletedProcess[str]]
+HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    imported = {
+        line.rpartition("|")[2].strip() for line in answer.stderr.splitlines() if line.startswith("import time")
+    }
+    assert "typer" in imported
+    assert sorted(name for name in imported if name in HEAVY) == []
+    assert "run" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "tiny.yaml", "train.epoch=2"), "did you mean train.epochs?"),
+        (("train", "tiny.yaml", "train.epochs=0"), "train.epochs = 0"),
+        (("shard", "tiny.yaml", "epochs=0"), "section.key=value"),
+        (("export", "missing.yaml"), "configuration missing.yaml does not exist"),
+        (("run", "tiny.yaml", "run.root=gs://bucket/runs"), "gs://"),
+        (("run", "tiny.yaml", "run.root=tiny.yaml"), "run.root"),
+        (("shard", "tiny.yaml", "run.root=tiny.yaml"), "run.root"),
+    ],
+)
+def test_user_errors(project: Path, shardline: Shardline, arguments: tuple[str, ...], expected: str) -> None:
+    before = sorted(project.iterdir())
+    answer = shardline(*arguments)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert expected in answer.stderr
+    assert "to do:" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert sorted(project.iterdir()) == before
+
+
+def test_debug_shows_the_traceback(shardline: Shardline) -> None:
+    answer = shardline("run", "tiny.yaml", "train.epochs=0", "--debug")
+    assert answer.returncode == 2
+    assert "Traceback" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("rum", "tiny.yaml"), ("shard", "tiny.yaml", "--shards", "x")])
+def test_usage_errors(shardline: Shardline, arguments: tuple[str, ...]) -> None:
+    answer = shardline(*arguments)
+    assert answer.returncode == 2
+    assert "Usage:" in answer.stderr
+
+
+def test_config_show_resolves_overrides(shardline: Shardline) -> None:
+    answer = shardline("config", "show", "tiny.yaml", "train.epochs=3", "model.arguments={depths: [1, 1]}")
+    assert answer.returncode == 0
+    shown = yaml.safe_load(answer.stdout)
+    assert shown["train"]["epochs"] == 3
+    assert shown["model"]["arguments"] == {"depths": [1, 1]}
+    assert shown["sharding"]["source"] == "raw"
+
+
+def test_a_stage_alone_ends_with_its_folder(project: Path, shardline: Shardline) -> None:
+    answer = shardline("shard", "tiny.yaml", "--output", "out/my shards")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[-1] == "out/my shards"
+    assert "shard  starts" in answer.stderr
+    assert "shard  done: " in answer.stderr
+    manifest = ShardManifest.load(normalise(project / "out" / "my shards"))
+    assert sum(split.samples for split in manifest.splits.values()) == 48
+    again = shardline("shard", "tiny.yaml", "--output", "out/my shards")
+    assert again.stdout == answer.stdout
+    assert "reused" in again.stderr
+    other = shardline("shard", "tiny.yaml", "run.seed=1", "--output", "out/my shards")
+    assert other.returncode == 2
+    assert "holds a result of other inputs (seed)" in other.stderr
+    fresh = shardline("shard", "tiny.yaml", "--output", "out/my shards", "--fresh")
+    assert "done: " in fresh.stderr
+
+
+def test_a_stage_alone_fails_in_its_own_words(shardline: Shardline, project: Path) -> None:
+    answer = shardline("shard", "tiny.yaml", "sharding.source=nowhere", "run.root=failed")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "nowhere does not exist" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert list((project / "failed").rglob("manifest.json")) == []
+
+
+@pytest.mark.parametrize("stage", ["profile", "train", "export"])
+def test_a_stage_alone_says_what_has_to_run_first(shardline: Shardline, stage: str) -> None:
+    answer = shardline(stage, "tiny.yaml", "run.root=empty")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "run `shardline shard CONFIG` first" in answer.stderr
+
+
+def test_export_says_that_training_has_to_run_first(shardline: Shardline) -> None:
+    assert shardline("shard", "tiny.yaml", "run.root=half").returncode == 0
+    answer = shardline("export", "tiny.yaml", "run.root=half")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "run `shardline train CONFIG` first" in answer.stderr

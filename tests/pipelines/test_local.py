@@ -1,0 +1,182 @@
+"""`shardline run` up to a stage that fails; the whole line is tests/test_line.py's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.artifacts import RunRecord
+
+Shardline = Callable[..., subprocess.CompletedProcess[str]]
+KFP_CHATTER = ("KFP Executor", "executor_input", "parameterValues", "INFO", "Traceback", "RuntimeError")
+
+
+def read_record(path: Path) -> RunRecord:
+    return RunRecord.parse(path.read_bytes(), where=str(path))
+
+
+@pytest.fixture(scope="module")
+def failed(shardline: Shardline) -> subprocess.CompletedProcess[str]:
+    """A run whose shards are made, and whose next stage refuses the model."""
+    return shardline("run", "tiny.yaml", 'model.architecture="no such `model`"')
+
+
+@pytest.fixture(scope="module")
+def line(project: Path, failed: subprocess.CompletedProcess[str]) -> Path:
+    assert failed.stdout.splitlines()[-1] == "runs/tiny"
+    return project / "runs" / "tiny"
+
+
+def test_the_stages_error_is_the_runs(failed: subprocess.CompletedProcess[str]) -> None:
+    assert failed.returncode == 2
+    assert "error: stage profile: " in failed.stderr
+    assert "no such `model`" in failed.stderr
+    assert "to do:" in failed.stderr
+
+
+def test_kfp_is_silent(failed: subprocess.CompletedProcess[str], line: Path) -> None:
+    for word in KFP_CHATTER:
+        assert word not in failed.stdout + failed.stderr
+    (log,) = line.glob("runs/*/kfp.log")
+    assert "parameterValues" in log.read_text()
+
+
+def test_progress_is_drawn_from_events(failed: subprocess.CompletedProcess[str]) -> None:
+    lines = failed.stderr.splitlines()
+    assert lines[0] == "shard    starts"
+    assert any(text.startswith("shard    done: ") for text in lines)
+    assert "profile  failed" in lines
+
+
+def test_a_root_called_python3_is_where_the_shards_are(line: Path) -> None:
+    assert "python3" in str(line)
+    assert len(list(line.glob("shard/*/manifest.json"))) == 1
+    assert list(line.glob("profile/*/manifest.json")) == []
+
+
+def test_the_record_of_a_failed_run(line: Path) -> None:
+    record = read_record(line / "run.json")
+    assert record.state == "failed"
+    assert "no such `model`" in record.error
+    assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
+    shard = record.stages[0]
+    assert shard.uri is not None
+    assert shard.manifest_sha256 is not None
+    assert 0 < shard.start_s < shard.wall_s < record.wall_s
+    assert record.process_start_s >= shard.start_s
+    assert 0 < record.kfp_s < record.wall_s
+    assert sum(record.results["data"]["samples"].values()) == 48
+    assert record.config["run"]["root"] == str(line.parent)
+    assert "# Run " in (line / "report.md").read_text()
+
+
+def test_the_run_has_its_own_folder(line: Path) -> None:
+    (start_path,) = line.glob("runs/*/run-start.json")
+    start = json.loads(start_path.read_text())
+    assert start["id"] == start_path.parent.name == read_record(line / "run.json").id
+    for name in ("run.json", "report.md"):
+        assert (start_path.parent / name).read_bytes() == (line / name).read_bytes()
+
+
+def test_nothing_stays_in_the_folder_for_temporary_files(line: Path, environment: dict[str, str]) -> None:
+    assert line.exists()
+    assert list(Path(environment["TMPDIR"]).iterdir()) == []
+
+
+def test_a_second_run_reuses_the_shards(line: Path, shardline: Shardline) -> None:
+    answer = shardline("run", "tiny.yaml", 'model.architecture="another model"')
+    assert answer.returncode == 2
+    assert "shard    reused: finished before, nothing to do" in answer.stderr
+    assert [stage.state for stage in read_record(line / "run.json").stages][:2] == ["reused", "failed"]
+    assert len(list(line.glob("runs/*/run.json"))) == 2
+
+
+def test_a_missing_source_leaves_nothing(project: Path, shardline: Shardline) -> None:
+    answer = shardline("run", "tiny.yaml", "sharding.source=nowhere", "run.root=sourceless")
+    assert answer.returncode == 2
+    assert answer.stdout.splitlines() == ["sourceless/tiny"]
+    assert "stage shard: " in answer.stderr
+    assert "nowhere does not exist" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert list((project / "sourceless").rglob("manifest.json")) == []
+
+
+def test_a_fault_of_kfp_names_its_log(project: Path, environment: dict[str, str]) -> None:
+    # A package that hides kfp, in the folder that -m puts first in the path.
+    (project / "broken").mkdir()
+    (project / "broken" / "kfp.py").write_text("raise ImportError('hidden')")
+    answer = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "run", "../tiny.yaml", "sharding.source=../raw"],
+        cwd=project / "broken",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 70
+    assert "kfp.log" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def list_descendants(pid: int) -> Iterator[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return
+    for child in map(int, children):
+        yield child
+        yield from list_descendants(child)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_every_process(
+    project: Path, environment: dict[str, str], number: signal.Signals, exit_code: int
+) -> None:
+    root = project / f"interrupted {number.name}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", f"run.root={root.name}"],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As a terminal does for Ctrl-C: the signal goes to the command's own group only.
+        start_new_session=True,
+    )
+    # The stage is up: orchestrator, shell, executor and stage are there.
+    wait_for(lambda: list(root.rglob("events.jsonl")), "no stage started")
+    pids = list(list_descendants(process.pid))
+    assert len(pids) >= 3
+    os.killpg(process.pid, number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == exit_code
+    wait_for(lambda: not any(map(is_alive, pids)), "a process lives on")
+    assert list(root.rglob("manifest.json")) == []
+    if number != signal.SIGKILL:
+        assert f"interrupted by {number.name}" in stderr
+        assert "Traceback" not in stderr
+        assert stdout.splitlines()[-1] == f"{root.name}/tiny"
+        assert read_record(root / "tiny" / "run.json").state == "failed"

@@ -1,0 +1,30 @@
+from pathlib import Path
+
+import pytest
+
+from contracts.config import RunConfig
+from contracts.errors import StorageError
+from pipelines.place import line_uri, make_absolute, stage_root
+
+
+def make_config(source: str, root: str) -> RunConfig:
+    return RunConfig.model_validate({"sharding": {"source": source}, "run": {"root": root, "name": "digits"}})
+
+
+def test_paths_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_absolute(make_config("raw images", "runs"))
+    assert config.sharding.source == str(tmp_path / "raw images")
+    assert line_uri(config) == (tmp_path / "runs" / "digits").as_uri()
+    assert stage_root(config, "shard") == (tmp_path / "runs" / "digits" / "shard").as_uri()
+
+
+def test_uris_and_a_source_that_is_not_set_stay() -> None:
+    config = make_absolute(make_config("", "memory://runs"))
+    assert (config.sharding.source, config.run.root) == ("", "memory://runs")
+
+
+@pytest.mark.parametrize("root", ["memory://runs", "gs://bucket/runs"])
+def test_a_line_of_this_machine_lives_on_this_machine(root: str) -> None:
+    with pytest.raises(StorageError):
+        line_uri(make_config("raw", root))

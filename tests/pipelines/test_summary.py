@@ -1,0 +1,185 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    Contract,
+    EngineEntry,
+    ExportManifest,
+    FileEntry,
+    Parity,
+    ProfileChoice,
+    ProfileReport,
+    RunRecord,
+    ShardManifest,
+    SplitEntry,
+)
+from contracts.config import STAGES, RunConfig
+from pipelines.report import describe_batch, print_table, to_markdown
+from pipelines.summary import Times, make_record
+from pipelines.trace import StageTrace
+
+CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
+ENTRY = FileEntry(name="f", bytes=1, crc32c="00000000")
+DOCUMENTS: dict[str, Contract] = {
+    "shard": ShardManifest(
+        fingerprint="s",
+        format="webdataset",
+        seed=0,
+        classes=["0", "1"],
+        splits={"train": SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])},
+        shards=[],
+        index=ENTRY,
+        rejected=[],
+        mean=[0.5] * 3,
+        std=[0.5] * 3,
+    ),
+    "profile": ProfileReport(
+        fingerprint="p",
+        model_fingerprint="m",
+        shards_fingerprint="s",
+        hardware={},
+        torch_version="2",
+        ranks=2,
+        threads_per_rank=1,
+        global_batch_size=64,
+        points=[],
+        choice=ProfileChoice(slot_size=16, num_workers=1, reason="fastest"),
+    ),
+    "train": CheckpointManifest(
+        fingerprint="t",
+        finished=True,
+        step=10,
+        position=640,
+        epoch=1,
+        slot_size=16,
+        model={},
+        classes=["0", "1"],
+        data={},
+        shards_fingerprint="s",
+        metrics={"test_accuracy": 0.98765, "validation_accuracy": 1.0},
+        best_step=10,
+        best_validation_accuracy=1.0,
+        parameters_sha256="ab",
+        environment={"ranks": "2", "num_workers": "1"},
+        files=[],
+    ),
+    "export": ExportManifest(
+        fingerprint="e",
+        precision="fp16",
+        opset=20,
+        inputs={},
+        outputs={},
+        engine=EngineEntry(
+            name="model.engine",
+            bytes=345_678,
+            crc32c="00000000",
+            sha256="cd",
+            builder="tensorrt_rtx 1.7",
+            precision="fp16",
+            targets=["sm80"],
+            min_batch=1,
+            opt_batch=8,
+            max_batch=64,
+        ),
+        parity={
+            "onnx": {
+                "fp32": Parity(
+                    ran="onnxruntime 1.31",
+                    samples=5,
+                    relative_error=1.234e-6,
+                    min_cosine=0.9999999,
+                    top1_agreement=1.0,
+                    passed=True,
+                )
+            },
+            "engine": {"fp16": Parity(ran="not run: no GPU")},
+        },
+        accuracy={"torch": 0.5, "fp32": 0.25},
+        test_samples=5,
+        checkpoint_sha256="ab",
+        files=[],
+    ),
+}
+
+
+def make_traces(folder: Path, finished: list[str]) -> list[StageTrace]:
+    traces = []
+    for stage in STAGES:
+        trace = StageTrace(stage, folder / stage / "attempts" / "a")
+        if stage in finished:
+            output = folder / stage / "out"
+            output.mkdir(parents=True)
+            (output / MANIFEST_NAME).write_bytes(DOCUMENTS[stage].to_json())
+            trace.apply({"event": "start", "time": 10.0, "launched_at": 10.0})
+            trace.apply({"event": "ready", "time": 12.0})
+            trace.apply({"event": "finish", "time": 20.0, "uri": output.as_uri(), "made": f"{stage} made this"})
+            trace.apply({"event": "exit", "time": 20.0, "launched_at": 10.0, "wall_s": 10.0, "exit_code": 0})
+        traces.append(trace)
+    return traces
+
+
+def record_of(folder: Path, finished: list[str], error: str = "") -> RunRecord:
+    return make_record(
+        run_id="20260101-000000-0000",
+        started_at="2026-01-01T00:00:00Z",
+        config=CONFIG,
+        traces=make_traces(folder, finished),
+        times=Times(wall_s=46.0, orchestrator_s=43.5),
+        error=error,
+    )
+
+
+def test_the_record_holds_times_documents_and_results(tmp_path: Path) -> None:
+    record = record_of(tmp_path, list(STAGES))
+    assert (record.state, record.wall_s, record.kfp_s, record.process_start_s) == ("succeeded", 46.0, 3.5, 8.0)
+    assert [stage.manifest_sha256 for stage in record.stages] == [DOCUMENTS[stage].sha256 for stage in STAGES]
+    assert record.results["batch"] == {
+        "global_batch_size": 64,
+        "slot_size": 16,
+        "slots_per_rank": 2,
+        "ranks": 2,
+        "num_workers": 1,
+    }
+    assert record.results["metrics"]["test_accuracy"] == 0.98765
+    assert record.results["engine"]["sha256"] == "cd"
+    assert record.results["parity"]["engine"]["fp16"]["ran"] == "not run: no GPU"
+    assert RunRecord.parse(record.to_json(), where="here") == record
+
+
+def test_the_record_of_half_a_run(tmp_path: Path) -> None:
+    record = record_of(tmp_path, ["shard", "profile"], error="why")
+    assert (record.state, record.error) == ("failed", "why")
+    assert [stage.state for stage in record.stages] == ["done", "done", "not started", "not started"]
+    assert sorted(record.results) == ["data", "profile"]
+    assert "why" in to_markdown(record)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "shard made this",
+        "0.9877",
+        "64 = slot size 16 x 2 per rank x 2 ranks",
+        "model.engine (0.35 MB, fp16)",
+        "passed: relative error 1.2e-06, cosine 1.000000, top-1 agreement 100.00% (onnxruntime 1.31, 5 samples)",
+        "fp16: not run: no GPU",
+        "torch 0.5000",
+        "46.0",
+        "3.5",
+    ],
+)
+def test_table_and_report_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    record = record_of(tmp_path, list(STAGES))
+    print_table(record, sys.stdout)
+    table = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert text in table
+    assert text in to_markdown(record)
+
+
+def test_a_batch_that_does_not_divide_evenly() -> None:
+    batch = {"global_batch_size": 100, "slot_size": 16, "slots_per_rank": 4, "ranks": 2}
+    assert describe_batch(batch) == "100 in at most slot size 16 x 4 per rank x 2 ranks"

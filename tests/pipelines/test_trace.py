@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import ConfigError, ErrorDocument
+from pipelines.trace import StageTrace
+
+
+def make_event(event: str, time: float, **fields: Any) -> dict[str, Any]:
+    return {"time": time, "stage": "train", "attempt": "a", "event": event, **fields}
+
+
+START = make_event("start", 11.0, launched_at=10.0, pid=1)
+READY = make_event("ready", 14.0)
+FINISH = make_event("finish", 30.0, uri="file:///f", made="weights")
+
+
+def make_exit(exit_code: int, wall_s: float) -> dict[str, Any]:
+    return make_event("exit", 10 + wall_s, exit_code=exit_code, launched_at=10.0, wall_s=wall_s)
+
+
+def make_trace(folder: Path, *events: dict[str, Any]) -> StageTrace:
+    trace = StageTrace("train", folder)
+    for event in events:
+        trace.apply(event)
+    return trace
+
+
+def test_a_finished_stage(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path, START, READY, make_event("ready", 15.0), FINISH, make_exit(0, 21.0))
+    record = trace.record("ab")
+    assert (record.state, record.wall_s, record.start_s, record.uri, record.made, record.manifest_sha256) == (
+        "done",
+        21.0,
+        4.0,
+        "file:///f",
+        "weights",
+        "ab",
+    )
+    assert trace.find_error() is None
+
+
+def test_a_reused_stage_is_all_start(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path, START, make_event("reused", 11.5, uri="file:///f"), make_exit(0, 2.0))
+    record = trace.record("ab")
+    assert (record.state, record.start_s, record.made) == ("reused", 2.0, "reused")
+
+
+def test_a_stage_that_never_started(tmp_path: Path) -> None:
+    record = make_trace(tmp_path).record(None)
+    assert (record.state, record.wall_s, record.start_s, record.uri) == ("not started", 0.0, 0.0, None)
+
+
+def test_a_document_of_a_process_that_failed_afterwards_does_not_count(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path, START, READY, FINISH, make_exit(1, 21.0))
+    assert trace.record(None).state == "failed"
+    assert trace.record(None).uri is None
+
+
+def test_a_stage_whose_end_was_not_seen_lasts_to_its_last_event(tmp_path: Path) -> None:
+    trace = make_trace(tmp_path, START, READY, make_event("log", 17.5, message="m"))
+    assert (trace.record(None).state, trace.wall_s) == ("failed", 7.5)
+
+
+def test_the_stages_own_error_comes_first(tmp_path: Path) -> None:
+    error = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
+    (tmp_path / "error.json").write_text(error.model_dump_json())
+    assert make_trace(tmp_path, START, make_exit(2, 1.0)).find_error() == error
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "expected", "text"), [(-9, 75, "out of memory"), (-15, 75, "signal 15"), (1, 70, "exit code 1")]
+)
+def test_a_stage_that_left_no_error(tmp_path: Path, exit_code: int, expected: int, text: str) -> None:
+    error = make_trace(tmp_path, START, make_exit(exit_code, 1.0)).find_error()
+    assert error is not None
+    assert error.exit_code == expected
+    assert text in error.message
+    assert str(tmp_path / "log.txt") in error.message
+
+
+def test_poll_reads_what_is_new(tmp_path: Path) -> None:
+    trace = StageTrace("train", tmp_path)
+    assert list(trace.poll()) == []
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps(START) + "\n" + json.dumps(READY))
+    assert [event["event"] for event in trace.poll()] == ["start"]
+    assert trace.started
+    path.write_text(json.dumps(START) + "\n" + json.dumps(READY) + "\n")
+    assert [event["event"] for event in trace.poll()] == ["ready"]
+    assert trace.start_s == 4.0
