@@ -5,6 +5,7 @@ A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader proc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,14 +100,18 @@ class ShardReader:
         entry = manifest.splits[split]
         self._paths = [folder / shard.name for shard in manifest.shards]
         self._index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
-        self._streams: dict[int, Any] = {}
+        self._descriptors: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files do not travel to a spawned process; it opens its own.
-        return {**self.__dict__, "_streams": {}}
+        return {**self.__dict__, "_descriptors": {}}
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
 
     def read(self, place: int) -> tuple[Pixels, int]:
         """Return the image [H, W, 3] and the label at `place`.
@@ -116,10 +121,9 @@ class ShardReader:
         """
         record = self._index[place]
         number = int(record["shard"])
-        stream = self._streams.get(number)
-        if stream is None:
-            stream = self._streams[number] = self._paths[number].open("rb")
-        content = read_payload(stream.fileno(), record)
+        if number not in self._descriptors:
+            self._descriptors[number] = self._open(number)
+        content = read_payload(self._descriptors[number], record)
         try:
             return decode_rgb(content), int(record["label"])
         except UndecodableImage as error:
@@ -127,6 +131,16 @@ class ShardReader:
                 f"{self._paths[number].name}: sample {key_of(record)} cannot be decoded: {error}",
                 allowed="images that were decoded when they were sharded",
                 todo="shard again with --fresh",
+            ) from None
+
+    def _open(self, number: int) -> int:
+        try:
+            return os.open(self._paths[number], os.O_RDONLY)
+        except OSError as error:
+            raise DataError(
+                f"shard {self._paths[number].name} cannot be read ({error.strerror})",
+                allowed="shards as the shard stage left them",
+                todo="run the shard stage again with --fresh, or copy the folder of shards again",
             ) from None
 
 

@@ -16,6 +16,7 @@ from contracts.errors import DataError
 from contracts.events import EventLog
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
 from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
+from trainer.cut import Cut, choose_cut
 from trainer.data import (
     EvaluationTransform,
     ShardReader,
@@ -30,7 +31,7 @@ from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
 from trainer.model import build_model, parameters_sha256
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
-from trainer.parallel import Cut, choose_cut, distribute, settle_buckets
+from trainer.parallel import distribute, settle_buckets
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20

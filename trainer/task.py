@@ -14,6 +14,7 @@ from contracts.errors import DataError
 from contracts.fingerprint import train_inputs
 from contracts.process import threads_per_rank
 from contracts.stage import Stage, run_stage
+from trainer.cut import choose_cut
 from trainer.launch import Assignment, num_ranks, run_ranks
 
 
@@ -21,9 +22,7 @@ def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
     shards_uri = stage.require("shards")
     shards = ShardManifest.load(shards_uri)
-    if stage.profile is not None:
-        # Read here for its errors; the ranks decide by it.
-        ProfileReport.load(stage.profile)
+    profile = ProfileReport.load(stage.profile) if stage.profile else None
     output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
     if output.reused:
         return output.uri
@@ -35,6 +34,8 @@ def execute(stage: Stage) -> str:
             allowed="at least one sample per rank",
             todo="add images, or set resources.ranks lower",
         )
+    # For its errors; the ranks decide again, knowing what the checkpoint has recorded.
+    choose_cut(stage.config, ranks=ranks, profile=profile, recorded=None)
     if stage.events.folder is None:
         raise DataError(
             f"training cannot write to {storage.display(output.uri)}",

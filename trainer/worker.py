@@ -7,19 +7,19 @@ import traceback
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_FAULT, EXIT_OK, ErrorDocument, ShardlineError
+from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError, UserError
 from contracts.events import ERROR_NAME, EventLog
 from contracts.process import end_with_parent
 from trainer.launch import Assignment, failed_for_good
 
 
 def main(path: str) -> int:
-    """Train as one rank and return the exit code, which only torchrun sees."""
+    """Train as one rank and return the exit code, which only torchrun sees: 0 means that it should not start again."""
     end_with_parent()
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     error_path = Path(assignment.attempt_folder) / ERROR_NAME
     if failed_for_good(error_path):
-        return EXIT_FAULT
+        return EXIT_OK
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
     try:
         # torch is imported here: a restart that is in vain ends before it.
@@ -33,7 +33,8 @@ def main(path: str) -> int:
         if isinstance(error, ShardlineError) or not error_path.exists():
             storage.replace(storage.normalise(error_path), document.model_dump_json(indent=1).encode())
         print(document.traceback, file=sys.stderr, flush=True)
-        return document.exit_code
+        # To torchrun every other code means "start all ranks again", which no user error deserves.
+        return EXIT_OK if isinstance(error, UserError) else document.exit_code
     return EXIT_OK
 
 

@@ -1,0 +1,71 @@
+"""What several test folders need: a small set of real image files, its shards, and a fast model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contracts.resolve import parse_config
+from contracts.stage import run_stage
+
+CLASSES = ("blue", "green", "red")
+IMAGES_PER_CLASS = 40
+
+# A residual network of 11,000 parameters on 16 px images: a step takes about a millisecond.
+SMALL: dict[str, Any] = {
+    "sharding": {
+        "splits": {"train": 0.6, "validation": 0.2, "test": 0.2},
+        "target_shard_bytes": 8192,
+    },
+    "data": {"image_size": 16, "num_workers": 0},
+    "model": {
+        "architecture": "resnet",
+        "arguments": {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]},
+    },
+    "train": {"global_batch_size": 16, "epochs": 2, "learning_rate": 0.01},
+    "parallel": {"slot_size": 4},
+}
+
+
+def write_pictures(folder: Path, *, per_class: int = IMAGES_PER_CLASS, size: int = 16) -> Path:
+    """Write noisy pictures, one colour a class, as PNG files in class folders; return the folder."""
+    random = np.random.default_rng(0)
+    for channel, name in ((2, "blue"), (1, "green"), (0, "red")):
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            pixels = random.integers(0, 160, (size, size, 3), dtype=np.uint8)
+            pixels[..., channel] = random.integers(96, 256, (size, size), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+    return folder
+
+
+def small_config(**sections: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections of SMALL with changes merged in."""
+    values = {name: dict(section) for name, section in SMALL.items()}
+    for name, changes in sections.items():
+        values[name] = {**values.get(name, {}), **changes}
+    parse_config(values, where="test")
+    return values
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three classes of 40 pictures each; read only."""
+    return write_pictures(tmp_path_factory.mktemp("pictures") / "raw")
+
+
+@pytest.fixture(scope="session")
+def small_shards(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URI of the pictures' shards; read only."""
+    import json
+
+    from contracts import storage
+    from sharding.task import shard
+
+    folder = tmp_path_factory.mktemp("shards") / "out"
+    config = small_config(sharding={"source": str(pictures)})
+    text = json.dumps({"sharding": config["sharding"]})
+    assert run_stage("shard", shard, ["--output", str(folder), "--config-json", text]) == 0
+    return storage.normalise(folder)

@@ -1,0 +1,148 @@
+"""Pixels that depend on the sample alone, read from real shards."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
+from contracts.errors import DataError
+from trainer.cursor import SlotRequest, slot_requests
+from trainer.data import EvaluationTransform, ShardReader, SlotDataset, evaluation_batches, make_loader, make_transforms
+
+
+def request(*samples: int, epoch: int = 0) -> SlotRequest:
+    return SlotRequest(0, epoch, 0, samples, len(samples), counts=True, last_of_step=True)
+
+
+def dataset(uri: str, **data: object) -> SlotDataset:
+    manifest = ShardManifest.load(uri)
+    section = DataSection.model_validate({"image_size": 16, **data})
+    return SlotDataset(ShardReader(uri, manifest, "train"), make_transforms(section, manifest)[0], seed=3)
+
+
+def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path) -> None:
+    manifest = ShardManifest.load(small_shards)
+    found = set()
+    for split in manifest.splits:
+        reader = ShardReader(small_shards, manifest, split)
+        found |= {(image.tobytes(), label) for image, label in map(reader.read, range(len(reader)))}
+    expected = {
+        (np.asarray(Image.open(path)).tobytes(), label)
+        for label, name in enumerate(manifest.classes)
+        for path in (pictures / name).iterdir()
+    }
+    assert found == expected
+    assert len(found) == 120
+
+
+@pytest.mark.parametrize("crop", ["center", "random_resized"])
+def test_pixels_do_not_depend_on_neighbours_or_processes(small_shards: str, crop: str) -> None:
+    data = dataset(small_shards, crop=crop, horizontal_flip=True, image_size=12)
+    alone = {sample: data[request(sample)].images[0] for sample in range(12)}
+    together = data[request(*range(11, -1, -1))].images
+    for row, sample in enumerate(range(11, -1, -1)):
+        assert torch.equal(together[row], alone[sample])
+    requests = [request(*range(start, start + 4)) for start in (0, 4, 8)]
+    loader = make_loader(data, requests, num_workers=2, prefetch_factor=2, pin_memory=False)
+    for batch in loader:
+        for row, sample in enumerate(batch.request.samples):
+            assert torch.equal(batch.images[row], alone[sample])
+
+
+def test_augmentation_changes_with_the_epoch(small_shards: str) -> None:
+    data = dataset(small_shards, crop="random_resized")
+    images = [data[request(5, epoch=epoch)].images for epoch in range(3)]
+    assert not torch.equal(images[0], images[1])
+    assert not torch.equal(images[1], images[2])
+    assert torch.equal(images[0], data[request(5)].images)
+
+
+def test_half_of_the_images_are_mirrored(small_shards: str) -> None:
+    plain, flipped = dataset(small_shards), dataset(small_shards, horizontal_flip=True)
+    mirrored = 0
+    for epoch in range(4):
+        for sample in range(50):
+            one, other = plain[request(sample, epoch=epoch)].images, flipped[request(sample, epoch=epoch)].images
+            assert torch.equal(one, other) or torch.equal(one.flip(-1), other)
+            mirrored += not torch.equal(one, other)
+    # 200 fair coins: outside 70 to 130 once in 60,000.
+    assert 70 <= mirrored <= 130
+
+
+def test_the_loader_keeps_the_order_of_requests(small_shards: str) -> None:
+    data = dataset(small_shards)
+    requests = list(
+        slot_requests(
+            0,
+            num_samples=len(data.reader),
+            epochs=2,
+            global_batch_size=16,
+            slot_size=4,
+            seed=1,
+            rank=0,
+            ranks=1,
+        )
+    )
+    loader = make_loader(data, iter(requests), num_workers=2, prefetch_factor=2, pin_memory=False)
+    assert [batch.request for batch in loader] == requests
+
+
+def test_the_evaluation_transform_takes_the_centre_and_normalises() -> None:
+    transform = EvaluationTransform(4, mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 1.0))
+    image = np.zeros((4, 8, 3), dtype=np.uint8)
+    image[:, 2:6] = (255, 128, 51)
+    pixels = transform.pixels(image)
+    assert pixels.shape == (4, 4, 3)
+    assert (pixels == (255, 128, 51)).all()
+    normalised = transform.normalise(pixels[None])
+    assert normalised.shape == (1, 3, 4, 4)
+    assert normalised.dtype == torch.float32
+    expected = torch.tensor([1.0, (128 / 255 - 0.25) / 0.25, 0.2])
+    assert torch.allclose(normalised[0, :, 1, 1], expected)
+
+
+def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
+    manifest = ShardManifest.load(small_shards)
+    assert make_transforms(DataSection(), manifest)[1].mean == tuple(manifest.mean)
+    assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].mean == (0.1, 0.2, 0.3)
+    assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].std == tuple(manifest.std)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int) -> None:
+    manifest = ShardManifest.load(small_shards)
+    transform = make_transforms(DataSection(image_size=16), manifest)[1]
+    whole = [
+        image
+        for images, _ in evaluation_batches(small_shards, manifest, "test", transform, 4)
+        for image in images.flatten(1).tolist()
+    ]
+    shared = [
+        image
+        for rank in range(ranks)
+        for images, _ in evaluation_batches(small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks)
+        for image in images.flatten(1).tolist()
+    ]
+    assert len(whole) == manifest.splits["test"].samples
+    assert sorted(shared) == sorted(whole)
+
+
+def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Path) -> None:
+    source = storage.local_path(small_shards)
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    manifest = ShardManifest.load(storage.normalise(tmp_path))
+    shard = tmp_path / manifest.shards[0].name
+    content = bytearray(shard.read_bytes())
+    place = content.index(b"IDAT") + 10
+    content[place] ^= 1
+    shard.write_bytes(content)
+    reader = ShardReader(storage.normalise(tmp_path), manifest, manifest.shards[0].split)
+    with pytest.raises(DataError, match="crc32c"):
+        for sample in range(manifest.shards[0].samples):
+            reader.read(sample)

@@ -1,0 +1,216 @@
+"""The training stage on real shards, under real torchrun, with two processes and gloo."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ProfileChoice, ProfileReport
+from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.events import EVENTS_NAME, EventReader
+from contracts.fingerprint import model_fingerprint
+from tests.conftest import small_config
+
+
+def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more: str) -> list[str]:
+    sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+    options = ["--root", str(root), "--shards", shards, "--attempt", attempt, "--config-json", json.dumps(sections)]
+    return [sys.executable, "-m", "trainer.task", *options, *more]
+
+
+def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
+
+
+def events(root: Path, attempt: str) -> list[dict[str, Any]]:
+    return list(EventReader(root / "attempts" / attempt / EVENTS_NAME).poll())
+
+
+def logs(root: Path, attempt: str) -> str:
+    return "\n".join(event["message"] for event in events(root, attempt) if event["event"] == "log")
+
+
+def wait_for_step(root: Path, attempt: str, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(event["event"] == "progress" and event["done"] >= step for event in events(root, attempt)):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"step {step} was not reached")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield int(line)
+        yield from descendants(int(line))
+
+
+# Long enough for a kill to land in it: 5 steps an epoch, and slow enough to be met.
+LONG = {"train": {"epochs": 40}, "checkpoint": {"every_steps": 3}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> CheckpointManifest:
+    root = tmp_path_factory.mktemp("undisturbed")
+    done = run(root, small_shards, "a", small_config(**LONG))
+    assert done.returncode == 0, done.stderr
+    uri = done.stdout.splitlines()[-1]
+    last = max(Path(storage.local_path(uri)).glob("checkpoints/*/manifest.json"))
+    assert CheckpointManifest.load(uri).finished
+    return CheckpointManifest.load(storage.normalise(last))
+
+
+def last_checkpoint(root: Path) -> CheckpointManifest:
+    return CheckpointManifest.load(storage.normalise(max(root.glob("*/checkpoints/*/manifest.json"))))
+
+
+def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tmp_path: Path) -> None:
+    config = small_config()
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 0, done.stderr
+    uri = done.stdout.splitlines()[-1]
+    result = CheckpointManifest.load(uri)
+    assert result.finished
+    assert result.classes == ["blue", "green", "red"]
+    assert result.environment["ranks"] == "2"
+    assert result.environment["threads_per_rank"] == "1"
+    assert result.metrics["test_accuracy"] > 0.5
+    assert result.slot_size == 4
+    kinds = [event["event"] for event in events(tmp_path, "a")]
+    assert [kind for kind in kinds if kind not in ("progress", "log")] == ["start", "folder", "ready", "finish"]
+    assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
+    check_scalars(storage.local_path(uri) / "tensorboard")
+    again = run(tmp_path, small_shards, "b", config)
+    assert again.returncode == 0
+    assert events(tmp_path, "b")[-1]["event"] == "reused"
+
+
+def check_scalars(folder: Path) -> None:
+    """Read what training wrote with TensorBoard's own reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder))
+    accumulator.Reload()
+    names = {"train/loss", "train/learning_rate", "validation/accuracy", "validation/loss"}
+    assert set(accumulator.Tags()["scalars"]) == names
+    assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
+
+
+def test_kill_9_of_everything_then_the_same_command(
+    small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
+) -> None:
+    config = small_config(**LONG)
+    # One moment early, one late; the second is drawn, and shown when the test fails.
+    for attempt, step in (("a", 20), ("b", 60 + random.randrange(100))):
+        process = subprocess.Popen(
+            command(tmp_path, small_shards, attempt, config), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for_step(tmp_path, attempt, step)
+        family = [process.pid, *descendants(process.pid)]
+        assert len(family) >= 4, "launcher, torchrun and two ranks"
+        for pid in family:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+        assert not list(tmp_path.glob("*/manifest.json"))
+    done = run(tmp_path, small_shards, "c", config)
+    assert done.returncode == 0, done.stderr
+    assert "continues from" in logs(tmp_path, "b")
+    assert "continues from" in logs(tmp_path, "c")
+    assert "not bit-identical" not in logs(tmp_path, "c")
+    last = last_checkpoint(tmp_path)
+    assert (last.step, last.position) == (undisturbed.step, undisturbed.position)
+    assert last.parameters_sha256 == undisturbed.parameters_sha256
+    assert last.best_step == undisturbed.best_step
+
+
+def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for_step(tmp_path, "a", 5)
+    family = list(descendants(process.pid))
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_torchrun_restarts_a_dead_rank_without_hanging(
+    small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
+) -> None:
+    """The store's prefix: without it gloo reads the addresses of the dead generation."""
+    process = subprocess.Popen(
+        command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for_step(tmp_path, "a", 30)
+    ranks = [pid for pid in descendants(process.pid) if "trainer.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(ranks[-1], signal.SIGKILL)
+    assert process.wait(timeout=120) == 0
+    assert "continues from" in logs(tmp_path, "a")
+    assert last_checkpoint(tmp_path).parameters_sha256 == undisturbed.parameters_sha256
+
+
+def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
+    report = ProfileReport(
+        **{
+            "fingerprint": "f",
+            "model_fingerprint": model_fingerprint(RunConfig.model_validate(config)),
+            "shards_fingerprint": "s",
+            "hardware": {},
+            "torch_version": "2",
+            "ranks": 2,
+            "threads_per_rank": 1,
+            "global_batch_size": 16,
+            "points": [],
+            "choice": ProfileChoice(slot_size=8, num_workers=1, reason="r"),
+            **changes,
+        }
+    )
+    storage.publish(storage.join(storage.normalise(folder), "manifest.json"), report.to_json())
+    return str(folder)
+
+
+def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: str, tmp_path: Path) -> None:
+    config = small_config(parallel={"slot_size": "auto"}, data={"num_workers": "auto"}, train={"epochs": 1})
+    profile = profile_folder(tmp_path / "profile", config)
+    done = run(tmp_path, small_shards, "a", config, "--profile", profile)
+    assert done.returncode == 0, done.stderr
+    assert "slot_size 8: chosen by the profile; num_workers 1: chosen by the profile" in logs(tmp_path, "a")
+    assert CheckpointManifest.load(done.stdout.splitlines()[-1]).slot_size == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"architecture": "resnett"}}, "did you mean resnet?"),
+        ({"resources": {"ranks": 5}}, "slots"),
+        ({"resources": {"ranks": 100}}, "samples for 100 ranks"),
+    ],
+)
+def test_a_user_error_ends_with_2_and_its_message(
+    small_shards: str, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    done = run(tmp_path, small_shards, "a", small_config(**changes))
+    assert done.returncode == 2
+    last = [line for line in done.stderr.splitlines() if line.startswith("train: error: ")]
+    assert len(last) == 1
+    assert message in done.stderr[done.stderr.index("train: error: ") :]
+    assert not list(tmp_path.glob("*/manifest.json"))
+
+
+def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path) -> None:
+    profile = profile_folder(tmp_path / "profile", small_config(), model_fingerprint="another")
+    done = run(tmp_path, small_shards, "a", small_config(), "--profile", profile)
+    assert done.returncode == 2
+    assert "measured another model" in done.stderr
