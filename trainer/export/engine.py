@@ -1,0 +1,146 @@
+"""From an ONNX graph to an engine, with tensorrt or tensorrt_rtx: one code path for both.
+
+Here: `build_engine`. Run by trainer/export/task.py. No precision flag is set anywhere: the graph carries precision, and
+networks are strongly typed (TensorRT 11 knows nothing else). An engine is never loaded here, which needs a GPU
+(engine_run.py); so what is to be known about it is taken from the build.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import ConfigError, ModelError
+from trainer.export.onnx_graph import INPUT_NAME
+from trainer.export.targets import TENSORRT_RTX, Builder
+
+MIN_BATCH = 1
+# Lines of the builder's log that go into an error; the cause is at the end.
+_LOG_LINES = 8
+
+
+def check_profile(min_batch: int, opt_batch: int, max_batch: int) -> None:
+    """Refuse batch sizes that are not ordered.
+
+    The builder itself ignores such a profile without a word and then says that there is none.
+
+    Raises:
+        ConfigError: Not 1 <= min <= opt <= max.
+    """
+    if not 1 <= min_batch <= opt_batch <= max_batch:
+        raise ConfigError(
+            f"batch sizes min {min_batch}, opt {opt_batch}, max {max_batch}",
+            allowed="1 <= min <= opt <= max",
+            todo="correct export.opt_batch and export.max_batch",
+        )
+
+
+def build_engine(
+    graph: Path,
+    target: Path,
+    *,
+    builder: Builder,
+    image_shape: tuple[int, int, int],
+    opt_batch: int,
+    max_batch: int,
+    min_batch: int = MIN_BATCH,
+) -> None:
+    """Build an engine from an ONNX file and write it.
+
+    Two builds of one graph need not be equal bytes (seen with tensorrt_rtx): lineage hangs on the graph's hash.
+
+    Args:
+        graph: The ONNX file.
+        target: File to write.
+        builder: Package and targets.
+        image_shape: (channels, height, width) of one image.
+        opt_batch: Batch size to tune for.
+        max_batch: Largest batch size.
+        min_batch: Smallest batch size.
+
+    Raises:
+        ConfigError: The batch sizes are not ordered, or the builder package does not load.
+        ModelError: The builder refuses the graph; its log is in the message.
+    """
+    check_profile(min_batch, opt_batch, max_batch)
+    api = load_api(builder.module)
+    messages: list[str] = []
+    logger = make_logger(api, messages)
+    factory = api.Builder(logger)
+    if not factory:
+        raise _refusal(graph, builder, messages)
+    network = factory.create_network(_network_flags(api))
+    parser = api.OnnxParser(network, logger)
+    if not parser.parse_from_file(str(graph)):
+        messages.extend(parser.get_error(number).desc() for number in range(parser.num_errors))
+        raise _refusal(graph, builder, messages)
+    config = factory.create_builder_config()
+    profile = factory.create_optimization_profile()
+    profile.set_shape(INPUT_NAME, *((batch, *image_shape) for batch in (min_batch, opt_batch, max_batch)))
+    config.add_optimization_profile(profile)
+    if builder.module == TENSORRT_RTX:
+        _set_targets(api, config, builder)
+    plan = factory.build_serialized_network(network, config)
+    if plan is None:
+        raise _refusal(graph, builder, messages)
+    target.write_bytes(plan)
+
+
+def load_api(module: str) -> Any:
+    """Import a builder package; both have the same API.
+
+    Raises:
+        ConfigError: It is not installed, or its libraries do not load.
+    """
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"the engine builder {module} does not load: {error}",
+            allowed="an installed tensorrt or tensorrt_rtx",
+            todo='pip install "shardline[tensorrt]"',
+        ) from error
+
+
+def make_logger(api: Any, messages: list[str]) -> Any:
+    """Return a logger of `api` that appends errors and warnings to `messages` and prints nothing."""
+
+    class Collector(api.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            # The binding's constructor does not go through super().
+            api.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity <= api.ILogger.Severity.WARNING:
+                messages.append(f"{severity.name}: {message.strip()}")
+
+    return Collector()
+
+
+def _network_flags(api: Any) -> int:
+    """Strong typing is a choice on TensorRT 10, the only mode on 11, and may be gone from the enum after it."""
+    flag = getattr(api.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)
+
+
+def _set_targets(api: Any, config: Any, builder: Builder) -> None:
+    """Name the GPUs to compile for: without them the builder takes the present one, and fails when there is none."""
+    config.num_compute_capabilities = len(builder.targets)
+    for place, name in enumerate(builder.targets):
+        capability = getattr(api.ComputeCapability, name.upper(), None)
+        if capability is None:
+            known = [item.lower() for item in api.ComputeCapability.__members__ if item.startswith("SM")]
+            raise ConfigError(
+                f"{builder.name} cannot build for {name}", allowed=", ".join(known), todo="choose another target"
+            )
+        config.set_compute_capability(capability, place)
+
+
+def _refusal(graph: Path, builder: Builder, messages: list[str]) -> ModelError:
+    log = "\n    ".join(messages[-_LOG_LINES:]) or "(it said nothing)"
+    return ModelError(
+        f"{builder.name} builds no engine from {graph.name} for {'+'.join(builder.targets)}:\n    {log}",
+        allowed="a graph whose operators and types the builder supports",
+        todo="see its messages above; export.precision=fp32 or another architecture may work",
+    )
