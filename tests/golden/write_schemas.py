@@ -1,4 +1,4 @@
-"""Writes the JSON schemas of the contracts: `python tests/golden/write_schemas.py`, after a wanted change of a format."""
+"""Writes the JSON schemas of the contracts, after a wanted change: `python tests/golden/write_schemas.py`."""
 
 import json
 from pathlib import Path
