@@ -174,7 +174,9 @@ class _Requests(Sampler[SlotRequest]):
 
 def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTransform, EvaluationTransform]:
     """Return the transforms of training and evaluation; mean and std are the configuration's, else the manifest's."""
-    mean, std = data.mean or manifest.mean, data.std or manifest.std
+    mean = data.mean or manifest.mean
+    # A channel that never changes has deviation 0: it is centred, and left at that.
+    std = data.std or [value or 1.0 for value in manifest.std]
     evaluation = EvaluationTransform(data.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
     return TrainTransform(data.image_size, data.crop, data.horizontal_flip, evaluation), evaluation
 

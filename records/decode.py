@@ -1,0 +1,189 @@
+"""From the bytes of an image file to RGB pixels: one decoder for the check while sharding and for the trainer.
+
+What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
+libjpeg-turbo (simplejpeg) and every warning of it refuses the file; the rest goes through Pillow. The format is found
+by content, never by the name. Orientation tags are not applied and transparency is dropped, as torchvision and timm do.
+Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
+reached.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg  # type: ignore[import-untyped]
+from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+Pixels = npt.NDArray[np.uint8]
+
+# A quarter of a GiB as RGB: Pillow's own threshold (Image.MAX_IMAGE_PIXELS).
+MAX_PIXELS = (1 << 30) // 4 // 3
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Pillow's class for each format. Not Image.open: it would guess among forty formats, and warn about large images.
+_PILLOW_FORMATS: dict[str, Callable[[io.BytesIO], Image.Image]] = {
+    "png": PngImageFile,
+    "webp": WebPImageFile,
+    "gif": GifImageFile,
+    "bmp": BmpImageFile,
+    "tiff": TiffImageFile,
+    "ppm": PpmImageFile,
+}
+# What Pillow's parsers raise on damaged files.
+_PILLOW_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+_JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
+
+
+class UndecodableImage(Exception):
+    """The bytes are no image that can be used; the message is the reason, without the file's name."""
+
+
+class Decoded(NamedTuple):
+    """An image and what it was stored as."""
+
+    pixels: Pixels
+    """[H, W, 3] RGB."""
+    image_format: str
+    """Format by content, one of those of `image_format`."""
+    mode: str
+    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
+
+
+def image_format(content: bytes) -> str | None:
+    """Return the format of an image by its first bytes (jpeg, png, webp, gif, bmp, tiff, ppm), or None."""
+    if content.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if content.startswith(_PNG_SIGNATURE):
+        return "png"
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        return "webp"
+    if content.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if content.startswith(b"BM"):
+        return "bmp"
+    if content.startswith((b"II*\0", b"MM\0*")):
+        return "tiff"
+    if content[:1] == b"P" and content[1:2] in b"123456" and content[2:3].isspace():
+        return "ppm"
+    return None
+
+
+def decode_rgb(content: bytes) -> Pixels:
+    """Return the pixels of an image file: [H, W, 3] uint8 RGB, contiguous and writable.
+
+    Raises:
+        UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
+    """
+    return decode(content).pixels
+
+
+def decode(content: bytes) -> Decoded:
+    """Return pixels, format and stored colour mode of an image file.
+
+    Raises:
+        UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
+    """
+    if not content:
+        raise UndecodableImage("the file is empty")
+    found = image_format(content)
+    if found is None:
+        raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+    if found == "jpeg":
+        return _decode_jpeg(content)
+    if found == "png":
+        _check_png_chunks(content)
+    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found])
+
+
+def _decode_jpeg(content: bytes) -> Decoded:
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
+        _check_size(width, height)
+        mode = _JPEG_MODES.get(colorspace, "RGB")
+        if mode == "CMYK":
+            # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
+            simplejpeg.decode_jpeg(content, colorspace="CMYK")
+            return _decode_with_pillow(content, "jpeg", JpegImageFile)
+        return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
+    except ValueError as error:
+        raise UndecodableImage(f"damaged jpeg: {error}") from None
+
+
+def _decode_with_pillow(content: bytes, name: str, opener: Callable[[io.BytesIO], Image.Image]) -> Decoded:
+    try:
+        with opener(io.BytesIO(content)) as image:
+            _check_size(*image.size)
+            image.load()
+            return Decoded(_to_rgb(image), name, image.mode)
+    except _PILLOW_ERRORS as error:
+        raise UndecodableImage(f"damaged {name}: {error or type(error).__name__}") from None
+
+
+def _to_rgb(image: Image.Image) -> Pixels:
+    """Convert a loaded image of any mode to [H, W, 3] uint8."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        values = np.asarray(image).astype(np.int64)
+        if values.size and (values.min() < 0 or values.max() > 0xFFFF):
+            raise UndecodableImage("32-bit grey values outside of 0..65535 have no agreed scale")
+        # 65535 / 257 = 255: the nearest 8-bit value, where Pillow's own conversion would clip at 255.
+        grey = ((values + 128) // 257).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode == "F":
+        raise UndecodableImage("floating-point pixels have no agreed scale")
+    if image.mode == "P" and "transparency" in image.info:
+        # Straight to RGB, Pillow warns about transparency in a palette.
+        image = image.convert("RGBA")
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _check_size(width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise UndecodableImage(f"the image is {width} x {height} pixels")
+    if width * height > MAX_PIXELS:
+        raise UndecodableImage(f"{width} x {height} pixels are more than the limit of {MAX_PIXELS}")
+
+
+def _check_png_chunks(content: bytes) -> None:
+    """Check what Pillow does not: that the file is whole and the critical chunks have their checksum."""
+    at = len(_PNG_SIGNATURE)
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, at)
+        kind = content[at + 4 : at + 8]
+        end = at + 12 + length
+        if end > len(content):
+            break
+        # A critical chunk starts with a capital letter (PNG specification, 5.4).
+        if kind[:1].isupper():
+            (stated,) = struct.unpack_from(">I", content, end - 4)
+            if zlib.crc32(content[at + 4 : end - 4]) != stated:
+                raise UndecodableImage(f"damaged png: wrong checksum in chunk {kind.decode('ascii', 'replace')}")
+        if kind == b"IEND":
+            return
+        at = end
+    raise UndecodableImage("damaged png: the file is truncated")

@@ -1,0 +1,139 @@
+"""The packed index: one file that says, for every sample of all shards, where its image bytes are.
+
+A header of 64 bytes, then 40 bytes a sample, little-endian, ordered by split (train, validation, test), then shard,
+then place in the shard: a split is a contiguous range. It is mapped, not read, so opening 10^8 samples costs nothing.
+Readers need nothing else: `read_payload` is the same for all formats. Nothing here knows how shards are framed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from contracts.errors import DataError
+
+INDEX_NAME = "index.bin"
+RECORD = np.dtype(
+    [
+        ("shard", "<u4"),  # place in ShardManifest.shards
+        ("label", "<i4"),
+        ("offset", "<u8"),  # of the image bytes in the shard file
+        ("size", "<u4"),  # of the image, in bytes
+        ("crc32c", "<u4"),  # of the image
+        ("key", "V16"),
+    ]
+)
+MAX_IMAGE_BYTES = 2**32 - 1
+
+_MAGIC = b"SHARDIDX"
+_VERSION = 1
+# Magic, version, bytes a record, count; padded so that records start aligned.
+_HEADER = struct.Struct("<8sIIQ40x")
+
+Index = npt.NDArray[np.void]
+
+
+def write_index(path: Path, records: Index) -> None:
+    """Write an index file and flush it to the disk.
+
+    Args:
+        path: File to write; one that is there is replaced, so give a temporary name and publish it.
+        records: [N] of dtype `RECORD`, in the order of the index.
+    """
+    assert records.dtype == RECORD and records.ndim == 1, records.dtype
+    with path.open("wb") as stream:
+        stream.write(_HEADER.pack(_MAGIC, _VERSION, RECORD.itemsize, len(records)))
+        stream.write(records.tobytes())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def open_index(path: Path) -> Index:
+    """Map an index file: [N] of dtype `RECORD`, read-only.
+
+    Raises:
+        DataError: The file is missing, is no index, is of a newer version, or its length does not fit its header.
+    """
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(_HEADER.size)
+            found_bytes = os.fstat(stream.fileno()).st_size
+    except OSError as error:
+        raise _damaged(path, f"cannot be read ({error.strerror})") from None
+    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+        raise _damaged(path, "is no index of shards")
+    _, version, record_bytes, count = _HEADER.unpack(header)
+    if version != _VERSION or record_bytes != RECORD.itemsize:
+        raise _damaged(path, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
+    expected_bytes = _HEADER.size + count * record_bytes
+    if found_bytes != expected_bytes:
+        raise _damaged(path, f"has {found_bytes} bytes, its header says {expected_bytes}")
+    if count == 0:
+        return np.empty(0, RECORD)  # an empty range cannot be mapped
+    return np.memmap(path, RECORD, mode="r", offset=_HEADER.size, shape=(count,))
+
+
+def read_payload(shard: Path | int, record: Any) -> bytes:
+    """Return the image bytes of one sample, checked.
+
+    Args:
+        shard: Path of the shard file, or a descriptor of it; its file position is neither used nor moved.
+        record: One element of the index.
+
+    Raises:
+        DataError: The shard is missing or shorter than the index says, or the bytes have another crc32c.
+    """
+    where = f"shard {int(record['shard'])}" if isinstance(shard, int) else f"shard {shard}"
+    size = int(record["size"])
+    try:
+        if isinstance(shard, int):
+            content = _read_range(shard, int(record["offset"]), size)
+        else:
+            with shard.open("rb") as stream:
+                content = _read_range(stream.fileno(), int(record["offset"]), size)
+    except OSError as error:
+        raise _bad_payload(where, record, f"cannot be read ({error.strerror})") from None
+    if len(content) != size:
+        raise _bad_payload(where, record, f"ends {size - len(content)} bytes too early")
+    found = google_crc32c.value(content)
+    if found != int(record["crc32c"]):
+        raise _bad_payload(where, record, f"has crc32c {found:08x}, the index says {int(record['crc32c']):08x}")
+    return content
+
+
+def key_of(record: Any) -> str:
+    """Return the key of a sample as its 32 hex digits."""
+    return bytes(record["key"].tobytes()).hex()
+
+
+def _read_range(descriptor: int, offset: int, size: int) -> bytes:
+    content = os.pread(descriptor, size, offset)
+    while len(content) < size:
+        # One call returns at most about 2 GiB, and less when a signal comes.
+        more = os.pread(descriptor, size - len(content), offset + len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path} {what}",
+        allowed="the index that the shard stage wrote",
+        todo="run the shard stage again with --fresh, or copy the folder of shards again",
+    )
+
+
+def _bad_payload(where: str, record: Any, what: str) -> DataError:
+    return DataError(
+        f"{where}, sample {key_of(record)} at offset {int(record['offset'])}: {what}",
+        allowed="shards that agree with their index",
+        todo="run the shard stage again with --fresh, or copy the folder of shards again",
+    )

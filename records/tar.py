@@ -1,0 +1,103 @@
+"""WebDataset shards: tar files whose members KEY.<ext>, KEY.cls and KEY.json follow each other, sample by sample.
+
+Headers are packed by hand from one prepared block, since tarfile builds each in dozens of calls. Time, owner and mode
+of the members are fixed, so equal samples are equal bytes. The key is hexadecimal: it holds no dot (which WebDataset
+would take for the start of the extension) and nothing that DALI's index would split on; the original path is in the
+JSON member. Layout: POSIX.1-1988 ustar, https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
+"""
+
+from __future__ import annotations
+
+import json
+
+from records.sample import ChecksumStream, Place, Sample
+
+BLOCK_BYTES = 512
+SUFFIX = ".tar"
+# Extensions that WebDataset's and DALI's decoders go by; what is not here is its own extension.
+EXTENSIONS = {"jpeg": "jpg", "tiff": "tif"}
+# The size field holds eleven octal digits.
+MAX_MEMBER_BYTES = 8**11 - 1
+
+_NAME_BYTES = 100
+
+
+def _prepare_header() -> bytes:
+    """Return a header block without name, size and checksum (whose place holds blanks, as its sum demands)."""
+    fields = (
+        (b"", _NAME_BYTES),  # name
+        (b"0000644\0", 8),  # mode
+        (b"0000000\0", 8),  # uid
+        (b"0000000\0", 8),  # gid
+        (b"", 12),  # size
+        (b"00000000000\0", 12),  # mtime
+        (b" " * 8, 8),  # checksum
+        (b"0", 1),  # type: a regular file
+        (b"", 100),  # link name
+        (b"ustar\0", 6),
+        (b"00", 2),  # version
+    )
+    return b"".join(value.ljust(width, b"\0") for value, width in fields).ljust(BLOCK_BYTES, b"\0")
+
+
+_TEMPLATE = _prepare_header()
+_TEMPLATE_SUM = sum(_TEMPLATE)
+_SIZE_AT = 124
+_CHECKSUM_AT = 148
+
+
+def pack_header(name: bytes, size: int) -> bytes:
+    """Return the 512-byte header of a member; `name` is ASCII and shorter than 100 bytes, `size` is in bytes."""
+    assert len(name) < _NAME_BYTES and size <= MAX_MEMBER_BYTES, (name, size)
+    size_field = b"%011o" % size
+    # The checksum is the sum of all bytes; the template's share of it is known.
+    checksum = _TEMPLATE_SUM + sum(name) + sum(size_field)
+    return b"".join(
+        (
+            name,
+            _TEMPLATE[len(name) : _SIZE_AT],
+            size_field,
+            _TEMPLATE[_SIZE_AT + 11 : _CHECKSUM_AT],
+            b"%06o\0 " % checksum,
+            _TEMPLATE[_CHECKSUM_AT + 8 :],
+        )
+    )
+
+
+class TarWriter:
+    """Writes samples as members of a tar file.
+
+    Args:
+        stream: Receives the bytes, from the start of the shard on.
+    """
+
+    def __init__(self, stream: ChecksumStream) -> None:
+        self._stream = stream
+
+    def write(self, sample: Sample) -> Place:
+        """Append the three members of a sample; return where its image bytes are."""
+        key = sample.key.hex()
+        description = {
+            "path": sample.path,
+            "label": sample.label,
+            "class": sample.class_name,
+            "width": sample.width,
+            "height": sample.height,
+            "mode": sample.mode,
+        }
+        extension = EXTENSIONS.get(sample.image_format, sample.image_format)
+        offset = self._append(f"{key}.{extension}", sample.content)
+        self._append(f"{key}.cls", str(sample.label).encode())
+        self._append(f"{key}.json", json.dumps(description, ensure_ascii=True).encode())
+        return Place(offset, len(sample.content))
+
+    def close(self) -> None:
+        """Write the two empty blocks that end a tar file."""
+        self._stream.write(bytes(2 * BLOCK_BYTES))
+
+    def _append(self, name: str, content: bytes) -> int:
+        self._stream.write(pack_header(name.encode("ascii"), len(content)))
+        offset = self._stream.position
+        self._stream.write(content)
+        self._stream.write(bytes(-len(content) % BLOCK_BYTES))
+        return offset

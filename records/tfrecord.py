@@ -1,0 +1,105 @@
+"""TFRecord shards: records of tf.train.Example with the feature names of TF-Slim.
+
+Framing and protocol buffers are written by hand: the message is small and fixed, and the place of the image bytes
+inside it must be known. A record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the
+masked crc32c of the data: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+Wire format: https://protobuf.dev/programming-guides/encoding/ ; messages: tensorflow/core/example/*.proto
+"""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+
+from records.sample import ChecksumStream, Place, Sample
+
+SUFFIX = ".tfrecord"
+_MASK_DELTA = 0xA282EAD8
+
+# Tags of length-delimited fields: field number << 3 | 2.
+_FIELD_1 = b"\x0a"  # Example.features, Features.feature, its key, Feature.bytes_list, the lists' values
+_FIELD_2 = b"\x12"  # the value of an entry in Features.feature
+_FIELD_3 = b"\x1a"  # Feature.int64_list
+
+
+class TFRecordWriter:
+    """Writes samples as records of tf.train.Example.
+
+    Args:
+        stream: Receives the bytes, from the start of the shard on.
+    """
+
+    def __init__(self, stream: ChecksumStream) -> None:
+        self._stream = stream
+
+    def write(self, sample: Sample) -> Place:
+        """Append a record; return where its image bytes are."""
+        before, after = encode_example(sample)
+        length = struct.pack("<Q", len(before) + len(sample.content) + len(after))
+        crc = google_crc32c.value(before)
+        crc = google_crc32c.extend(crc, sample.content)
+        crc = google_crc32c.extend(crc, after)
+        self._stream.write(length + struct.pack("<I", mask_crc(google_crc32c.value(length))) + before)
+        offset = self._stream.position
+        self._stream.write(sample.content)
+        self._stream.write(after + struct.pack("<I", mask_crc(crc)))
+        return Place(offset, len(sample.content))
+
+    def close(self) -> None:
+        """Nothing ends a TFRecord file."""
+
+
+def mask_crc(crc: int) -> int:
+    """Return the masked form of a crc32c: rotated right by 15 bits, plus a constant."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def encode_example(sample: Sample) -> tuple[bytes, bytes]:
+    """Return the serialised Example as what comes before the image bytes and what comes after them."""
+    rest = b"".join(
+        (
+            _entry(b"image/format", _bytes_feature(sample.image_format.encode())),
+            _entry(b"image/height", _int64_feature(sample.height)),
+            _entry(b"image/width", _int64_feature(sample.width)),
+            _entry(b"image/class/label", _int64_feature(sample.label)),
+            _entry(b"image/class/text", _bytes_feature(sample.class_name.encode())),
+            _entry(b"image/filename", _bytes_feature(sample.path.encode())),
+        )
+    )
+    # From the inside out, the lengths around the image: only the prefixes are built, never a copy of the image.
+    prefix = b""
+    inner = len(sample.content)
+    for opening in (_FIELD_1, _FIELD_1, _FIELD_2):  # BytesList.value, Feature.bytes_list, the entry's value
+        prefix = opening + _varint(inner) + prefix
+        inner = len(prefix) + len(sample.content)
+    prefix = _delimited(_FIELD_1, b"image/encoded") + prefix
+    prefix = _FIELD_1 + _varint(len(prefix) + len(sample.content)) + prefix
+    features_bytes = len(prefix) + len(sample.content) + len(rest)
+    return _FIELD_1 + _varint(features_bytes) + prefix, rest
+
+
+def _varint(value: int) -> bytes:
+    assert value >= 0, value
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def _delimited(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+def _entry(name: bytes, feature: bytes) -> bytes:
+    return _delimited(_FIELD_1, _delimited(_FIELD_1, name) + _delimited(_FIELD_2, feature))
+
+
+def _bytes_feature(value: bytes) -> bytes:
+    return _delimited(_FIELD_1, _delimited(_FIELD_1, value))
+
+
+def _int64_feature(value: int) -> bytes:
+    return _delimited(_FIELD_3, _delimited(_FIELD_1, _varint(value)))

@@ -1,0 +1,58 @@
+"""What makes a set of images unfit for training, and how errors name files and classes.
+
+Checked on the listing before anything is written, on the shards before the manifest is, and on finished shards before
+they are used again. Needs neither Beam nor numpy: a stage that only finds its result must start quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from contracts.artifacts import Rejected
+from contracts.errors import DataError
+
+# A message stays readable with this many names; the rest is counted.
+MAX_NAMED = 10
+
+
+def check_training_classes(classes: tuple[bytes, ...], training_samples: list[int], shown: str) -> None:
+    """Raise DataError, naming the classes, when a class has no sample in the training split."""
+    absent = [encode_path(name) for name, count in zip(classes, training_samples, strict=True) if count == 0]
+    if absent:
+        raise DataError(
+            f"{shown}: no training image of class {name_some(absent)}",
+            allowed="at least one readable image of each class in the training split",
+            todo="add images to that class, remove its folder, or raise sharding.splits.train",
+        )
+
+
+def check_rejected(rejected: list[Rejected], num_accepted: int, limit: float, shown: str) -> None:
+    """Raise DataError, naming the first ten, when too large a share of the files is rejected."""
+    total = len(rejected) + num_accepted
+    if not rejected or len(rejected) <= limit * total:
+        return
+    named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in rejected[:MAX_NAMED])
+    more = f"\n    ... and {len(rejected) - MAX_NAMED} more" if len(rejected) > MAX_NAMED else ""
+    raise DataError(
+        f"{shown}: {len(rejected)} of {total} files cannot be used as images:{named}{more}",
+        allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
+        todo="repair or remove these files, or raise sharding.max_rejected_fraction",
+    )
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first ten names and the number of the others."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def encode_path(path: bytes) -> str:
+    """Return a relative path as printable text: what is no plain text is percent-encoded, and so is '%'.
+
+    `urllib.parse.unquote_to_bytes` gives the bytes back.
+    """
+    text = path.decode("utf-8", "surrogateescape")
+    return "".join(
+        char if char.isprintable() and char != "%" else quote(char.encode("utf-8", "surrogateescape")) for char in text
+    )

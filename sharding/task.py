@@ -1,0 +1,178 @@
+"""The shard stage: raw images in, shards, index and manifest out.
+
+    python -m sharding.task --config-json '{"sharding": {"source": "raw/digits"}}' --root runs/digits/shard
+
+The frame of a stage, its arguments, events and exit codes are in contracts/stage.py. Whether the work is already done
+is known from the listing alone: Beam is imported only when there is something to write. The graph publishes the
+manifest itself, as its last act, so that a job whose launcher died still ends complete: the command only says that it
+is there. A source is never changed, and nothing is deleted but what an earlier attempt left in the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.config import SPLITS
+from contracts.errors import ConfigError, StorageError
+from contracts.fingerprint import shard_inputs
+from contracts.stage import Output, Stage, run_stage
+from sharding.limits import check_rejected, name_some
+from sharding.sources import Listing, describe_gaps, list_source
+
+# How often shard files are counted for the progress shown, in seconds.
+WATCH_INTERVAL_S = 0.25
+# Marks a folder in which this stage has begun to write, until its manifest is there.
+WRITING_NAME = ".writing"
+_SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
+
+
+def shard(stage: Stage) -> str:
+    """Write the shards of `sharding.source`, or find them; return the URI of their folder.
+
+    Raises:
+        ConfigError, DataError, StorageError: The source or the output cannot be used.
+        TryAgain: The source changed while it was read, or another process works on the same output.
+    """
+    listing = list_source(stage.config.sharding)
+    output = stage.claim(ShardManifest, shard_inputs(stage.config, listing.sha256))
+    if output.reused:
+        _check_limit_of(output, stage, listing)
+        return output.uri
+    if not storage.is_local(output.uri):
+        raise StorageError(
+            f"output {output.uri} is not a local folder", allowed="a local path or file://", todo="give a local path"
+        )
+    for warning in describe_gaps(listing, stage.config.sharding.splits):
+        stage.log(warning)
+    _take_folder(output)
+    _write(stage, output, listing)
+    return output.uri
+
+
+def _write(stage: Stage, output: Output, listing: Listing) -> None:
+    from sharding.graph import build_graph
+    from sharding.manifest import Commit, find_refusal
+    from sharding.plan import make_plan
+    from sharding.runners import make_pipeline
+    from sharding.shard import Job
+
+    stage.ready()
+    section = stage.config.sharding
+    plan = make_plan(
+        ((reference.path, reference.split, reference.size) for reference in listing.references),
+        seed=stage.config.run.seed,
+        target_shard_bytes=section.target_shard_bytes,
+        min_shards=section.min_shards,
+    )
+    job = Job(listing.uri, output.uri, listing.classes, section.format, plan)
+    commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction)
+    with _progress(stage, output.uri, plan.total_shards), make_pipeline() as pipeline:
+        build_graph(pipeline, listing.references, commit)
+    if error := find_refusal(output.uri):
+        _remove_leftovers(output.uri)
+        raise error
+
+    manifest = ShardManifest.load(output.uri)
+    storage.delete(storage.join(output.uri, WRITING_NAME))
+    stage.finished(output, _describe(manifest))
+
+
+def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
+    """Hold finished shards to the limit of this configuration: it is not part of their fingerprint."""
+    manifest = ShardManifest.load(output.uri)
+    accepted = sum(split.samples for split in manifest.splits.values())
+    limit = stage.config.sharding.max_rejected_fraction
+    check_rejected(manifest.rejected, accepted, limit, f"sharding.source {storage.display(listing.uri)}")
+
+
+def _take_folder(output: Output) -> None:
+    """Mark the output as being written, and delete what a killed attempt left there.
+
+    The folder has no manifest, and this process holds its lock. With `--output` it may hold files of the user's own:
+    only names that this stage writes are deleted, and only where an attempt of it has left its mark.
+
+    Raises:
+        ConfigError: Such names are there without the mark.
+    """
+    leftovers = _list_leftovers(output.uri)
+    mark = storage.join(output.uri, WRITING_NAME)
+    if leftovers and not storage.exists(mark):
+        raise ConfigError(
+            f"{storage.display(output.uri)} holds {name_some(leftovers)} but no manifest: another program's files?",
+            allowed="an empty or a new folder",
+            todo="choose another --output, or delete these files yourself",
+        )
+    storage.replace(mark, f"{output.fingerprint}\n".encode())
+    _remove_leftovers(output.uri)
+
+
+def _remove_leftovers(uri: str) -> None:
+    for name in _list_leftovers(uri):
+        storage.delete(storage.join(uri, name))
+
+
+def _list_leftovers(uri: str) -> list[str]:
+    from records.index import INDEX_NAME
+    from sharding.manifest import REFUSAL_NAME
+
+    return [
+        name
+        for name in storage.list_names(uri)
+        if _SHARD_NAME.fullmatch(name)
+        or name.startswith(storage.TEMPORARY_PREFIX)
+        or name in (INDEX_NAME, REFUSAL_NAME)
+    ]
+
+
+@contextlib.contextmanager
+def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
+    """Say how many shards are published, while the work in the block runs and once at its end.
+
+    It counts files, and so needs nothing from the runner or from the process that writes them.
+    """
+    ended = threading.Event()
+
+    def count() -> int:
+        return sum(_SHARD_NAME.fullmatch(name) is not None for name in storage.list_names(uri))
+
+    def watch() -> None:
+        said = -1
+        while not ended.wait(WATCH_INTERVAL_S):
+            done = count()
+            if done != said:
+                stage.progress(done, total, "shards")
+                said = done
+
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    stage.progress(0, total, "shards")
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    stage.progress(count(), total, "shards")
+
+
+def _describe(manifest: ShardManifest) -> str:
+    samples = sum(split.samples for split in manifest.splits.values())
+    by_split = " / ".join(str(manifest.splits[name].samples) for name in SPLITS)
+    megabytes = sum(entry.bytes for entry in manifest.shards) / 1e6
+    rejected = f", {len(manifest.rejected)} rejected" if manifest.rejected else ""
+    return (
+        f"{samples} samples ({by_split}) in {len(manifest.shards)} {manifest.format} shards, "
+        f"{megabytes:.1f} MB{rejected}"
+    )
+
+
+if __name__ == "__main__":
+    # What Pillow remarks about metadata does not touch the pixels; what does is a reason in the manifest.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+    sys.exit(run_stage("shard", shard))

@@ -1,0 +1,273 @@
+"""Everything a user can get wrong with a source: exit code 2, one message, no manifest, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from records.index import open_index, read_payload
+from sharding import shard as shard_module
+from sharding import sources
+
+
+def check_refused(result, *words, code=2):
+    """Check exit code and message, and that nothing looks finished."""
+    assert result.code == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("error:") == 1
+    if code == 2:
+        assert "allowed: " in result.stderr and "to do: " in result.stderr
+    for word in words:
+        assert word in result.stderr
+    (error,) = result.errors
+    assert error["exit_code"] == code
+    assert error["message"] in result.stderr
+    left = [path.name for path in result.root.glob("*/*") if path.is_file() and path.parent.name != "attempts"]
+    assert set(left) <= {".writing"}
+
+
+def test_source_not_set(run_shard):
+    check_refused(run_shard(source=""), "sharding.source is not set")
+
+
+def test_missing_source(run_shard, tmp_path):
+    check_refused(run_shard(source=str(tmp_path / "nowhere")), "nowhere does not exist")
+
+
+def test_source_is_a_file(run_shard, source):
+    check_refused(run_shard(source=str(source / "ant" / "00.png")), "is a file")
+
+
+def test_remote_source(run_shard):
+    check_refused(run_shard(source="gs://bucket/raw"), "gs://")
+
+
+def test_memory_source(run_shard):
+    check_refused(run_shard(source="memory://raw"), "memory://raw")
+
+
+def test_empty_source(run_shard, tmp_path):
+    (tmp_path / "empty").mkdir()
+    check_refused(run_shard(source=str(tmp_path / "empty")), "no class folder")
+
+
+def test_files_without_class_folders(run_shard, tmp_path, write_file):
+    write_file(tmp_path / "flat", b"1.png", b"x")
+    check_refused(run_shard(source=str(tmp_path / "flat")), "no class folder and 1 files outside")
+
+
+def test_class_folders_without_files(run_shard, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "hollow" / name).mkdir(parents=True)
+    check_refused(run_shard(source=str(tmp_path / "hollow")), "is empty")
+
+
+def test_single_class(run_shard, tmp_path, write_file, make_image):
+    write_file(tmp_path / "one", b"cat/1.png", make_image(1, "png"))
+    check_refused(run_shard(source=str(tmp_path / "one")), "a single class (cat)", "at least two classes")
+
+
+def test_class_without_a_training_image(run_shard, source):
+    (source / "dog").mkdir()
+    check_refused(run_shard(), "no training image of class dog")
+
+
+def test_class_that_loses_its_last_training_image(run_shard, source, write_file):
+    for number in range(5):
+        write_file(source, b"dog/%d.png" % number, b"no image")
+    check_refused(run_shard(max_rejected_fraction=1.0), "no training image of class dog")
+
+
+@pytest.mark.parametrize("folder", [b"raw", b"bee"])
+def test_unreadable_folder(run_shard, monkeypatch, folder):
+    scandir = os.scandir
+
+    # root reads everything, so the refusal of the system is put in its place.
+    def refuse(path):
+        if isinstance(path, bytes) and path.endswith(folder):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sources.os, "scandir", refuse)
+        result = run_shard()
+    check_refused(result, folder.decode(), "cannot be read: Permission denied")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_root_without_rights_of_root(run_shard, source):
+    source.chmod(0)
+    try:
+        check_refused(run_shard(), "cannot be read")
+    finally:
+        source.chmod(0o755)
+
+
+def test_unreadable_file(run_shard, monkeypatch):
+    def refuse(path, mode):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(shard_module, "open", refuse, raising=False)
+    check_refused(run_shard(), "cannot be read: permission denied")
+
+
+def test_broken_link_and_loop(run_shard, source):
+    (source / "ant" / "link.png").symlink_to(source / "nowhere")
+    check_refused(run_shard(root="broken"), "ant/link.png", "cannot be read")
+    (source / "ant" / "link.png").unlink()
+    (source / "ant" / "loop").symlink_to(source / "ant")
+    check_refused(run_shard(root="loop"), "ant/loop", "link to a folder above it")
+
+
+def test_links_to_files_and_folders_are_followed(run_shard, source, tmp_path, write_file, make_image):
+    write_file(tmp_path, b"elsewhere/1.png", make_image(901, "png"))
+    (source / "ant" / "folder").symlink_to(tmp_path / "elsewhere")
+    (source / "ant" / "file.png").symlink_to(tmp_path / "elsewhere" / "1.png")
+    assert sum(split.samples for split in run_shard().manifest.splits.values()) == 62
+
+
+def test_pipe_in_the_source(run_shard, source):
+    os.mkfifo(source / "ant" / "pipe")
+    check_refused(run_shard(), "neither a file nor a folder")
+
+
+def test_damaged_images_are_left_out_and_listed(run_shard, source, make_image, write_file):
+    png, jpeg = make_image(300, "png"), make_image(301, "jpg")
+    damaged = {
+        "ant/corrupt.png": png[:60] + b"\0\0\0\0" + png[64:],
+        "ant/truncated.jpg": jpeg[: len(jpeg) // 2],
+        "ant/zero.png": b"",
+        "bee/text\n.png": b"hello",
+    }
+    for path, content in damaged.items():
+        write_file(source, path.encode(), content)
+    result = run_shard(max_rejected_fraction=0.1)
+    assert result.code == 0, result.stderr
+    assert [entry.path for entry in result.manifest.rejected] == [
+        "ant/corrupt.png",
+        "ant/truncated.jpg",
+        "ant/zero.png",
+        "bee/text%0A.png",
+    ]
+    reasons = [entry.reason for entry in result.manifest.rejected]
+    assert "damaged png" in reasons[0] and "damaged jpeg" in reasons[1]
+    assert "empty" in reasons[2] and "known format" in reasons[3]
+    index = open_index(result.folder / "index.bin")
+    stored = {read_payload(result.folder / result.manifest.shards[one["shard"]].name, one) for one in index}
+    assert len(stored) == 60 and not stored & set(damaged.values())
+    assert "4 rejected" in result.events[-1]["made"]
+
+
+def add_damaged(source, write_file, number):
+    for one in range(number):
+        write_file(source, b"bee/bad%02d.png" % one, b"junk %d" % one)
+
+
+def test_too_many_damaged_images(run_shard, source, write_file):
+    add_damaged(source, write_file, 12)
+    result = run_shard()
+    check_refused(result, "12 of 72 files cannot be used", "... and 2 more", "sharding.max_rejected_fraction")
+    assert [number for number in range(12) if f"bad{number:02d}.png" in result.stderr] == list(range(10))
+
+
+def test_the_limit_can_be_raised_and_holds_for_finished_shards(run_shard, source, write_file):
+    add_damaged(source, write_file, 2)
+    assert run_shard().code == 2
+    raised = run_shard(max_rejected_fraction=0.5)
+    assert raised.code == 0 and len(raised.manifest.rejected) == 2
+    lowered = run_shard(max_rejected_fraction=0.01)
+    assert lowered.code == 2 and "2 of 62 files" in lowered.stderr
+    assert (raised.folder / "manifest.json").exists()
+
+
+def test_a_shard_that_loses_all_its_images_is_no_file(run_shard, source, write_file):
+    add_damaged(source, write_file, 8)
+    result = run_shard(min_shards=1000, max_rejected_fraction=0.5)
+    assert result.code == 0, result.stderr
+    assert len(result.manifest.shards) == 60
+    assert len(list(result.folder.glob("*.tar"))) == 60
+    index = open_index(result.folder / "index.bin")
+    assert index["shard"].tolist() == list(range(60))
+    for record in index:
+        read_payload(result.folder / result.manifest.shards[record["shard"]].name, record)
+
+
+@pytest.mark.parametrize("what", ["vanished", "changed", "grew"])
+def test_a_source_that_changes_under_the_stage(run_shard, source, monkeypatch, what):
+    read_once = shard_module._read_once
+    victim = source / "cow" / "32.png"
+
+    def meddle(*arguments):
+        if what == "vanished":
+            victim.unlink(missing_ok=True)
+        elif what == "changed":
+            os.utime(victim)
+        else:
+            victim.write_bytes(b"other content")
+        return read_once(*arguments)
+
+    monkeypatch.setattr(shard_module, "_read_once", meddle)
+    word = "vanished" if what == "vanished" else "changed"
+    check_refused(run_shard(), f"cow/32.png in {source} {word}", code=75)
+
+
+def test_a_read_that_fails_once_is_tried_again(run_shard, monkeypatch):
+    read_once, failures = shard_module._read_once, iter([OSError(5, "Input/output error")])
+
+    def fail_once(*arguments):
+        if error := next(failures, None):
+            raise error
+        return read_once(*arguments)
+
+    monkeypatch.setattr(shard_module, "_read_once", fail_once)
+    assert run_shard().code == 0
+
+
+def test_a_read_that_keeps_failing_is_for_another_attempt(run_shard, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(shard_module, "_read_once", fail)
+    check_refused(run_shard(), "Input/output error", code=75)
+
+
+def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
+    def fail(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(shard_module, "decode", fail)
+    result = run_shard()
+    assert result.code == 70 and "a bug" in result.stderr and "Traceback" not in result.stderr
+    assert not list(result.root.glob("*/manifest.json"))
+
+
+def test_output_that_is_not_local(run_shard):
+    result = run_shard("--output", "memory://out/shards")
+    assert result.code == 2 and "not a local folder" in result.stderr
+
+
+def test_absent_classes_and_names_that_differ_in_case_are_warnings(run_shard, source, make_image, write_file):
+    for number in range(6):
+        write_file(source, b"Bee/%d.png" % number, make_image(500 + number, "png"))
+    result = run_shard(splits={"train": 0.98, "validation": 0.01, "test": 0.01})
+    assert result.code == 0, result.stderr
+    assert "warning: the validation split has no image of class" in result.stderr
+    assert "warning: classes Bee and bee differ only in" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["missing"], ["damaged"]])
+def test_as_a_command(source, tmp_path, write_file, arguments):
+    if arguments == ["damaged"]:
+        add_damaged(source, write_file, 12)
+    place = source if arguments == ["damaged"] else tmp_path / "nowhere"
+    config = json.dumps({"sharding": {"source": str(place)}})
+    command = [sys.executable, "-m", "sharding.task", "--config-json", config, "--root", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("shard: error: sharding.source ")
+    assert "Traceback" not in done.stderr and "WARNING" not in done.stderr
+    assert len(list((tmp_path / "out" / "attempts").glob("*/error.json"))) == 1
+    assert not list((tmp_path / "out").glob("*/manifest.json"))

@@ -1,0 +1,97 @@
+"""Arithmetic of the plan, as properties."""
+
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.config import SplitFractions
+from sharding.plan import choose_split, count_shards, cut_evenly, make_key, make_place_hash, make_plan, place
+
+PATHS = st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=80, unique=True)
+SIZES = st.lists(st.integers(0, 10**6), min_size=80, max_size=80)
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+def plan_of(paths, sizes, seed, target, min_shards):
+    fractions = SplitFractions(train=0.5, validation=0.25, test=0.25)
+    samples = [(path, choose_split(path, fractions), size) for path, size in zip(paths, sizes, strict=False)]
+    plan = make_plan(samples, seed=seed, target_shard_bytes=target, min_shards=min_shards)
+    return samples, plan
+
+
+@given(PATHS, SIZES, SEEDS, st.integers(1, 10**6), st.integers(1, 9))
+def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths, sizes, seed, target, min_shards):
+    samples, plan = plan_of(paths, sizes, seed, target, min_shards)
+    counts = Counter(place(plan, path, split) for path, split, _ in samples)
+    assert sorted(counts) == list(range(plan.total_shards))
+    for path, split, _ in samples:
+        assert plan.split_of(place(plan, path, split)) == split
+    for split in range(3):
+        of_split = [count for shard, count in counts.items() if plan.split_of(shard) == split]
+        assert not of_split or max(of_split) - min(of_split) <= 1
+
+
+@given(PATHS, SEEDS, st.randoms(use_true_random=False))
+def test_the_order_of_the_listing_does_not_matter(paths, seed, random):
+    samples, plan = plan_of(paths, [1000] * len(paths), seed, 5000, 1)
+    random.shuffle(samples)
+    assert make_plan(samples, seed=seed, target_shard_bytes=5000, min_shards=1) == plan
+
+
+@given(PATHS, SEEDS)
+def test_shards_follow_the_order_of_hashes(paths, seed):
+    samples, plan = plan_of(paths, [1000] * len(paths), seed, 3000, 2)
+    for split in range(3):
+        of_split = [path for path, own, _ in samples if own == split]
+        ordered = sorted((make_place_hash(seed, path), place(plan, path, split)) for path in of_split)
+        assert [shard for _, shard in ordered] == sorted(shard for _, shard in ordered)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1024, 10**9), st.integers(1, 100))
+def test_number_of_shards(num_samples, source_bytes, target, min_shards):
+    count = count_shards(num_samples, source_bytes, target_shard_bytes=target, min_shards=min_shards)
+    assert 1 <= count <= num_samples
+    assert count == num_samples or (count >= min_shards and count * target >= source_bytes)
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_cuts_are_even(num_samples, num_shards):
+    num_shards = min(num_samples, num_shards)
+    edges = [0, *cut_evenly(num_samples, num_shards), num_samples]
+    lengths = [end - start for start, end in pairwise(edges)]
+    assert len(lengths) == num_shards and min(lengths) >= 1 and max(lengths) - min(lengths) <= 1
+
+
+def test_a_split_without_samples_has_no_shard():
+    plan = make_plan([(b"a", 0, 1)], seed=0, target_shard_bytes=1, min_shards=5)
+    assert plan.num_shards == (1, 0, 0)
+    assert plan.name_of(0) == "train-00000"
+
+
+def test_splits_have_their_shares_and_hang_on_the_path_alone():
+    fractions = SplitFractions(train=0.6, validation=0.1, test=0.3)
+    counts = Counter(choose_split(b"cat/%d.jpg" % number, fractions) for number in range(20_000))
+    for split, share in enumerate((0.6, 0.1, 0.3)):
+        # Five standard deviations of a binomial of 20,000 are below 0.018.
+        assert abs(counts[split] / 20_000 - share) < 0.018
+
+
+def test_a_share_of_zero_gets_nothing():
+    # Rounding may leave a gap below 1; a wide one (which validation would refuse) shows who gets it.
+    almost = SplitFractions.model_construct(train=0.5, validation=0.2, test=0)
+    assert {choose_split(b"%d" % number, almost) for number in range(3000)} == {0, 1}
+
+
+def test_hashes_are_pinned():
+    # These decide where every sample of existing shards lies: a change moves all of them.
+    assert make_key(b"cat/1.jpg").hex() == KEY
+    assert make_place_hash(7, b"cat/1.jpg").hex() == PLACE_HASH
+    fractions = SplitFractions(train=0.5, validation=0.25, test=0.25)
+    assert [choose_split(b"%d" % number, fractions) for number in range(12)] == SPLITS_OF_NUMBERS
+
+
+KEY = "cfeb6b62b0b9c82a497ad53a288d5e0e"
+PLACE_HASH = "5b31b20eb1a4a4e38b61c3c8bde273a6"
+SPLITS_OF_NUMBERS = [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]

@@ -1,0 +1,268 @@
+"""The whole stage on real files: what goes in comes out, once, in the same bytes every time."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import pytest
+import webdataset
+
+from records.decode import decode_rgb
+from records.index import key_of, open_index, read_payload
+from sharding.plan import make_key
+
+FORMATS = ("webdataset", "tfrecord")
+
+
+def read_samples(result):
+    """Return (split, label, content, key) of every sample, through the index."""
+    manifest = result.manifest
+    samples = []
+    for record in open_index(result.folder / "index.bin"):
+        entry = manifest.shards[record["shard"]]
+        content = read_payload(result.folder / entry.name, record)
+        samples.append((entry.split, int(record["label"]), content, key_of(record)))
+    return samples
+
+
+def read_source(source):
+    """Return label, content and key of every file, by relative path."""
+    classes = sorted(path.name for path in source.iterdir())
+    paths = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file()]
+    return sorted(
+        (classes.index(path.partition("/")[0]), (source / path).read_bytes(), make_key(path.encode()).hex())
+        for path in paths
+    )
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_samples_are_exactly_the_input_once_each(run_shard, source, shard_format):
+    result = run_shard(format=shard_format)
+    assert result.code == 0
+    manifest, samples = result.manifest, read_samples(result)
+    assert sorted(sample[1:] for sample in samples) == read_source(source)
+    assert len({sample[3] for sample in samples}) == 60
+    # A split is a contiguous range, and says what is in it.
+    for name, split in manifest.splits.items():
+        of_split = samples[split.first : split.first + split.samples]
+        assert {sample[0] for sample in of_split} <= {name}
+        assert split.source_bytes == sum(len(sample[2]) for sample in of_split)
+        assert split.samples_by_class == np.bincount([sample[1] for sample in of_split], minlength=3).tolist()
+    assert [manifest.splits[name].first for name in ("train", "validation", "test")] == [
+        0,
+        manifest.splits["train"].samples,
+        manifest.splits["train"].samples + manifest.splits["validation"].samples,
+    ]
+    assert sum(split.samples for split in manifest.splits.values()) == 60
+    assert sum(entry.samples for entry in manifest.shards) == 60
+    assert manifest.classes == ["ant", "bee", "cow"]
+    assert manifest.rejected == []
+    assert len(manifest.shards) > 4
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_folder_holds_the_files_of_the_manifest_and_nothing_else(run_shard, shard_format):
+    result = run_shard(format=shard_format)
+    names = {entry.name for entry in result.manifest.owned_files()}
+    assert set(result.content) == names | {"manifest.json"}
+
+
+def test_statistics_are_those_of_the_training_pixels(run_shard):
+    result = run_shard()
+    pixels = [decode_rgb(sample[2]).reshape(-1, 3) for sample in read_samples(result) if sample[0] == "train"]
+    every = np.concatenate(pixels).astype(np.float64) / 255
+    assert np.allclose(result.manifest.mean, every.mean(axis=0), rtol=1e-12)
+    assert np.allclose(result.manifest.std, every.std(axis=0), rtol=1e-12)
+
+
+def test_format_moves_no_sample(run_shard):
+    one, other = (run_shard(format=shard_format) for shard_format in FORMATS)
+    assert read_samples(one) == read_samples(other)
+    index, other_index = (open_index(result.folder / "index.bin") for result in (one, other))
+    for field in ("shard", "label", "size", "crc32c", "key"):
+        assert np.array_equal(index[field], other_index[field]), field
+    assert one.manifest.splits == other.manifest.splits
+    assert (one.manifest.mean, one.manifest.std) == (other.manifest.mean, other.manifest.std)
+    assert [entry.samples for entry in one.manifest.shards] == [entry.samples for entry in other.manifest.shards]
+
+
+def test_tar_shards_are_read_by_webdataset_and_hold_the_original_paths(run_shard, source):
+    result = run_shard()
+    found = []
+    for entry in result.manifest.shards:
+        with tarfile.open(result.folder / entry.name) as archive:
+            assert len(archive.getmembers()) == 3 * entry.samples
+        with (result.folder / entry.name).open("rb") as stream:
+            members = webdataset.tariterators.tar_file_expander([{"url": entry.name, "stream": stream}])
+            for sample in webdataset.tariterators.group_by_keys(members):
+                description = json.loads(sample["json"])
+                content = sample.get("png") or sample["jpg"]
+                assert (source / description["path"]).read_bytes() == content
+                assert (description["width"], description["height"], description["mode"]) == (10, 12, "RGB")
+                assert int(sample["cls"]) == description["label"]
+                found.append(description["path"])
+    assert sorted(found) == sorted(path.relative_to(source).as_posix() for path in source.rglob("*.*"))
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_same_bytes_on_another_run_and_after_another_order_of_creation(run_shard, source, shard_format):
+    first = run_shard(root="one", format=shard_format)
+    again = run_shard(root="two", format=shard_format)
+    files = [(path.relative_to(source), path.read_bytes(), path.stat().st_mtime_ns) for path in source.rglob("*.*")]
+    shutil.rmtree(source)
+    random.Random(1).shuffle(files)
+    for path, content, time_ns in files:
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_bytes(content)
+        os.utime(source / path, ns=(time_ns, time_ns))
+    moved = run_shard(root="three", format=shard_format)
+    assert first.content == again.content == moved.content
+    assert first.folder.name == moved.folder.name
+
+
+def test_a_new_seed_moves_samples_but_never_between_splits(run_shard):
+    one, other = run_shard(seed=0), run_shard(seed=1)
+    split_of = [{sample[3]: sample[0] for sample in read_samples(result)} for result in (one, other)]
+    assert split_of[0] == split_of[1]
+    assert [sample[3] for sample in read_samples(one)] != [sample[3] for sample in read_samples(other)]
+
+
+def test_nothing_of_time_host_or_place_is_in_the_manifest(run_shard, tmp_path):
+    text = run_shard().content["manifest.json"].decode()
+    assert str(tmp_path) not in text
+    assert time.strftime("%Y") + "-" not in text
+
+
+ODD_NAMES = (
+    b"ant/with space.png",
+    b"ant/two.dots.in.png",
+    b"ant/new\nline.png",
+    b"ant/not-utf8-\xff\xfe.png",
+    b"ant/percent%41.png",
+    b"ant/deep/er/" + "käfer".encode() + b".png",
+    b"b\xe9e 2/no extension",
+    b"b\xe9e 2/jpeg in truth.png",
+)
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_odd_file_names(run_shard, source, make_image, write_file, shard_format):
+    for number, name in enumerate(ODD_NAMES):
+        write_file(source, name, make_image(100 + number, "jpg" if b"truth" in name else "png"))
+    for number in range(20):
+        write_file(source, b"b\xe9e 2/%d.png" % number, make_image(200 + number, "png"))
+    write_file(source, b"ant/.DS_Store", b"junk")
+    write_file(source, b".ipynb_checkpoints/1.png", b"junk")
+    write_file(source, b"README", b"top level")
+    result = run_shard(format=shard_format)
+    assert result.code == 0, result.stderr
+    assert result.manifest.rejected == []
+    assert result.manifest.classes == ["ant", "bee", "b%E9e 2", "cow"]
+    keys = {sample[3] for sample in read_samples(result)}
+    assert len(keys) == 60 + len(ODD_NAMES) + 20
+    assert {make_key(name).hex() for name in ODD_NAMES} < keys
+    if shard_format == "webdataset":
+        found = set()
+        for entry in result.manifest.shards:
+            with tarfile.open(result.folder / entry.name) as archive:
+                for member in archive.getmembers():
+                    if member.name.endswith(".json"):
+                        found.add(unquote_to_bytes(json.load(archive.extractfile(member))["path"]))
+        assert set(ODD_NAMES) < found
+
+
+def test_second_run_reuses_and_says_so(run_shard):
+    first = run_shard()
+    before = {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()}
+    second = run_shard()
+    assert second.folder == first.folder
+    assert [event["event"] for event in second.events] == ["start", "folder", "reused"]
+    assert {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()} == before
+
+
+def test_reuse_imports_neither_beam_nor_numpy(run_shard, source, tmp_path):
+    run_shard()
+    config = json.dumps({"sharding": {"source": str(source), "target_shard_bytes": 4096}})
+    code = (
+        "import sys; from contracts.stage import run_stage; from sharding.task import shard;"
+        f"assert run_stage('shard', shard, ['--config-json', {config!r}, '--root', {str(tmp_path / 'out')!r}]) == 0;"
+        "assert not {'apache_beam', 'numpy', 'PIL'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_changed_file_is_other_work(run_shard, source):
+    first = run_shard()
+    os.utime(source / "ant" / "00.png", ns=(2 * 10**18, 2 * 10**18))
+    assert run_shard().folder != first.folder
+
+
+def test_damaged_shard_is_made_again(run_shard):
+    first = run_shard()
+    content = first.content
+    path = next(first.folder.glob("train-*"))
+    path.write_bytes(b"x" * path.stat().st_size)
+    second = run_shard()
+    assert "is damaged" in second.stderr
+    assert second.content == content
+
+
+def test_progress_and_finish_events(run_shard):
+    events = run_shard().events
+    others = [event["event"] for event in events if event["event"] not in ("progress", "log")]
+    assert others == ["start", "folder", "ready", "finish"]
+    progress = [event for event in events if event["event"] == "progress"]
+    assert progress[0]["done"] == 0
+    assert progress[-1]["done"] == progress[-1]["total"] > 1
+    assert "60 samples" in events[-1]["made"]
+
+
+def test_locate_does_no_work(run_shard):
+    assert run_shard("--locate").code == 2
+    made = run_shard()
+    assert run_shard("--locate").folder == made.folder
+
+
+def test_output_with_files_of_others_is_left_alone(run_shard, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "train-00000.tar").write_bytes(b"precious")
+    result = run_shard("--output", str(mine))
+    assert result.code == 2 and "train-00000.tar" in result.stderr
+    assert (mine / "train-00000.tar").read_bytes() == b"precious"
+
+
+def start_stage(config, root):
+    return subprocess.Popen(
+        [sys.executable, "-m", "sharding.task", "--config-json", config, "--root", str(root)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_kill_in_the_middle_and_rerun_gives_the_same_bytes(run_shard, source, tmp_path):
+    whole = run_shard(root="whole", target_shard_bytes=1024)
+    root = tmp_path / "killed"
+    config = json.dumps({"sharding": {"source": str(source), "target_shard_bytes": 1024}})
+    process = start_stage(config, root)
+    folder = root / whole.folder.name
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("*-*.tar")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list(folder.glob("*-*.tar")) and not (folder / "manifest.json").exists(), "killed too early or too late"
+    # What a kill between writing and renaming leaves, and a shard of a plan that is no longer the plan.
+    (folder / ".tmp-0123").write_bytes(b"half")
+    (folder / "train-00099.tar").write_bytes(b"stale")
+    again = run_shard(root="killed", target_shard_bytes=1024)
+    assert again.code == 0
+    assert again.content == whole.content
