@@ -29,11 +29,15 @@ from typing import TextIO
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, find_damage
 from contracts.config import RunConfig
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, TryAgain
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError, TryAgain
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.process import end_with_parent
 from contracts.resolve import parse_config
+
+# Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
+# longer than a reuse may, and every sample is checked again when it is read.
+REUSE_CHECKSUM_BYTES = 1 << 30
 
 
 def new_attempt_id() -> str:
@@ -98,15 +102,12 @@ class Stage:
         self,
         contract: type[Contract],
         made_from: dict[str, str],
-        *,
-        checksums: bool = True,
     ) -> Output:
         """Take the folder of this work: finished and sound means reuse, else it is this process's until it ends.
 
         Args:
             contract: Type of the document that ends the work.
             made_from: Hashes that decide the result.
-            checksums: Compare checksums, not only sizes, before a reuse.
 
         Raises:
             ConfigError: `--output` holds a finished document of other inputs.
@@ -129,7 +130,9 @@ class Stage:
                     allowed="an empty folder, or one of the same configuration",
                     todo="choose another --output, or delete that folder yourself",
                 )
-            damage = find_damage(uri, document.owned_files(), checksums=checksums)
+            files = document.owned_files()
+            checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
+            damage = find_damage(uri, files, checksums=checksums)
             if damage is None:
                 self.events.emit("reused", uri=uri)
                 return Output(uri, key, made_from, reused=True)
@@ -245,7 +248,14 @@ def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventL
         place = options.root or (options.output or "").rstrip("/").rpartition("/")[0]
         if place and storage.is_local(storage.normalise(place)):
             folder = storage.local_path(storage.normalise(place)) / ATTEMPTS_FOLDER / attempt
-    return EventLog(folder, stage=name, attempt=attempt)
+    try:
+        return EventLog(folder, stage=name, attempt=attempt)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made ({error.strerror})",
+            allowed="a folder that you may write, or one that can be made",
+            todo="choose another folder, or correct its permissions",
+        ) from None
 
 
 def _make_stage(name: str, options: argparse.Namespace, events: EventLog) -> Stage:

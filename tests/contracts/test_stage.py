@@ -216,6 +216,7 @@ def test_the_configuration_must_have_the_hash_that_was_submitted(tmp_path: Path)
         ["--root", "a", "--config-json", "{"],
         ["--root", "gs://bucket/x", "--config-json", "{}"],
         ["--root", "a", "--config", "missing.json"],
+        ["--root", "/dev/null/x", "--config-json", "{}"],
     ],
 )
 def test_bad_arguments_are_user_errors(

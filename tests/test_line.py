@@ -1,0 +1,199 @@
+"""The whole line by its command, on real images: every stage, under kfp.local, in its own processes."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ExportManifest, RunRecord
+from tests.conftest import small_config
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def write_config(folder: Path, pictures: Path, **sections: dict[str, Any]) -> Path:
+    """Write the configuration of a small line whose profile measures two points."""
+    changes: dict[str, dict[str, Any]] = {
+        "run": {"name": "small", "root": str(folder / "runs")},
+        "sharding": {"source": str(pictures)},
+        "profile": {"slot_sizes": [4, 8], "num_workers": [0], "window_s": 0.05},
+        "parallel": {"slot_size": "auto"},
+        "data": {"num_workers": "auto"},
+    }
+    for name, section in sections.items():
+        changes[name] = {**changes.get(name, {}), **section}
+    path = folder / "line.yaml"
+    path.write_text(yaml.safe_dump(small_config(**changes)))
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "pipelines.cli", *map(str, arguments)]
+
+
+def shardline(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False, cwd=REPOSITORY)
+
+
+def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, pictures)
+    done = shardline("run", config)
+    assert done.returncode == 0, done.stderr
+    line = tmp_path / "runs/small"
+    assert done.stdout.splitlines()[-1] == str(line)
+    record = RunRecord.parse((line / "run.json").read_bytes(), where="run.json")
+    assert record.state == "succeeded"
+    assert [(stage.name, stage.state) for stage in record.stages] == [
+        (name, "done") for name in ("shard", "profile", "train", "export")
+    ]
+    assert record.wall_s > record.kfp_s > 0
+    assert 0 < record.process_start_s < sum(stage.wall_s for stage in record.stages)
+    report = (line / "report.md").read_text()
+
+    exported = next(stage for stage in record.stages if stage.name == "export").uri
+    assert exported is not None
+    manifest = ExportManifest.load(exported)
+    engine = storage.local_path(exported) / manifest.engine.name
+    assert hashlib.sha256(engine.read_bytes()).hexdigest() == manifest.engine.sha256
+    assert manifest.parity["onnx"]["fp16"].passed
+    assert manifest.parity["engine"]["fp16"].ran.startswith(("not run: no GPU", "tensorrt"))
+    trained = CheckpointManifest.load(next(stage for stage in record.stages if stage.name == "train").uri or "")
+    assert manifest.accuracy["torch"] == trained.metrics["test_accuracy"]
+    for text in (done.stdout, report):
+        assert f"{trained.metrics['test_accuracy']:.4f}" in text
+        assert "not run: no GPU" in text
+    check_rerun(config, line, record)
+
+
+def check_rerun(config: Path, line: Path, first: RunRecord) -> None:
+    """The same command again does nothing; a new learning rate trains again, and does not shard again."""
+    again = shardline("run", config)
+    assert again.returncode == 0, again.stderr
+    assert "reused" in again.stdout
+    record = RunRecord.parse((line / "run.json").read_bytes(), where="run.json")
+    assert {stage.state for stage in record.stages} == {"reused"}
+    assert [stage.uri for stage in record.stages] == [stage.uri for stage in first.stages]
+    assert record.results == first.results
+    assert record.id != first.id
+
+    located = shardline("train", config)
+    assert located.returncode == 0, located.stderr
+    assert located.stdout.splitlines()[-1] == str(storage.local_path(first.stages[2].uri or ""))
+
+
+def test_the_format_moves_no_sample(pictures: Path, tmp_path: Path) -> None:
+    """Equal parameters from tar and from TFRecord, with the profile's choice pinned."""
+    config = write_config(tmp_path, pictures, parallel={"slot_size": 4}, data={"num_workers": 0})
+    results = []
+    for shard_format in ("webdataset", "tfrecord"):
+        override = f"sharding.format={shard_format}"
+        assert shardline("shard", config, override).returncode == 0
+        done = shardline("train", config, override)
+        assert done.returncode == 0, done.stderr
+        results.append(CheckpointManifest.load(storage.normalise(done.stdout.splitlines()[-1])))
+    assert results[0].parameters_sha256 == results[1].parameters_sha256
+    assert results[0].metrics == results[1].metrics
+    assert results[0].shards_fingerprint != results[1].shards_fingerprint
+
+
+def test_fresh_starts_over_and_leaves_other_configurations_alone(pictures: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, pictures)
+    other = shardline("shard", config, "run.seed=1")
+    assert other.returncode == 0
+    mine = shardline("shard", config)
+    before = Path(mine.stdout.splitlines()[-1]) / "manifest.json"
+    kept = Path(other.stdout.splitlines()[-1]) / "manifest.json"
+    first, untouched = before.stat(), kept.stat()
+    assert shardline("shard", config, "--fresh").returncode == 0
+    assert before.stat().st_ino != first.st_ino
+    assert kept.stat().st_mtime_ns == untouched.st_mtime_ns
+    assert kept.stat().st_ino == untouched.st_ino
+
+
+def test_a_failing_stage_ends_the_run_with_its_own_message_and_code(pictures: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, pictures, model={"architecture": "resnett", "arguments": {}})
+    done = shardline("run", config)
+    assert done.returncode == 2
+    assert "'resnett' is unknown" in done.stderr
+    assert "did you mean resnet?" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not list((tmp_path / "runs/small/profile").glob("*/manifest.json"))
+    record = json.loads((tmp_path / "runs/small/run.json").read_text())
+    assert record["state"] == "failed"
+
+
+def descendants(pid: int) -> Iterator[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return
+    for child in children:
+        yield int(child)
+        yield from descendants(int(child))
+
+
+def wait_for_training(line: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for path in line.glob("train/attempts/*/events.jsonl"):
+            for text in path.read_text().splitlines(keepends=True):
+                event = json.loads(text) if text.endswith("\n") else {}
+                if event.get("event") == "progress" and event["done"] >= step:
+                    return
+        time.sleep(0.02)
+    pytest.fail("training was not reached")
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path: Path) -> None:
+    """Bit-identical parameters to an undisturbed run: two ranks on CPU, fixed seed, pinned cut."""
+    pinned: dict[str, Any] = {
+        "parallel": {"slot_size": 4},
+        "data": {"num_workers": 0},
+        "train": {"epochs": 40},
+        "checkpoint": {"every_steps": 3},
+    }
+    whole = write_config(tmp_path, pictures, run={"name": "whole"}, **pinned)
+    assert shardline("run", whole).returncode == 0
+    step = random.randrange(10, 150)
+    killed = write_config(tmp_path, pictures, run={"name": "killed"}, **pinned)
+    process = subprocess.Popen(
+        command("run", killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY
+    )
+    wait_for_training(tmp_path / "runs/killed", step)
+    for pid in [process.pid, *descendants(process.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    done = shardline("run", killed)
+    assert done.returncode == 0, done.stderr
+    assert "continues from" in done.stderr
+
+    def last(name: str) -> CheckpointManifest:
+        manifests = (tmp_path / "runs" / name).glob("train/*/checkpoints/*/manifest.json")
+        return CheckpointManifest.load(storage.normalise(max(manifests)))
+
+    assert last("whole").step == last("killed").step == 200
+    assert last("whole").parameters_sha256 == last("killed").parameters_sha256, f"killed at step {step}"
+
+
+@pytest.mark.slow
+def test_the_digits_reach_their_accuracy(tmp_path: Path) -> None:
+    """What `make demo` runs, with a root of its own."""
+    digits = tmp_path / "digits"
+    subprocess.run([sys.executable, "examples/digits.py", str(digits)], check=True, cwd=REPOSITORY)
+    overrides = [f"run.root={tmp_path / 'runs'}", f"sharding.source={digits}"]
+    done = shardline("run", "configs/digits.yaml", *overrides)
+    assert done.returncode == 0, done.stderr
+    record = RunRecord.parse((tmp_path / "runs/digits/run.json").read_bytes(), where="run.json")
+    assert record.results["test_accuracy"] >= 0.97
