@@ -153,12 +153,21 @@ def test_torchrun_restarts_a_dead_rank_without_hanging(
     process = subprocess.Popen(
         command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    wait_for_step(tmp_path, "a", 30)
-    ranks = [pid for pid in descendants(process.pid) if "trainer.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(ranks[-1], signal.SIGKILL)
-    assert process.wait(timeout=120) == 0
+    try:
+        wait_for_step(tmp_path, "a", 30)
+        kill_last_rank(process.pid)
+        assert process.wait(timeout=120) == 0
+    finally:
+        process.kill()
+        process.wait()
     assert "continues from" in logs(tmp_path, "a")
     assert last_checkpoint(tmp_path).parameters_sha256 == undisturbed.parameters_sha256
+
+
+def kill_last_rank(launcher: int) -> None:
+    """Kill the rank that was started last, and nothing else."""
+    ranks = [pid for pid in descendants(launcher) if "trainer.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(ranks[-1], signal.SIGKILL)
 
 
 def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
