@@ -196,4 +196,4 @@ def test_the_digits_reach_their_accuracy(tmp_path: Path) -> None:
     done = shardline("run", "configs/digits.yaml", *overrides)
     assert done.returncode == 0, done.stderr
     record = RunRecord.parse((tmp_path / "runs/digits/run.json").read_bytes(), where="run.json")
-    assert record.results["test_accuracy"] >= 0.97
+    assert record.results["metrics"]["test_accuracy"] >= 0.97
