@@ -73,6 +73,9 @@ class ShardingSection(Section):
     """Size of a shard to aim at, in bytes of the source files."""
     min_shards: PositiveInt = 1
     """Least number of shards per split (never more than it has samples)."""
+    verify: Literal["decode", "header", "none"] = "decode"
+    """What is checked of every image on the way: that it decodes, that its header can be read, or nothing but its kind
+    by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
 
@@ -177,6 +180,8 @@ class ResourcesSection(Section):
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
+    read_threads: Annotated[int, Field(ge=0, le=256)] | Auto = "auto"
+    """Source files that a worker reads at a time; `auto`: 4 from a file system, 32 from a bucket; 0: one by one."""
     beam_job_endpoint: str = ""
     """HOST:PORT of the job service; needed by `portable`."""
     beam_environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"

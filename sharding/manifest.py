@@ -77,8 +77,13 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
 
 
 def channel_statistics(total: ChannelSums) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of the channels, in [0, 1], from integer sums over uint8 pixels."""
+    """Return mean and standard deviation of the channels, in [0, 1], from integer sums over uint8 pixels.
+
+    Both are empty where no pixel was looked at (`sharding.verify`).
+    """
     count = total.pixels
+    if count == 0:
+        return [], []
     mean = [value / (count * 255) for value in total.sums]
     # Exact up to the last division: count**2 * variance is an integer.
     scaled = [count * square - value * value for value, square in zip(total.sums, total.squares, strict=True)]

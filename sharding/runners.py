@@ -22,9 +22,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
 from contracts.config import ResourcesSection, RunConfig
-from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.process import available_cores
 from sharding.heartbeat import Monitor
+from sharding.limits import disk_full
 from sharding.processes import DEATH, worker_process_environment
 
 # Two worker processes cost this much before the first byte moves, measured (docs/sharding.md).
@@ -89,15 +90,6 @@ def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, wor
         if "No space left on device" in str(error):
             raise disk_full("the output") from None
         raise
-
-
-def disk_full(place: str) -> StorageError:
-    """Return the error for a full disk."""
-    return StorageError(
-        f"no space left on the disk of {place}",
-        allowed="room for the shards, about the size of the source",
-        todo="free some, or set run.root or --output to another disk; nothing half-written is left",
-    )
 
 
 def make_fnapi_pipeline(processes: int = 1, flags: tuple[str, ...] = ()) -> beam.Pipeline:

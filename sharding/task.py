@@ -91,11 +91,23 @@ def _prepare(stage: Stage) -> _Prepared | str:
         target_shard_bytes=section.target_shard_bytes,
         min_shards=section.min_shards,
     )
-    beats = stage.config.resources.beam_runner == "portable"
-    job = Job(listing.uri, output.uri, listing.classes, section.format, plan, stage.attempt, beats)
+    threads = stage.config.resources.read_threads
+    if threads == "auto":
+        threads = 4 if storage.is_local(listing.uri) else 32
+    job = Job(
+        listing.uri,
+        output.uri,
+        listing.classes,
+        section.format,
+        plan,
+        verify=section.verify,
+        read_threads=threads,
+        attempt=stage.attempt,
+        beats=stage.config.resources.beam_runner == "portable",
+    )
     commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction)
     source_bytes = sum(reference.size for reference in listing.references)
-    work = Work(source_bytes, plan.total_shards, decodes=True)
+    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
     return _Prepared(output, commit, work, write_parts(job.work_uri, listing.references))
 
 
