@@ -86,18 +86,26 @@ class TarWriter:
             "mode": sample.mode,
         }
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
-        offset = self._append(f"{key}.{extension}", sample.content)
-        self._append(f"{key}.cls", str(sample.label).encode())
-        self._append(f"{key}.json", json.dumps(description, ensure_ascii=True).encode())
+        self._stream.write(pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content)))
+        offset = self._stream.position
+        self._stream.write(sample.content)
+        label = str(sample.label).encode()
+        text = json.dumps(description, ensure_ascii=True).encode()
+        # One write for all that is small: the calls would cost more than the bytes.
+        self._stream.write(
+            b"".join(
+                (
+                    bytes(-len(sample.content) % BLOCK_BYTES),
+                    pack_header(f"{key}.cls".encode("ascii"), len(label)),
+                    label.ljust(BLOCK_BYTES, b"\0"),
+                    pack_header(f"{key}.json".encode("ascii"), len(text)),
+                    text,
+                    bytes(-len(text) % BLOCK_BYTES),
+                )
+            )
+        )
         return Place(offset, len(sample.content))
 
     def close(self) -> None:
         """Write the two empty blocks that end a tar file."""
         self._stream.write(bytes(2 * BLOCK_BYTES))
-
-    def _append(self, name: str, content: bytes) -> int:
-        self._stream.write(pack_header(name.encode("ascii"), len(content)))
-        offset = self._stream.position
-        self._stream.write(content)
-        self._stream.write(bytes(-len(content) % BLOCK_BYTES))
-        return offset

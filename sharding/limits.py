@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from contracts.artifacts import Rejected
-from contracts.errors import DataError
+from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
@@ -41,6 +41,15 @@ def check_rejected(rejected: list[Rejected], num_accepted: int, limit: float, sh
     )
 
 
+def disk_full(place: str) -> StorageError:
+    """Return the error for a full disk."""
+    return StorageError(
+        f"no space left on the disk of {place}",
+        allowed="room for the shards, about the size of the source",
+        todo="free some, or set run.root or --output to another disk; nothing half-written is left",
+    )
+
+
 def name_some(names: Sequence[str]) -> str:
     """Return the first ten names and the number of the others."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -53,6 +62,8 @@ def encode_path(path: bytes) -> str:
     `urllib.parse.unquote_to_bytes` gives the bytes back.
     """
     text = path.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "%" not in text:
+        return text
     return "".join(
         char if char.isprintable() and char != "%" else quote(char.encode("utf-8", "surrogateescape")) for char in text
     )

@@ -1,8 +1,12 @@
 """Small real sources, and the stage run in this process."""
 
+import contextlib
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,11 +93,11 @@ def run_shard(tmp_path, source, capsys):
     """Run the stage in this process on `source`; keyword arguments are fields of the sharding section."""
     number = 0
 
-    def run(*arguments, root="out", seed=0, **sharding):
+    def run(*arguments, root="out", seed=0, resources=None, **sharding):
         nonlocal number
         number += 1
         section = {"source": str(source), "target_shard_bytes": 4096, **sharding}
-        config = json.dumps({"run": {"seed": seed}, "sharding": section})
+        config = json.dumps({"run": {"seed": seed}, "sharding": section, "resources": resources or {}})
         place = tmp_path / root
         where = [] if "--output" in arguments else ["--root", str(place)]
         capsys.readouterr()
@@ -105,3 +109,111 @@ def run_shard(tmp_path, source, capsys):
         return Result(code, captured.err, place, folder)
 
     return run
+
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+
+
+def process_environment():
+    """Environment of a process that imports this checkout, and finds this interpreter as `python`."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", ""),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@dataclass
+class JobService:
+    """Beam's own job service and a pool of external workers, each a process."""
+
+    service: subprocess.Popen
+    pool: subprocess.Popen
+    resources: dict
+
+    def worker_pids(self):
+        """Return the worker processes that the pool has started."""
+        return children_of(self.pool.pid)
+
+
+def children_of(pid):
+    """Return the process ids of the children of a process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, parent = text.rpartition(")")[2].split()[:2]
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@contextlib.contextmanager
+def running_job_service(num_workers=2, bundle_repeat=0):
+    """Run the two processes while the block runs."""
+    environment = process_environment()
+    commands = [["job_service.py", str(num_workers), str(bundle_repeat)], ["worker_pool.py"]]
+    processes = []
+    try:
+        for name, *arguments in commands:
+            command = [sys.executable, str(HERE / name), *arguments]
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+                )
+            )
+        port, address = (process.stdout.readline().strip() for process in processes)
+        resources = {
+            "beam_runner": "portable",
+            "beam_job_endpoint": f"localhost:{port}",
+            "beam_environment_config": address,
+        }
+        yield JobService(*processes, resources)
+    finally:
+        for process in reversed(processes):
+            for pid in children_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def job_service():
+    """Return a context manager that runs a job service with external workers."""
+    return running_job_service
+
+
+@pytest.fixture
+def start_shard(tmp_path, source):
+    """Start the stage as a process of its own; keyword arguments are fields of the sharding section."""
+    started = []
+
+    def start(root, resources, *, environment=None, **sharding):
+        section = {"source": str(source), "target_shard_bytes": 4096, **sharding}
+        config = json.dumps({"sharding": section, "resources": resources})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sharding.task", "--config-json", config, "--root", str(tmp_path / root)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**process_environment(), **(environment or {})},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def find_children():
+    return children_of

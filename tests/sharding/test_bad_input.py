@@ -106,7 +106,7 @@ def test_unreadable_root_without_rights_of_root(run_shard, source):
 
 
 def test_unreadable_file(run_shard, monkeypatch):
-    def refuse(path, mode):
+    def refuse(path, mode, buffering):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(shard_module, "open", refuse, raising=False)

@@ -1,0 +1,69 @@
+"""Reading ahead: in order, within bounds, and ending when the writer does."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharding import stream
+from sharding.sources import Reference
+from sharding.stream import read_ahead
+
+
+def make_references(sizes):
+    return [Reference(b"%d" % number, 0, 0, size, 0) for number, size in enumerate(sizes)]
+
+
+@given(st.lists(st.integers(0, 5000), max_size=80), st.integers(0, 5), st.integers(1, 20_000))
+def test_everything_once_in_order(sizes, threads, bound):
+    references = make_references(sizes)
+    read = list(read_ahead(references, lambda one: one.path * 2, threads=threads, bytes_in_flight=bound))
+    assert read == [(one, one.path * 2) for one in references]
+
+
+@pytest.mark.parametrize("largest", [400, 5000])
+def test_bytes_in_flight_are_bounded(monkeypatch, largest):
+    monkeypatch.setattr(stream, "TASK_BYTES", 500)
+    references = make_references([100, largest, 300, 200] * 50)
+    taken, begun = 0, 0
+    lock = threading.Lock()
+    most = 0
+
+    def read(one):
+        nonlocal begun, most
+        with lock:
+            begun += one.size
+            most = max(most, begun - taken)
+        return b""
+
+    for one, _ in read_ahead(references, read, threads=4, bytes_in_flight=2000):
+        with lock:
+            taken += one.size
+    # What was handed over and what is about to be counted as taken: one task more.
+    assert most <= max(2000, largest) + 500 + largest
+
+
+def test_the_first_error_comes_in_its_place_and_ends_the_reading():
+    references = make_references([1 << 20] * 200)
+    read_paths = []
+
+    def read(one):
+        read_paths.append(one.path)
+        if one.path == b"20":
+            raise ValueError("twenty")
+        return b""
+
+    seen = []
+    with pytest.raises(ValueError, match="twenty"):
+        seen.extend(one.path for one, _ in read_ahead(references, read, threads=3))
+    assert len(read_paths) < 100
+    assert threading.active_count() < 10
+
+
+def test_a_writer_that_gives_up_ends_the_reading():
+    before = threading.active_count()
+    reading = read_ahead(make_references([1 << 20] * 200), lambda one: b"", threads=3)
+    next(reading)
+    reading.close()
+    assert threading.active_count() == before
