@@ -174,11 +174,16 @@ class ShardManifest(Contract):
     seed: int
     classes: list[str]
     """Names of the classes; a label is a place in this list."""
+    multi_label: bool = False
+    """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
     splits: dict[str, SplitEntry]
     shards: list[ShardEntry]
     index: FileEntry
     """The packed index of all samples (records/index.py)."""
     rejected: list[Rejected]
+    """Files that are no usable images by their content."""
+    ignored: list[str] = []
+    """Files and folders of the source that are no images by their name, encoded as in `rejected`."""
     mean: list[float]
     """Mean of the red, green and blue channel over all pixels of the training split, in [0, 1]."""
     std: list[float]

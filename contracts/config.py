@@ -55,11 +55,23 @@ class ShardingSection(Section):
     """From raw images to shards."""
 
     source: str = ""
-    """Folder or URI with one folder of images per class."""
+    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet): in
+    the simple form of the columns below, or in a form that Vertex AI imports."""
+    uri_column: Annotated[str, Field(min_length=1)] = "uri"
+    """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
+    label_column: Annotated[str, Field(min_length=1)] = "label"
+    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these."""
+    split_column: Annotated[str, Field(min_length=1)] = "split"
+    """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
+    label_separator: str | None = None
+    """Text between the labels of one cell, e.g. `|`; setting it makes the labels of the source lists."""
+    group_by: str = ""
+    """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
+    expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
     format: Literal["webdataset", "tfrecord"] = "webdataset"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
     splits: SplitFractions = SplitFractions()
-    """Share of the samples in each split."""
+    """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(ge=1024)] = 128 << 20
     """Size of a shard to aim at, in bytes of the source files."""
     min_shards: PositiveInt = 1

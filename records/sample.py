@@ -28,6 +28,10 @@ class Sample(NamedTuple):
     height: int
     mode: str
     """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
+    labels: tuple[int, ...] | None = None
+    """All labels of an image that may have several; None where each image has one."""
+    class_names: tuple[str, ...] = ()
+    """Names of `labels`."""
 
 
 class Place(NamedTuple):

@@ -75,19 +75,23 @@ class TarWriter:
         self._stream = stream
 
     def write(self, sample: Sample) -> Place:
-        """Append the three members of a sample; return where its image bytes are."""
+        """Append the members of a sample; return where its image bytes are."""
         key = sample.key.hex()
-        description = {
+        description: dict[str, object] = {
             "path": sample.path,
-            "label": sample.label,
-            "class": sample.class_name,
             "width": sample.width,
             "height": sample.height,
             "mode": sample.mode,
         }
+        if sample.labels is None:
+            description |= {"label": sample.label, "class": sample.class_name}
+        else:
+            description |= {"labels": list(sample.labels), "classes": list(sample.class_names)}
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
         offset = self._append(f"{key}.{extension}", sample.content)
-        self._append(f"{key}.cls", str(sample.label).encode())
+        if sample.labels is None:
+            # Decoders take .cls for one number: a list of labels is in the JSON member only.
+            self._append(f"{key}.cls", str(sample.label).encode())
         self._append(f"{key}.json", json.dumps(description, ensure_ascii=True).encode())
         return Place(offset, len(sample.content))
 

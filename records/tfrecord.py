@@ -62,8 +62,8 @@ def encode_example(sample: Sample) -> tuple[bytes, bytes]:
             _entry(b"image/format", _bytes_feature(sample.image_format.encode())),
             _entry(b"image/height", _int64_feature(sample.height)),
             _entry(b"image/width", _int64_feature(sample.width)),
-            _entry(b"image/class/label", _int64_feature(sample.label)),
-            _entry(b"image/class/text", _bytes_feature(sample.class_name.encode())),
+            _entry(b"image/class/label", _int64_feature(*(sample.labels or (sample.label,)))),
+            _entry(b"image/class/text", _bytes_feature(*map(str.encode, sample.class_names or (sample.class_name,)))),
             _entry(b"image/filename", _bytes_feature(sample.path.encode())),
         )
     )
@@ -97,9 +97,10 @@ def _entry(name: bytes, feature: bytes) -> bytes:
     return _delimited(_FIELD_1, _delimited(_FIELD_1, name) + _delimited(_FIELD_2, feature))
 
 
-def _bytes_feature(value: bytes) -> bytes:
-    return _delimited(_FIELD_1, _delimited(_FIELD_1, value))
+def _bytes_feature(*values: bytes) -> bytes:
+    return _delimited(_FIELD_1, b"".join(_delimited(_FIELD_1, value) for value in values))
 
 
-def _int64_feature(value: int) -> bytes:
-    return _delimited(_FIELD_3, _delimited(_FIELD_1, _varint(value)))
+def _int64_feature(*values: int) -> bytes:
+    # Packed, as protocol buffers of version 3 write lists of numbers.
+    return _delimited(_FIELD_3, _delimited(_FIELD_1, b"".join(map(_varint, values))))

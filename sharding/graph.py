@@ -15,6 +15,7 @@ bring its type and exit code back, and none would gain by retrying it. Faults of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 
@@ -46,12 +47,12 @@ def build_graph(pipeline: beam.Pipeline, references: Iterable[Reference], commit
     pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, beam.pvalue.AsList(records), commit)
 
 
-def _place(fields: tuple[bytes, int, int, int, int], plan: Plan) -> tuple[int, tuple[bytes, int, int, int, int]]:
+def _place(fields: tuple[Any, ...], plan: Plan) -> tuple[int, tuple[Any, ...]]:
     reference = Reference(*fields)
     return place(plan, reference.path, reference.split), fields
 
 
-def _write(group: tuple[int, Iterable[tuple[bytes, int, int, int, int]]], job: Job) -> Iterator[ShardRecord]:
+def _write(group: tuple[int, Iterable[tuple[Any, ...]]], job: Job) -> Iterator[ShardRecord]:
     if _is_refused(job):
         return
     shard, references = group

@@ -34,6 +34,8 @@ class Commit:
     fingerprint: str
     made_from: dict[str, str]
     max_rejected_fraction: float
+    ignored: tuple[bytes, ...] = ()
+    """Paths that are no images by their name."""
 
 
 def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
@@ -73,10 +75,12 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         format=job.shard_format,  # type: ignore[arg-type]  # validated by the model
         seed=job.plan.seed,
         classes=[encode_path(name) for name in job.classes],
+        multi_label=job.multi_label,
         splits=splits,
         shards=_describe_shards(written, parts, job),
         index=FileEntry.of(job.output_uri, INDEX_NAME),
         rejected=entries,
+        ignored=[encode_path(path) for path in commit.ignored],
         mean=mean,
         std=std,
     )
@@ -131,11 +135,17 @@ def _describe_splits(written: list[ShardRecord], parts: list[Index], job: Job) -
     for split, name in enumerate(SPLITS):
         of_split = [place for place, record in enumerate(written) if job.plan.split_of(record.shard) == split]
         labels = np.concatenate([parts[place]["label"] for place in of_split] or [np.empty(0, np.int32)])
+        if job.multi_label:
+            counts = np.zeros(len(job.classes), np.int64)
+            for place in of_split:
+                counts += written[place].label_counts
+        else:
+            counts = np.bincount(labels, minlength=len(job.classes))
         splits[name] = SplitEntry(
             first=first,
             samples=len(labels),
             source_bytes=sum(written[place].source_bytes for place in of_split),
-            samples_by_class=np.bincount(labels, minlength=len(job.classes)).tolist(),
+            samples_by_class=counts.tolist(),
         )
         first += len(labels)
     return splits

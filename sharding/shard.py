@@ -19,7 +19,7 @@ from contracts import storage
 from contracts.errors import DataError, TryAgain
 from records import tar, tfrecord
 from records.decode import Decoded, Pixels, UndecodableImage, decode
-from records.index import MAX_IMAGE_BYTES, RECORD
+from records.index import MAX_IMAGE_BYTES, NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
 from sharding.limits import encode_path
 from sharding.plan import Plan, make_key, make_place_hash
@@ -46,6 +46,8 @@ class Job:
     classes: tuple[bytes, ...]
     shard_format: str
     plan: Plan
+    multi_label: bool = False
+    """Whether the labels of an image are a list."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class ShardRecord:
     """Path and reason of each file that was left out."""
     channel_sums: ChannelSums
     """Over the pixels of all its images; only of the training split."""
+    label_counts: tuple[int, ...] = ()
+    """Number of its images of each class; only where an image may have several (the index holds one label)."""
 
 
 def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardRecord:
@@ -118,6 +122,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     rejected = []
     source_bytes = 0
     channel_sums = ChannelSums()
+    label_counts = [0] * len(job.classes) if job.multi_label else []
     try:
         with temporary.open("wb") as file:
             stream = ChecksumStream(file)
@@ -132,8 +137,12 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 sample = _make_sample(reference, content, image, job)
                 at = writer.write(sample)
                 crc = google_crc32c.value(content)
-                rows.append((shard, reference.label, at.offset, at.size, crc, sample.key))
+                rows.append(
+                    (shard, NO_LABEL if job.multi_label else reference.label, at.offset, at.size, crc, sample.key)
+                )
                 source_bytes += at.size
+                for one in reference.labels if job.multi_label else ():
+                    label_counts[one] += 1
                 if is_training:
                     channel_sums += ChannelSums.of(image.pixels)
             writer.close()
@@ -152,6 +161,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         source_bytes=source_bytes,
         rejected=tuple(rejected),
         channel_sums=channel_sums,
+        label_counts=tuple(label_counts),
     )
 
 
@@ -208,4 +218,6 @@ def _make_sample(reference: Reference, content: bytes, image: Decoded, job: Job)
         width=width,
         height=height,
         mode=image.mode,
+        labels=reference.labels if job.multi_label else None,
+        class_names=tuple(encode_path(job.classes[label]) for label in reference.labels) if job.multi_label else (),
     )

@@ -71,8 +71,8 @@ def _write(stage: Stage, output: Output, listing: Listing) -> None:
         target_shard_bytes=section.target_shard_bytes,
         min_shards=section.min_shards,
     )
-    job = Job(listing.uri, output.uri, listing.classes, section.format, plan)
-    commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction)
+    job = Job(listing.uri, output.uri, listing.classes, section.format, plan, listing.multi_label)
+    commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction, listing.ignored)
     with _progress(stage, output.uri, plan.total_shards), make_pipeline() as pipeline:
         build_graph(pipeline, listing.references, commit)
     if error := find_refusal(output.uri):
