@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
 SPLITS = ("train", "validation", "test")
+
+# Beam runners that people ask for, and why they are no choice (docs/decisions/0001-beam-runners.md).
+REFUSED_RUNNERS = {
+    "dask": "Beam's DaskRunner reports DONE with wrong data: a second sink is skipped, what finish_bundle emits is lost",
+    "direct": "Beam's DirectRunner tries Prism first, which it downloads, and falls back silently: fnapi is the embedded one",
+    "prism": "Beam's PrismRunner is a binary that Beam downloads: start its job service yourself and use portable",
+    "flink": "give the job service of Flink as resources.beam_job_endpoint and use portable",
+    "spark": "give the job service of Spark as resources.beam_job_endpoint and use portable",
+}
 
 
 class Section(BaseModel):
@@ -176,6 +185,69 @@ class ResourcesSection(Section):
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on this machine; `auto`: one per GPU, without a GPU two."""
+    beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
+    """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
+    beam_workers: Annotated[int, Field(ge=1, le=1024)] | Auto = "auto"
+    """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
+    beam_job_endpoint: str = ""
+    """HOST:PORT of the job service; needed by `portable`."""
+    beam_environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"
+    """How the job service of `portable` starts its workers."""
+    beam_environment_config: str = ""
+    """HOST:PORT of the worker pool (EXTERNAL), an image (DOCKER) or a JSON object (PROCESS)."""
+    beam_silence_s: Annotated[float, Field(ge=5, le=3600)] = 20
+    """Seconds without a sign of life from a worker of `portable` after which the job is given up (exit code 75)."""
+    beam_options: list[str] = []
+    """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
+
+    @field_validator("beam_runner", mode="before")
+    @classmethod
+    def _refuse_runners(cls, value: object) -> object:
+        key = str(value).lower().removesuffix("runner")
+        if key in REFUSED_RUNNERS:
+            raise ValueError(f"fnapi, portable or dataflow ({value} is refused: {REFUSED_RUNNERS[key]})")
+        return value
+
+
+class DataflowSection(Section):
+    """What a Dataflow job of the shard stage runs on."""
+
+    worker_image: str = ""
+    """Container image of the workers: Beam and this project installed."""
+    machine_type: str = "n1-standard-4"
+    """Compute Engine machine type of the workers."""
+    max_workers: Annotated[int, Field(ge=1, le=4000)] = 32
+    """Most worker machines that the job may grow to."""
+    disk_gb: Annotated[int, Field(ge=30, le=65536)] = 50
+    """Disk of a worker, in GB: it holds the shards being written."""
+    flexrs: bool = False
+    """Flexible resource scheduling: cheaper machines, and a start that may wait for up to six hours."""
+    temp_location: str = ""
+    """gs:// folder for temporary files; unset: BUCKET/dataflow/temp beside the output."""
+    staging_location: str = ""
+    """gs:// folder for the staged graph; unset: `temp_location`."""
+
+
+class VertexSection(Section):
+    """Where in Google Cloud the line runs. Nothing here changes a result."""
+
+    project: str = ""
+    """Project id."""
+    region: str = ""
+    """Region of all jobs: that of the bucket."""
+    network: str = ""
+    """VPC network of the workers; unset: `default`."""
+    subnetwork: str = ""
+    """Subnetwork of the workers: regions/REGION/subnetworks/NAME."""
+    public_ips: bool = True
+    """Whether workers get addresses outside of the network."""
+    service_account: str = ""
+    """E-mail address of the account that workers act as; unset: the project's default."""
+    kms_key: str = ""
+    """Customer-managed encryption key: projects/P/locations/L/keyRings/R/cryptoKeys/K."""
+    labels: dict[str, str] = {}
+    """Labels of all jobs, for the bill."""
+    dataflow: DataflowSection = DataflowSection()
 
 
 class RunConfig(Section):
@@ -191,6 +263,7 @@ class RunConfig(Section):
     profile: ProfileSection = ProfileSection()
     export: ExportSection = ExportSection()
     resources: ResourcesSection = ResourcesSection()
+    vertex: VertexSection = VertexSection()
 
     @model_validator(mode="after")
     def _slot_fits_batch(self) -> RunConfig:
@@ -204,7 +277,7 @@ class RunConfig(Section):
 
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "shard": ("run", "sharding", "resources"),
+    "shard": ("run", "sharding", "resources", "vertex"),
     "profile": ("run", "data", "model", "train", "parallel", "profile", "resources"),
     "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
     "export": ("run", "data", "model", "export", "resources"),

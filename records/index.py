@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,26 @@ _HEADER = struct.Struct("<8sIIQ40x")
 Index = npt.NDArray[np.void]
 
 
-def write_index(path: Path, records: Index) -> None:
-    """Write an index file and flush it to the disk.
+def write_index(path: Path, parts: Index | Iterable[Index]) -> int:
+    """Write an index file and flush it to the disk; return the number of its records.
 
     Args:
         path: File to write; one that is there is replaced, so give a temporary name and publish it.
-        records: [N] of dtype `RECORD`, in the order of the index.
+        parts: The records [N] of dtype `RECORD`, in the order of the index, whole or as an iterable of such pieces:
+            of all shards together they may be more than fits into memory.
     """
-    assert records.dtype == RECORD and records.ndim == 1, records.dtype
+    count = 0
     with path.open("wb") as stream:
-        stream.write(_HEADER.pack(_MAGIC, _VERSION, RECORD.itemsize, len(records)))
-        stream.write(records.tobytes())
+        stream.write(bytes(_HEADER.size))
+        for part in [parts] if isinstance(parts, np.ndarray) else parts:
+            assert part.dtype == RECORD and part.ndim == 1, part.dtype
+            stream.write(part.tobytes())
+            count += len(part)
+        stream.seek(0)
+        stream.write(_HEADER.pack(_MAGIC, _VERSION, RECORD.itemsize, count))
         stream.flush()
         os.fsync(stream.fileno())
+    return count
 
 
 def open_index(path: Path) -> Index:

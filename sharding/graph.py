@@ -1,12 +1,17 @@
 """The Beam graph of the stage, whole.
 
-    listing ─create─> references ─place─> (shard, reference) ─group─> (shard, [references]) ─write─> records ─┐
-                                                          shard files <──────────────────────┘               │
-                                                          index.bin, manifest.json <──────────commit─────────┘
+    listing ─> .work/ATTEMPT/references-NNNNN
+                      │
+    part numbers ─place─> (shard, references) ─group─> (shard, [references]) ─write─> (shard, samples) ─┐
+                                                            │                                           │
+                                              shard files, .work/ATTEMPT/record-NNNNN ──────────> commit
+                                                                             index.bin, manifest.json <─┘
 
 Only references (paths, labels, sizes) are shuffled, never content: each shard is written by one worker that reads its
-files and streams them out. Records of shards are small. Any step may run twice or be retried: results are functions of
-the listing and the seed, and publishing what is already there is success.
+files and streams them out. What is known about a shard afterwards, its part of the index above all, lies in a small
+file beside the shards, so that the one sink reads 40 bytes a sample from there and not through the runner. Any step may
+run twice or be retried: results are functions of the listing and the seed, and publishing what is already there is
+success. No state, no tagged outputs, nothing from finish_bundle: the graph means the same on every runner.
 
 The first error that a user or another attempt can mend ends the work as a refusal beside the shards: no runner would
 bring its type and exit code back, and none would gain by retrying it. Faults of ours are raised.
@@ -15,60 +20,67 @@ bring its type and exit code back, and none would gain by retrying it. Faults of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
 
 from contracts import storage
 from contracts.errors import TryAgain, UserError
+from sharding.attempt import is_current
+from sharding.heartbeat import beating
 from sharding.manifest import REFUSAL_NAME, Commit, commit_shards, refuse
-from sharding.plan import Plan, place
-from sharding.shard import Job, ShardRecord, write_shard
-from sharding.sources import Reference
+from sharding.references import place_part, unpack
+from sharding.shard import Job, load_record, save_record, write_shard
 
 
-def build_graph(pipeline: beam.Pipeline, references: Iterable[Reference], commit: Commit) -> None:
+def build_graph(pipeline: beam.Pipeline, num_parts: int, commit: Commit) -> None:
     """Add the steps that write all shards, the index and the manifest.
 
     Args:
         pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners.py).
-        references: The listing.
+        num_parts: Number of files of the listing (sharding/references.py).
         commit: The job, its plan, and what else the manifest says.
     """
-    records = (
+    written = (
         pipeline
-        # As plain tuples: Beam has a compact coder for them, a named one would be pickled.
-        | "References" >> beam.Create([tuple(reference) for reference in references], reshuffle=False)
-        | "Place" >> beam.Map(_place, commit.job.plan)
+        # Beam puts a shuffle of these few numbers behind them, which spreads the parts over the workers.
+        | "Parts" >> beam.Create(list(range(num_parts)))
+        | "Place" >> beam.FlatMap(_place, commit.job).with_output_types(tuple[int, bytes])
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShard" >> beam.FlatMap(_write, commit.job)
+        | "WriteShard" >> beam.FlatMap(_write, commit.job).with_output_types(tuple[int, int])
     )
-    # One element, so that one call sees all records.
-    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, beam.pvalue.AsList(records), commit)
+    # One element, so that one call sees the end of all shards.
+    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, beam.pvalue.AsList(written), commit)
 
 
-def _place(fields: tuple[Any, ...], plan: Plan) -> tuple[int, tuple[Any, ...]]:
-    reference = Reference(*fields)
-    return place(plan, reference.path, reference.split), fields
+def _place(number: int, job: Job) -> Iterator[tuple[int, bytes]]:
+    if is_current(job):
+        with beating(job):
+            yield from place_part(job.work_uri, number, job.plan)
 
 
-def _write(group: tuple[int, Iterable[tuple[Any, ...]]], job: Job) -> Iterator[ShardRecord]:
-    if _is_refused(job):
+def _write(group: tuple[int, Iterable[bytes]], job: Job) -> Iterator[tuple[int, int]]:
+    if _is_refused(job) or not is_current(job):
         return
-    shard, references = group
+    shard, blobs = group
     try:
-        yield write_shard(shard, [Reference(*fields) for fields in references], job)
+        with beating(job):
+            record = write_shard(shard, [reference for blob in blobs for reference in unpack(blob)], job)
+            save_record(record, job)
+        yield shard, record.num_samples
     except (UserError, TryAgain) as error:
         refuse(job.output_uri, error)
 
 
-def _commit(_: None, records: list[ShardRecord], commit: Commit) -> None:
-    if _is_refused(commit.job):
+def _commit(_: None, written: list[tuple[int, int]], commit: Commit) -> None:
+    job = commit.job
+    if _is_refused(job) or not is_current(job):
         return
     try:
-        commit_shards(records, commit)
-    except UserError as error:
-        refuse(commit.job.output_uri, error)
+        with beating(job):
+            assert sorted({shard for shard, _ in written}) == list(range(job.plan.total_shards)), "a shard is missing"
+            commit_shards((load_record(shard, job) for shard in range(job.plan.total_shards)), commit)
+    except (UserError, TryAgain) as error:
+        refuse(job.output_uri, error)
 
 
 def _is_refused(job: Job) -> bool:

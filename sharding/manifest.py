@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,33 +42,26 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
     """Publish the index and, as the last act, the manifest.
 
     Args:
-        records: One for each planned shard, in any order.
+        records: One for each planned shard, in their order; read once.
         commit: The rest of the manifest.
 
     Raises:
         DataError: Too many files were rejected, or a class lost its last training image; nothing is published.
     """
     job = commit.job
-    ordered = sorted(records, key=lambda record: record.shard)
-    assert [record.shard for record in ordered] == list(range(job.plan.total_shards)), "a shard is missing or double"
-    rejected = sorted(pair for record in ordered for pair in record.rejected)
-    written = [record for record in ordered if record.rows]
-    parts = [np.frombuffer(record.rows, RECORD).copy() for record in written]
-    for place, part in enumerate(parts):
-        # A planned shard may have lost all its images: places in the manifest are counted without it.
-        part["shard"] = place
-    index = np.concatenate(parts) if parts else np.empty(0, RECORD)
-
-    shown = f"sharding.source {storage.display(job.source_uri)}"
-    entries = [Rejected(path=encode_path(path), reason=reason) for path, reason in rejected]
-    check_rejected(entries, len(index), commit.max_rejected_fraction, shown)
-    splits = _describe_splits(written, parts, job)
-    check_training_classes(job.classes, splits[SPLITS[0]].samples_by_class, shown)
-
-    temporary = storage.local_path(job.output_uri) / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    write_index(temporary, index)
-    storage.publish_file(temporary, storage.join(job.output_uri, INDEX_NAME))
-    mean, std = channel_statistics(sum((record.channel_sums for record in written), ChannelSums()))
+    collected = _Collected(job)
+    scratch = storage.local_path(job.output_uri) / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        num_samples = write_index(scratch, collected.add_all(records))
+        shown = f"sharding.source {storage.display(job.source_uri)}"
+        entries = [Rejected(path=encode_path(path), reason=reason) for path, reason in sorted(collected.rejected)]
+        check_rejected(entries, num_samples, commit.max_rejected_fraction, shown)
+        splits = collected.describe_splits()
+        check_training_classes(job.classes, splits[SPLITS[0]].samples_by_class, shown)
+        storage.publish_file(scratch, storage.join(job.output_uri, INDEX_NAME))
+    finally:
+        scratch.unlink(missing_ok=True)
+    mean, std = channel_statistics(collected.channel_sums)
     manifest = ShardManifest(
         fingerprint=commit.fingerprint,
         made_from=commit.made_from,
@@ -77,7 +70,7 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         classes=[encode_path(name) for name in job.classes],
         multi_label=job.multi_label,
         splits=splits,
-        shards=_describe_shards(written, parts, job),
+        shards=collected.shards,
         index=FileEntry.of(job.output_uri, INDEX_NAME),
         rejected=entries,
         ignored=[encode_path(path) for path in commit.ignored],
@@ -129,41 +122,62 @@ class _Refusal(BaseModel):
         return TryAgain(self.message) if self.again else DataError(self.message, allowed=self.allowed, todo=self.todo)
 
 
-def _describe_splits(written: list[ShardRecord], parts: list[Index], job: Job) -> dict[str, SplitEntry]:
-    splits = {}
-    first = 0
-    for split, name in enumerate(SPLITS):
-        of_split = [place for place, record in enumerate(written) if job.plan.split_of(record.shard) == split]
-        labels = np.concatenate([parts[place]["label"] for place in of_split] or [np.empty(0, np.int32)])
-        if job.multi_label:
-            counts = np.zeros(len(job.classes), np.int64)
-            for place in of_split:
-                counts += written[place].label_counts
-        else:
-            counts = np.bincount(labels, minlength=len(job.classes))
-        splits[name] = SplitEntry(
-            first=first,
-            samples=len(labels),
-            source_bytes=sum(written[place].source_bytes for place in of_split),
-            samples_by_class=counts.tolist(),
-        )
-        first += len(labels)
-    return splits
+class _Collected:
+    """What the records of all shards add up to, without holding the records."""
 
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._samples_by_class = np.zeros((len(SPLITS), len(job.classes)), np.int64)
+        self._samples = [0] * len(SPLITS)
+        self._source_bytes = [0] * len(SPLITS)
+        self._num_samples = 0
+        self.rejected: list[tuple[bytes, str]] = []
+        self.shards: list[ShardEntry] = []
+        self.channel_sums = ChannelSums()
 
-def _describe_shards(written: list[ShardRecord], parts: list[Index], job: Job) -> list[ShardEntry]:
-    entries = []
-    first = 0
-    for record, part in zip(written, parts, strict=True):
-        entries.append(
+    def add_all(self, records: Iterable[ShardRecord]) -> Iterator[Index]:
+        """Take the records, in the order of their shards; yield the part of each in the index."""
+        for expected, record in enumerate(records):
+            assert record.shard == expected, "a shard is missing or double"
+            self.rejected += record.rejected
+            # A planned shard may have lost all its images: places in the manifest are counted without it.
+            if record.rows:
+                yield self._add(record)
+
+    def _add(self, record: ShardRecord) -> Index:
+        part = np.frombuffer(record.rows, RECORD).copy()
+        part["shard"] = len(self.shards)
+        split = self._job.plan.split_of(record.shard)
+        self.shards.append(
             ShardEntry(
                 name=record.name,
                 bytes=record.shard_bytes,
                 crc32c=record.crc32c,
-                split=SPLITS[job.plan.split_of(record.shard)],
-                first=first,
+                split=SPLITS[split],
+                first=self._num_samples,
                 samples=len(part),
             )
         )
-        first += len(part)
-    return entries
+        self._num_samples += len(part)
+        if self._job.multi_label:
+            self._samples_by_class[split] += record.label_counts
+        else:
+            self._samples_by_class[split] += np.bincount(part["label"], minlength=len(self._job.classes))
+        self._samples[split] += len(part)
+        self._source_bytes[split] += record.source_bytes
+        self.channel_sums += record.channel_sums
+        return part
+
+    def describe_splits(self) -> dict[str, SplitEntry]:
+        """Return the splits, each a contiguous range of the index."""
+        splits = {}
+        first = 0
+        for split, name in enumerate(SPLITS):
+            splits[name] = SplitEntry(
+                first=first,
+                samples=self._samples[split],
+                source_bytes=self._source_bytes[split],
+                samples_by_class=self._samples_by_class[split].tolist(),
+            )
+            first += self._samples[split]
+        return splits

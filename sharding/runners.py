@@ -1,22 +1,191 @@
-"""What the Beam graph runs on: the FnApiRunner, in this process, named explicitly.
+"""What the Beam graph runs on, chosen by `resources.beam_runner`; the graph is the same on all of them.
 
-Never 'DirectRunner': since Beam 2.6x that name tries Prism first, which it downloads, and falls back silently. Never
-DaskRunner: it reports DONE with wrong data (docs/decisions). In memory, not in worker processes: those take seconds to
-start, and a killed one leaves the job hanging.
+    fnapi      the FnApiRunner, named explicitly: in this process, or in worker processes (sharding/processes.py)
+    portable   any Beam job service, with workers that it starts or finds
+    dataflow   Google Cloud Dataflow (sharding/dataflow.py)
+
+Never 'DirectRunner': that name tries Prism first, which it downloads, and falls back silently. Never DaskRunner: it
+reports DONE with wrong data. docs/decisions/0001-beam-runners.md has the evidence.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineState
+
+from contracts.config import ResourcesSection, RunConfig
+from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
+from contracts.process import available_cores
+from sharding.heartbeat import Monitor
+from sharding.processes import DEATH, worker_process_environment
+
+# Two worker processes cost this much before the first byte moves, measured (docs/sharding.md).
+PROCESS_START_S = 2.5
+# Bytes of sources that one process turns into shards in a second, measured (docs/sharding.md), by whether it decodes.
+BYTES_PER_S = {False: 600e6, True: 30e6}
+POLL_INTERVAL_S = 0.5
+# Time to reach a job service; it is no limit on the job.
+CONNECT_TIMEOUT_S = 30
+
+Build = Callable[[beam.Pipeline], None]
 
 
-def make_pipeline() -> beam.Pipeline:
-    """Return an empty pipeline on the FnApiRunner; leaving its `with` block runs it and waits for the end."""
+@dataclass(frozen=True)
+class Work:
+    """What is known about the size of a job before it runs."""
+
+    source_bytes: int
+    num_shards: int
+    decodes: bool
+    """Whether every image is decoded on the way."""
+
+
+def choose_processes(resources: ResourcesSection, work: Work) -> int:
+    """Return the number of worker processes of the FnApiRunner; 1: everything happens in this process.
+
+    With `auto`, processes are used where the time they save is more than their start costs.
+    """
+    if resources.beam_workers != "auto":
+        return resources.beam_workers
+    processes = min(available_cores(), work.num_shards)
+    saved_s = work.source_bytes / BYTES_PER_S[work.decodes] * (1 - 1 / max(processes, 1))
+    return processes if saved_s > PROCESS_START_S else 1
+
+
+def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, work_uri: str) -> str:
+    """Run a graph to its end; return what it ran on, in words.
+
+    Args:
+        build: Adds the steps to an empty pipeline.
+        config: Its sections resources and vertex.
+        work: Decides between one process and several.
+        job_name: What a service shows; lower-case letters, digits and '-'.
+        work_uri: Folder of the attempt, for signs of life.
+
+    Raises:
+        ConfigError: Something that the runner needs is not set.
+        StorageError: A disk is full.
+        TryAgain: A worker or a service is gone.
+    """
     # What Beam logs about a failure comes back as the exception that it raises.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    run = {"fnapi": _run_fnapi, "portable": _run_portable, "dataflow": _run_dataflow}[config.resources.beam_runner]
+    try:
+        with warnings.catch_warnings():
+            # gRPC and Beam warn about themselves while they start and end.
+            warnings.simplefilter("ignore")
+            return run(build, config, work, job_name, work_uri)
+    except (RuntimeError, OSError) as error:
+        if (place := str(error).find(DEATH)) >= 0:
+            raise TryAgain(str(error)[place:].splitlines()[0]) from None
+        if "No space left on device" in str(error):
+            raise disk_full("the output") from None
+        raise
+
+
+def disk_full(place: str) -> StorageError:
+    """Return the error for a full disk."""
+    return StorageError(
+        f"no space left on the disk of {place}",
+        allowed="room for the shards, about the size of the source",
+        todo="free some, or set run.root or --output to another disk; nothing half-written is left",
+    )
+
+
+def make_fnapi_pipeline(processes: int = 1, flags: tuple[str, ...] = ()) -> beam.Pipeline:
+    """Return an empty pipeline on the FnApiRunner, in this process or in worker processes.
+
+    Args:
+        processes: 1 for this process.
+        flags: Further flags for Beam.
+    """
     # Flags are given, if none: left out, Beam would read this process's own command line.
-    return beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
+    if processes == 1:
+        return beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
+    runner = FnApiRunner(default_environment=worker_process_environment())
+    return beam.Pipeline(runner=runner, options=PipelineOptions([f"--direct_num_workers={processes}", *flags]))
+
+
+def _run_fnapi(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
+    processes = choose_processes(config.resources, work)
+    with make_fnapi_pipeline(processes, tuple(config.resources.beam_options)) as pipeline:
+        build(pipeline)
+    return "FnApiRunner, " + ("in this process" if processes == 1 else f"{processes} worker processes")
+
+
+def portable_flags(resources: ResourcesSection, job_name: str) -> list[str]:
+    """Return Beam's flags for a job service.
+
+    Raises:
+        ConfigError: No endpoint is set.
+    """
+    if not resources.beam_job_endpoint:
+        raise ConfigError(
+            "resources.beam_runner is portable, but resources.beam_job_endpoint is not set",
+            allowed="HOST:PORT of a Beam job service",
+            todo="start one (docs/sharding.md) and give its address, or use resources.beam_runner=fnapi",
+        )
+    if resources.beam_environment_type == "EXTERNAL" and not resources.beam_environment_config:
+        raise ConfigError(
+            "resources.beam_environment_type is EXTERNAL, but resources.beam_environment_config is not set",
+            allowed="HOST:PORT of a worker pool",
+            todo="start one (docs/sharding.md) and give its address, or let the service start workers: DOCKER, PROCESS",
+        )
+    return [
+        f"--job_endpoint={resources.beam_job_endpoint}",
+        f"--job_name={job_name}",
+        f"--job_server_timeout={CONNECT_TIMEOUT_S}",
+        f"--environment_type={resources.beam_environment_type}",
+        *([f"--environment_config={resources.beam_environment_config}"] * bool(resources.beam_environment_config)),
+        # It runs pip to list what is installed here, for a log that nobody reads.
+        "--experiments=disable_logging_submission_environment",
+        *resources.beam_options,
+    ]
+
+
+def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
+    import grpc
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+
+    resources = config.resources
+    options = PipelineOptions(portable_flags(resources, job_name))
+    where = f"the job service at {resources.beam_job_endpoint}"
+    monitor = Monitor(work_uri, resources.beam_silence_s)
+    try:
+        pipeline = beam.Pipeline(runner=PortableRunner(), options=options)
+        build(pipeline)
+        result = pipeline.run()
+        # Asked, not streamed: Beam ends its stream of states after the time that was meant for connecting.
+        while not PipelineState.is_terminal(state := result.state):
+            if (silent_s := monitor.find_silent()) is not None:
+                result.cancel()
+                raise TryAgain(f"a Beam worker of {where} has been silent for {silent_s:.0f} s: killed or hung")
+            time.sleep(POLL_INTERVAL_S)
+        if state != PipelineState.DONE:
+            # Raises what the service says about it.
+            result.wait_until_finish(duration=1000 * CONNECT_TIMEOUT_S)
+            raise ShardlineError(f"{where} ended the job as {state}")
+    except (grpc.RpcError, grpc.FutureTimeoutError) as error:
+        reason = error.details() if isinstance(error, grpc.Call) else "no answer"
+        raise TryAgain(f"{where} cannot be reached: {reason}") from None
+    return f"PortableRunner, {where}"
+
+
+def _run_dataflow(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
+    from sharding.dataflow import submit
+
+    result = submit(build, config, job_name=job_name, output_uri=work_uri)
+    state = result.wait_until_finish()
+    if state == PipelineState.CANCELLED:
+        raise TryAgain("the Dataflow job was cancelled")
+    if state != PipelineState.DONE:
+        raise ShardlineError(f"Dataflow ended the job as {state}")
+    return f"DataflowRunner, {config.vertex.region}"

@@ -6,6 +6,8 @@ writes the same bytes, and publishing what is already there is success: a retrie
 
 from __future__ import annotations
 
+import dataclasses
+import marshal
 import os
 import uuid
 from collections.abc import Callable, Iterable
@@ -21,6 +23,7 @@ from records import tar, tfrecord
 from records.decode import Decoded, Pixels, UndecodableImage, decode
 from records.index import MAX_IMAGE_BYTES, NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
+from sharding.attempt import WORK_NAME
 from sharding.limits import encode_path
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
@@ -46,8 +49,17 @@ class Job:
     classes: tuple[bytes, ...]
     shard_format: str
     plan: Plan
+    attempt: str = ""
+    """Id of the attempt that runs it (sharding/attempt.py); empty: nobody asks."""
+    beats: bool = False
+    """Whether workers show signs of life (sharding/heartbeat.py)."""
     multi_label: bool = False
     """Whether the labels of an image are a list."""
+
+    @property
+    def work_uri(self) -> str:
+        """Folder of what this attempt alone uses."""
+        return storage.join(self.output_uri, WORK_NAME, self.attempt or "one")
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,11 @@ class ShardRecord:
     """Over the pixels of all its images; only of the training split."""
     label_counts: tuple[int, ...] = ()
     """Number of its images of each class; only where an image may have several (the index holds one label)."""
+
+    @property
+    def num_samples(self) -> int:
+        """Number of its samples."""
+        return len(self.rows) // RECORD.itemsize
 
 
 def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardRecord:
@@ -163,6 +180,22 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         channel_sums=channel_sums,
         label_counts=tuple(label_counts),
     )
+
+
+def save_record(record: ShardRecord, job: Job) -> None:
+    """Leave a record for the commit; the same record a second time is success."""
+    fields = dataclasses.asdict(record)
+    storage.publish(_record_uri(record.shard, job), marshal.dumps(fields))
+
+
+def load_record(shard: int, job: Job) -> ShardRecord:
+    """Return the record of a shard that was written."""
+    fields = marshal.loads(storage.read_bytes(_record_uri(shard, job)))
+    return ShardRecord(**{**fields, "channel_sums": ChannelSums(**fields["channel_sums"])})
+
+
+def _record_uri(shard: int, job: Job) -> str:
+    return storage.join(job.work_uri, f"record-{shard:05d}")
 
 
 def read_file(source_uri: str, reference: Reference) -> bytes:

@@ -16,20 +16,25 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, StorageError
 from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage, run_stage
+from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, take_over
 from sharding.limits import check_rejected, name_some
 from sharding.sources import Listing, describe_gaps, list_source
 
+if TYPE_CHECKING:
+    from sharding.manifest import Commit
+    from sharding.runners import Work
+
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
-# Marks a folder in which this stage has begun to write, until its manifest is there.
-WRITING_NAME = ".writing"
 _SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
 
@@ -40,7 +45,27 @@ def shard(stage: Stage) -> str:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
-    listing = list_source(stage.config.sharding)
+    prepared = _prepare(stage)
+    if isinstance(prepared, str):
+        return prepared
+    _write(stage, prepared)
+    return prepared.output.uri
+
+
+@dataclass
+class _Prepared:
+    """What is left of the listing when the graph starts: not the listing itself, which may fill the memory."""
+
+    output: Output
+    commit: Commit
+    work: Work
+    num_parts: int
+
+
+def _prepare(stage: Stage) -> _Prepared | str:
+    """List the source and plan the shards; return the URI of the folder instead when it is finished."""
+    section = stage.config.sharding
+    listing = list_source(section)
     output = stage.claim(ShardManifest, shard_inputs(stage.config, listing.sha256))
     if output.reused:
         _check_limit_of(output, stage, listing)
@@ -49,38 +74,52 @@ def shard(stage: Stage) -> str:
         raise StorageError(
             f"output {output.uri} is not a local folder", allowed="a local path or file://", todo="give a local path"
         )
-    for warning in describe_gaps(listing, stage.config.sharding.splits):
+    for warning in describe_gaps(listing, section.splits):
         stage.log(warning)
-    _take_folder(output)
-    _write(stage, output, listing)
-    return output.uri
+    _take_folder(output, stage.attempt)
 
-
-def _write(stage: Stage, output: Output, listing: Listing) -> None:
-    from sharding.graph import build_graph
-    from sharding.manifest import Commit, find_refusal
+    from sharding.manifest import Commit
     from sharding.plan import make_plan
-    from sharding.runners import make_pipeline
+    from sharding.references import write_parts
+    from sharding.runners import Work
     from sharding.shard import Job
 
     stage.ready()
-    section = stage.config.sharding
     plan = make_plan(
         ((reference.path, reference.split, reference.size) for reference in listing.references),
         seed=stage.config.run.seed,
         target_shard_bytes=section.target_shard_bytes,
         min_shards=section.min_shards,
     )
-    job = Job(listing.uri, output.uri, listing.classes, section.format, plan, listing.multi_label)
+    beats = stage.config.resources.beam_runner == "portable"
+    job = Job(listing.uri, output.uri, listing.classes, section.format, plan, stage.attempt, beats, listing.multi_label)
     commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction, listing.ignored)
-    with _progress(stage, output.uri, plan.total_shards), make_pipeline() as pipeline:
-        build_graph(pipeline, listing.references, commit)
+    source_bytes = sum(reference.size for reference in listing.references)
+    work = Work(source_bytes, plan.total_shards, decodes=True)
+    return _Prepared(output, commit, work, write_parts(job.work_uri, listing.references))
+
+
+def _write(stage: Stage, prepared: _Prepared) -> None:
+    from sharding.graph import build_graph
+    from sharding.manifest import find_refusal
+    from sharding.runners import run_graph
+
+    output, job = prepared.output, prepared.commit.job
+    with _progress(stage, output.uri, job.plan.total_shards):
+        engine = run_graph(
+            lambda pipeline: build_graph(pipeline, prepared.num_parts, prepared.commit),
+            stage.config,
+            prepared.work,
+            job_name=f"shardline-{output.fingerprint}",
+            work_uri=job.work_uri,
+        )
     if error := find_refusal(output.uri):
         _remove_leftovers(output.uri)
         raise error
+    stage.log(f"ran on {engine}")
 
     manifest = ShardManifest.load(output.uri)
-    storage.delete(storage.join(output.uri, WRITING_NAME))
+    clean_up(output.uri)
     stage.finished(output, _describe(manifest))
 
 
@@ -92,7 +131,7 @@ def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
     check_rejected(manifest.rejected, accepted, limit, f"sharding.source {storage.display(listing.uri)}")
 
 
-def _take_folder(output: Output) -> None:
+def _take_folder(output: Output, attempt: str) -> None:
     """Mark the output as being written, and delete what a killed attempt left there.
 
     The folder has no manifest, and this process holds its lock. With `--output` it may hold files of the user's own:
@@ -109,11 +148,12 @@ def _take_folder(output: Output) -> None:
             allowed="an empty or a new folder",
             todo="choose another --output, or delete these files yourself",
         )
-    storage.replace(mark, f"{output.fingerprint}\n".encode())
+    take_over(output.uri, output.fingerprint, attempt)
     _remove_leftovers(output.uri)
 
 
 def _remove_leftovers(uri: str) -> None:
+    storage.delete_tree(storage.join(uri, WORK_NAME), manifest_name=MANIFEST_NAME)
     for name in _list_leftovers(uri):
         storage.delete(storage.join(uri, name))
 

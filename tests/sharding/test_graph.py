@@ -9,10 +9,13 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from contracts import storage
 from contracts.config import ShardingSection
+from records.index import INDEX_NAME, open_index
+from sharding.attempt import WORK_NAME, take_over
 from sharding.graph import build_graph
 from sharding.manifest import Commit
-from sharding.plan import make_plan
-from sharding.runners import make_pipeline
+from sharding.plan import make_plan, place
+from sharding.references import pack, place_part, unpack, write_parts
+from sharding.runners import make_fnapi_pipeline
 from sharding.shard import Job
 from sharding.sources import list_source
 
@@ -23,18 +26,23 @@ def make_commit(source, tmp_path):
     samples = [(reference.path, reference.split, reference.size) for reference in listing.references]
     plan = make_plan(samples, seed=3, target_shard_bytes=2000, min_shards=1)
 
-    def make(name):
-        job = Job(listing.uri, storage.normalise(tmp_path / name), listing.classes, "tfrecord", plan)
+    def make(name, **fields):
+        job = Job(listing.uri, storage.normalise(tmp_path / name), listing.classes, "tfrecord", plan, **fields)
         return list(listing.references), Commit(job, "f" * 16, {"listing": listing.sha256}, 0.0)
 
     return make
 
 
-def run_graph(references, commit):
-    with make_pipeline() as pipeline:
-        build_graph(pipeline, references, commit)
+def run_graph(references, commit, *, flags=(), part_references=7):
+    num_parts = write_parts(commit.job.work_uri, references, part_references)
+    with make_fnapi_pipeline(1, flags) as pipeline:
+        build_graph(pipeline, num_parts, commit)
+    return read_files(commit)
+
+
+def read_files(commit):
     folder = storage.local_path(commit.job.output_uri)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WORK_NAME}
 
 
 def test_order_of_references_changes_nothing_and_a_second_run_adds_nothing(make_commit):
@@ -45,22 +53,62 @@ def test_order_of_references_changes_nothing_and_a_second_run_adds_nothing(make_
     assert run_graph(references, commit) == whole
     references, commit = make_commit("two")
     random.Random(5).shuffle(references)
-    assert run_graph(references, commit) == whole
+    assert run_graph(references, commit, part_references=50) == whole
 
 
-def test_content_never_travels(make_commit, source):
+def test_bundles_that_run_twice_change_nothing(make_commit):
     references, commit = make_commit("one")
-    pipeline = make_pipeline()
-    build_graph(pipeline, references, commit)
-    graph = pipeline.to_runner_api().SerializeToString()
-    biggest = max(source.rglob("*.*"), key=lambda path: path.stat().st_size).read_bytes()
-    assert biggest not in graph and len(graph) < 200_000
+    whole = run_graph(references, commit)
+    references, commit = make_commit("two")
+    assert run_graph(references, commit, flags=("--direct_runner_bundle_repeat=2",)) == whole
+
+
+def test_neither_content_nor_references_are_in_the_graph(make_commit, source):
+    references, commit = make_commit("one")
+    sizes = []
+    for many in (references, references * 50):
+        pipeline = make_fnapi_pipeline()
+        build_graph(pipeline, write_parts(commit.job.work_uri + "/x" * len(sizes), many), commit)
+        graph = pipeline.to_runner_api().SerializeToString()
+        assert references[0].path not in graph
+        sizes.append(len(graph))
     assert isinstance(pipeline.runner, FnApiRunner)
+    # Attributes hold ids of their own, so sizes are equal up to digits.
+    assert abs(sizes[0] - sizes[1]) < 100
 
 
 def test_the_command_line_of_the_process_is_not_read(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["stage", "--runner=DataflowRunner", "--streaming"])
-    pipeline = make_pipeline()
+    pipeline = make_fnapi_pipeline()
     assert isinstance(pipeline.runner, FnApiRunner)
     options = pipeline.options.view_as(beam.options.pipeline_options.StandardOptions)
     assert not options.streaming and options.runner is None
+
+
+def test_an_older_job_leaves_the_manifest_to_its_successor(make_commit):
+    references, commit = make_commit("one", attempt="older")
+    take_over(commit.job.output_uri, commit.fingerprint, "newer")
+    assert set(run_graph(references, commit)) == {".writing"}
+    references, newer = make_commit("one", attempt="newer")
+    whole = run_graph(references, newer)
+    assert "manifest.json" in whole
+    assert run_graph(references, commit) == whole
+
+
+def test_parts_hold_every_reference_once_whatever_its_name(make_commit, tmp_path):
+    references, commit = make_commit("one")
+    references = [references[0]._replace(path=b"\xff\n\0 odd"), *references]
+    work, plan = storage.normalise(tmp_path / "work"), commit.job.plan
+    assert write_parts(work, iter(references), 25) == 3
+    found = [(shard, one) for number in range(3) for shard, blob in place_part(work, number, plan) for one in unpack(blob)]
+    assert sorted(one for _, one in found) == sorted(references)
+    assert all(shard == place(plan, one.path, one.split) for shard, one in found)
+    assert unpack(pack([])) == [] and write_parts(storage.normalise(tmp_path / "none"), []) == 0
+
+
+def test_the_index_is_in_the_order_of_the_shards(make_commit):
+    references, commit = make_commit("one")
+    run_graph(references, commit)
+    index = open_index(storage.local_path(commit.job.output_uri) / INDEX_NAME)
+    assert len(index) == len(references)
+    assert index["shard"].tolist() == sorted(index["shard"].tolist())

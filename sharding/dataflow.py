@@ -1,0 +1,92 @@
+"""The stage as a Dataflow job: its options, and its submission.
+
+Workers run a container image that holds this project (`vertex.dataflow.worker_image`): nothing of the submitting
+process, no pickled main session and no package list travels. Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sharding.runners import Build
+
+
+def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str) -> list[str]:
+    """Return Beam's flags for a job.
+
+    Args:
+        config: Its sections vertex and resources.
+        job_name: Lower-case letters, digits and '-'.
+        output_uri: gs:// URI of the output; temporary files go to its bucket unless set otherwise.
+
+    Raises:
+        ConfigError: A field that the service needs is not set.
+    """
+    vertex = config.vertex
+    dataflow = vertex.dataflow
+    needed = {
+        "vertex.project": vertex.project,
+        "vertex.region": vertex.region,
+        "vertex.dataflow.worker_image": dataflow.worker_image,
+    }
+    if absent := [name for name, value in needed.items() if not value]:
+        raise ConfigError(
+            f"resources.beam_runner is dataflow, but {', '.join(absent)} is not set",
+            allowed="a project, a region, and an image with Beam and this project in it",
+            todo="set them, or use resources.beam_runner=fnapi",
+        )
+    temp_location = dataflow.temp_location or f"gs://{_bucket_of(output_uri)}/dataflow/temp"
+    optional = {
+        "network": vertex.network,
+        "subnetwork": vertex.subnetwork,
+        "service_account_email": vertex.service_account,
+        "dataflow_kms_key": vertex.kms_key,
+        "flexrs_goal": "COST_OPTIMIZED" if dataflow.flexrs else "",
+    }
+    return [
+        f"--project={vertex.project}",
+        f"--region={vertex.region}",
+        f"--job_name={job_name}",
+        f"--temp_location={temp_location}",
+        f"--staging_location={dataflow.staging_location or temp_location}",
+        f"--sdk_container_image={dataflow.worker_image}",
+        # The image holds everything: nothing is installed or downloaded when a worker starts.
+        "--sdk_location=container",
+        f"--machine_type={dataflow.machine_type}",
+        f"--max_num_workers={dataflow.max_workers}",
+        f"--disk_size_gb={dataflow.disk_gb}",
+        *(f"--{name}={value}" for name, value in optional.items() if value),
+        *(["--no_use_public_ips"] * (not vertex.public_ips)),
+        *(f"--labels={key}={value}" for key, value in sorted(vertex.labels.items())),
+        "--experiments=use_runner_v2",
+        "--experiments=disable_logging_submission_environment",
+        *config.resources.beam_options,
+    ]
+
+
+def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str) -> Any:
+    """Submit the graph; return Beam's handle of the running job."""
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+    options = PipelineOptions(dataflow_flags(config, job_name=job_name, output_uri=output_uri))
+    pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
+    build(pipeline)
+    return pipeline.run()
+
+
+def _bucket_of(uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    if scheme != "gs":
+        raise ConfigError(
+            f"Dataflow cannot write to {uri}",
+            allowed="an output below gs://BUCKET",
+            todo="set run.root to a folder in a bucket",
+        )
+    return rest.partition("/")[0]

@@ -1,0 +1,75 @@
+"""Signs of life: a worker that works keeps changing a small file, and the command watches that none stands still.
+
+Needed where the workers are somebody else's (a job service): a killed one leaves such a job waiting forever, and no
+message says so. Where Beam or the platform notices, nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+from contracts import storage
+from sharding.shard import Job
+
+BEAT_INTERVAL_S = 2.0
+_PREFIX = "alive-"
+
+
+@contextlib.contextmanager
+def beating(job: Job) -> Iterator[None]:
+    """Show signs of life while the block runs, where the job asks for them."""
+    if not job.beats:
+        yield
+        return
+    uri = storage.join(job.work_uri, f"{_PREFIX}{uuid.uuid4().hex}")
+    ended = threading.Event()
+
+    def beat() -> None:
+        number = 0
+        while not ended.wait(BEAT_INTERVAL_S if number else 0):
+            number += 1
+            storage.replace(uri, str(number).encode())
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        storage.delete(uri)
+
+
+class Monitor:
+    """Watches the signs of life below a folder, by the clock of the watching process.
+
+    Args:
+        work_uri: Folder of the attempt.
+        silence_s: Seconds without a change after which a worker counts as gone.
+    """
+
+    def __init__(self, work_uri: str, silence_s: float) -> None:
+        self._work_uri = work_uri
+        self._silence_s = silence_s
+        self._seen: dict[str, tuple[bytes, float]] = {}
+
+    def find_silent(self) -> float | None:
+        """Return the seconds that a worker has been silent for, when that is too long."""
+        now = time.monotonic()
+        seen = {}
+        for name in storage.list_names(self._work_uri):
+            if not name.startswith(_PREFIX):
+                continue
+            try:
+                content = storage.read_bytes(storage.join(self._work_uri, name))
+            except FileNotFoundError:
+                continue  # its work ended in between
+            before, since = self._seen.get(name, (b"", now))
+            seen[name] = (content, since if before == content else now)
+        self._seen = seen
+        longest = max((now - since for _, since in seen.values()), default=0.0)
+        return longest if longest > self._silence_s else None

@@ -1,0 +1,100 @@
+"""Worker processes for the FnApiRunner whose death ends the job.
+
+Beam starts such processes itself (direct_running_mode=multi_processing), but waits forever for the answer of one that
+was killed. Here a thread waits for each process: when one ends before it was told to, the others are killed and every
+open request is answered with an error that starts with `DEATH`, so that the command ends within seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
+from google.protobuf import text_format
+
+from contracts.process import thread_environment
+
+WORKER_COMMAND = (sys.executable, "-m", "sharding.worker")
+DEATH = "a Beam worker process"
+
+# How often requests that were sent after a death are failed, until the runner has noticed.
+_ABORT_INTERVAL_S = 0.2
+# A worker that was told to end has nothing left to do.
+_CLOSE_TIMEOUT_S = 10.0
+
+
+def worker_process_environment() -> SubprocessSDKEnvironment:
+    """Return the Beam environment whose workers are processes of `WORKER_COMMAND`, watched."""
+    WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(WorkerProcess)
+    return SubprocessSDKEnvironment.from_command_string(" ".join(WORKER_COMMAND))
+
+
+class WorkerProcess(SubprocessSdkWorkerHandler):
+    """One worker process, from its start to its end."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = threading.Event()
+        self._closing = threading.Event()
+        # The kernel ends a child with the thread that started it (end_with_parent): this one lives as long as the child.
+        self._watcher = threading.Thread(target=self._run, name=f"watch {self.worker_id}", daemon=True)
+
+    def start_worker(self) -> None:
+        """Start the process; it connects by itself."""
+        self._watcher.start()
+        self._started.wait()
+
+    def stop_worker(self) -> None:
+        """Wait for the process to end, as it was told to when its connection was closed."""
+        self._watcher.join(_CLOSE_TIMEOUT_S)
+        self.kill()
+        self._watcher.join()
+
+    def close(self) -> None:
+        """Close the connection, then wait for the process."""
+        self._closing.set()
+        super().close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _run(self) -> None:
+        control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
+        environment = {
+            **os.environ,
+            **thread_environment(1),
+            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
+            "PIPELINE_OPTIONS": "{}",
+            "WORKER_ID": self.worker_id,
+        }
+        try:
+            self._process = subprocess.Popen(WORKER_COMMAND, stdin=subprocess.DEVNULL, env=environment)
+        finally:
+            self._started.set()
+        code = self._process.wait()
+        if not self._closing.is_set():
+            self._abort(code)
+
+    def _abort(self, code: int) -> None:
+        """Answer all requests to all workers with an error, until the runner closes them."""
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        message = f"{DEATH} {ended} before its work was done"
+        control = self._grpc_server.control_handler
+        for worker in list(control._worker_manager._workers_by_id.values()):
+            if worker is not self:
+                worker.kill()
+        while not self._closing.wait(_ABORT_INTERVAL_S):
+            for connection in list(control._connections_by_worker_id.values()):
+                for identity, future in list(connection._futures_by_id.items()):
+                    # Not ControlFuture.abort: whoever waits for the data of a bundle looks at answers only.
+                    future.set(beam_fn_api_pb2.InstructionResponse(instruction_id=identity, error=message))

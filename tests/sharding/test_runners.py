@@ -1,0 +1,137 @@
+"""What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from contracts.config import ResourcesSection, RunConfig
+from contracts.errors import ConfigError
+from contracts.fingerprint import shard_inputs
+from contracts.resolve import parse_config
+from sharding import runners
+from sharding.dataflow import dataflow_flags
+from sharding.runners import Work, choose_processes, portable_flags
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("dask", "wrong data"),
+        ("DaskRunner", "wrong data"),
+        ("DirectRunner", "Prism"),
+        ("prism", "downloads"),
+        ("FlinkRunner", "beam_job_endpoint"),
+        ("nonsense", "fnapi"),
+    ],
+)
+def test_other_runners_are_refused_with_the_reason(name, reason):
+    with pytest.raises(ConfigError, match=reason) as refusal:
+        parse_config({"resources": {"beam_runner": name}}, where="test")
+    assert name in str(refusal.value)
+
+
+def test_engines_move_no_fingerprint():
+    plain, other = (
+        parse_config(values, where="test")
+        for values in (
+            {},
+            {
+                "resources": {
+                    "beam_runner": "portable",
+                    "beam_workers": 3,
+                    "beam_job_endpoint": "localhost:1",
+                    "beam_environment_type": "DOCKER",
+                    "beam_environment_config": "image",
+                    "beam_silence_s": 30,
+                    "beam_options": ["--x=1"],
+                },
+                "vertex": {"project": "p", "region": "r", "labels": {"a": "b"}, "dataflow": {"flexrs": True}},
+            },
+        )
+    )
+    assert shard_inputs(plain, "listing") == shard_inputs(other, "listing")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("resources", "beam_workers", 0),
+        ("resources", "beam_workers", 1025),
+        ("resources", "beam_environment_type", "SSH"),
+        ("resources", "beam_silence_s", 4),
+        ("vertex", "labels", {"a": 1}),
+        ("vertex", "dataflow", {"max_workers": 0}),
+        ("vertex", "dataflow", {"disk_gb": 29}),
+        ("vertex", "dataflow", {"machine": "n1"}),
+    ],
+)
+def test_ranges(section, key, value):
+    with pytest.raises(ConfigError, match=key):
+        parse_config({section: {key: value}}, where="test")
+
+
+@pytest.mark.parametrize(
+    ("work", "processes"),
+    [
+        (Work(GIB // 100, 100, decodes=True), 1),
+        (Work(GIB, 100, decodes=False), 1),
+        (Work(GIB, 100, decodes=True), 4),
+        (Work(10 * GIB, 100, decodes=False), 4),
+        (Work(10 * GIB, 3, decodes=False), 3),
+        (Work(10 * GIB, 1, decodes=True), 1),
+        (Work(0, 0, decodes=True), 1),
+    ],
+)
+def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, work, processes):
+    monkeypatch.setattr(runners, "available_cores", lambda: 4)
+    assert choose_processes(ResourcesSection(), work) == processes
+    assert choose_processes(ResourcesSection(beam_workers=7), work) == 7
+
+
+def test_flags_for_a_job_service():
+    with pytest.raises(ConfigError, match="beam_job_endpoint is not set"):
+        portable_flags(ResourcesSection(), "job")
+    with pytest.raises(ConfigError, match="beam_environment_config is not set"):
+        portable_flags(ResourcesSection(beam_job_endpoint="host:1"), "job")
+    flags = portable_flags(
+        ResourcesSection(beam_job_endpoint="host:1", beam_environment_config="pool:2", beam_options=["--parallelism=8"]),
+        "job",
+    )
+    assert flags[-1] == "--parallelism=8"
+    assert {"--job_endpoint=host:1", "--environment_type=EXTERNAL", "--environment_config=pool:2"} < set(flags)
+
+
+def test_flags_for_dataflow():
+    with pytest.raises(ConfigError, match=r"vertex.project, vertex.region, vertex.dataflow.worker_image"):
+        dataflow_flags(RunConfig(), job_name="job", output_uri="gs://b/o")
+    section = {"project": "p", "region": "r", "dataflow": {"worker_image": "i"}}
+    config = parse_config({"vertex": section}, where="test")
+    flags = dataflow_flags(config, job_name="job", output_uri="gs://bucket/o/x")
+    assert "--temp_location=gs://bucket/dataflow/temp" in flags
+    assert "--staging_location=gs://bucket/dataflow/temp" in flags
+    assert not [flag for flag in flags if flag.endswith("=") or "save_main_session" in flag]
+    with pytest.raises(ConfigError, match="gs://BUCKET"):
+        dataflow_flags(config, job_name="job", output_uri="file:///o")
+    private = parse_config({"vertex": {**section, "public_ips": False, "labels": {"b": "2", "a": "1"}}}, where="test")
+    flags = dataflow_flags(private, job_name="job", output_uri="gs://bucket/o/x")
+    assert "--no_use_public_ips" in flags
+    assert [flag for flag in flags if flag.startswith("--labels")] == ["--labels=a=1", "--labels=b=2"]
+
+
+def test_a_job_service_that_is_not_there_is_for_another_attempt(source, tmp_path):
+    config = {
+        "sharding": {"source": str(source)},
+        "resources": {"beam_runner": "portable", "beam_job_endpoint": "localhost:1", "beam_environment_type": "LOOPBACK"},
+    }
+    code = (
+        "import sys; from sharding import runners, task; from contracts.stage import run_stage;"
+        "runners.CONNECT_TIMEOUT_S = 1;"
+        f"sys.exit(run_stage('shard', task.shard, ['--config-json', {json.dumps(config)!r}, '--root', {str(tmp_path)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 75, done.stderr
+    assert "job service at localhost:1 cannot be reached" in done.stderr
