@@ -60,6 +60,17 @@ class SplitFractions(Section):
         return self
 
 
+class ConvertSection(Section):
+    """What is changed in images, once, while sharding. An image that needs no change keeps its bytes."""
+
+    cmyk: bool = False
+    """Whether CMYK becomes RGB."""
+    depth: bool = False
+    """Whether 16 bits a channel become 8."""
+    orientation: bool = False
+    """Whether pixels are turned as their EXIF orientation says; otherwise nothing heeds it, in training neither."""
+
+
 class ShardingSection(Section):
     """From raw images to shards."""
 
@@ -87,6 +98,24 @@ class ShardingSection(Section):
     """Least number of shards per split (never more than it has samples)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
+    verify: Literal["decode", "header", "none"] = "decode"
+    """How images are checked: decoded as in training; by their headers; or only their first bytes, which tell the
+    format (no mean and deviation are known then: set data.mean and data.std)."""
+    duplicates: Literal["warn", "fail", "drop"] = "warn"
+    """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
+    out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    convert: ConvertSection = ConvertSection()
+    """What is changed in images; needs verify=decode."""
+    resize: Annotated[int, Field(ge=8, le=16384)] | None = None
+    """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
+    jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
+
+    @model_validator(mode="after")
+    def _changes_need_pixels(self) -> ShardingSection:
+        if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
+            raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
+        return self
 
 
 class DataSection(Section):

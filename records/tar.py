@@ -73,35 +73,45 @@ class TarWriter:
 
     def __init__(self, stream: ChecksumStream) -> None:
         self._stream = stream
+        self._components: list[str] = []
+        self._index_lines: list[str] = []
 
     def write(self, sample: Sample) -> Place:
         """Append the members of a sample; return where its image bytes are."""
         key = sample.key.hex()
-        description: dict[str, object] = {
-            "path": sample.path,
-            "width": sample.width,
-            "height": sample.height,
-            "mode": sample.mode,
-        }
+        description: dict[str, object] = {"path": sample.path}
+        if sample.width:
+            description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
         if sample.labels is None:
             description |= {"label": sample.label, "class": sample.class_name}
         else:
             description |= {"labels": list(sample.labels), "classes": list(sample.class_names)}
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
-        offset = self._append(f"{key}.{extension}", sample.content)
+        offset = self._append(key, extension, sample.content)
         if sample.labels is None:
             # Decoders take .cls for one number: a list of labels is in the JSON member only.
-            self._append(f"{key}.cls", str(sample.label).encode())
-        self._append(f"{key}.json", json.dumps(description, ensure_ascii=True).encode())
+            self._append(key, "cls", str(sample.label).encode())
+        self._append(key, "json", json.dumps(description, ensure_ascii=True).encode())
+        self._index_lines.append(" ".join(self._components))
+        self._components.clear()
         return Place(offset, len(sample.content))
 
     def close(self) -> None:
         """Write the two empty blocks that end a tar file."""
         self._stream.write(bytes(2 * BLOCK_BYTES))
 
-    def _append(self, name: str, content: bytes) -> int:
+    def neighbour_index(self) -> bytes:
+        """Return the index that NVIDIA DALI reads: a line a sample with `ext offset size name` of each member.
+
+        Source: tools/wds2idx.py of DALI, version 1.2 of its format. It is split at blanks: names hold none.
+        """
+        return "".join(f"{line}\n" for line in (f"v1.2 {len(self._index_lines)}", *self._index_lines)).encode()
+
+    def _append(self, key: str, extension: str, content: bytes) -> int:
+        name = f"{key}.{extension}"
         self._stream.write(pack_header(name.encode("ascii"), len(content)))
         offset = self._stream.position
+        self._components.append(f"{extension} {offset} {len(content)} {name}")
         self._stream.write(content)
         self._stream.write(bytes(-len(content) % BLOCK_BYTES))
         return offset

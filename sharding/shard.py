@@ -11,7 +11,7 @@ import marshal
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
@@ -20,10 +20,12 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from contracts import storage
 from contracts.errors import DataError, TryAgain
 from records import tar, tfrecord
-from records.decode import Decoded, Pixels, UndecodableImage, decode
-from records.index import MAX_IMAGE_BYTES, NO_LABEL, RECORD
+from records.decode import UndecodableImage
+from records.index import NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
+from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
+from sharding.check import Checked, Checks, check
 from sharding.limits import encode_path
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
@@ -32,12 +34,12 @@ WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
     "tfrecord": tfrecord.TFRecordWriter,
 }
+# As DALI's own tools name their indices: that of the shard, with another extension.
+NEIGHBOUR_SUFFIX = ".idx"
 SUFFIXES = {"webdataset": tar.SUFFIX, "tfrecord": tfrecord.SUFFIX}
 
 # A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
 READ_ATTEMPTS = 3
-# Pixels squared and summed at once: small enough for the cache.
-_BLOCK_PIXELS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -55,40 +57,15 @@ class Job:
     """Whether workers show signs of life (sharding/heartbeat.py)."""
     multi_label: bool = False
     """Whether the labels of an image are a list."""
+    checks: Checks = field(default_factory=Checks)
+    """What is looked at in every image, and what is done to it."""
+    summed_share: float = 1.0
+    """Share of the training images whose pixels are summed up (records/statistics.py)."""
 
     @property
     def work_uri(self) -> str:
         """Folder of what this attempt alone uses."""
         return storage.join(self.output_uri, WORK_NAME, self.attempt or "one")
-
-
-@dataclass(frozen=True)
-class ChannelSums:
-    """Integer sums over pixels: they do not depend on the order in which they are added."""
-
-    pixels: int = 0
-    sums: tuple[int, ...] = (0, 0, 0)
-    squares: tuple[int, ...] = (0, 0, 0)
-
-    def __add__(self, other: ChannelSums) -> ChannelSums:
-        return ChannelSums(
-            self.pixels + other.pixels,
-            tuple(one + two for one, two in zip(self.sums, other.sums, strict=True)),
-            tuple(one + two for one, two in zip(self.squares, other.squares, strict=True)),
-        )
-
-    @classmethod
-    def of(cls, pixels: Pixels) -> ChannelSums:
-        """Sum values and squares of an image [H, W, 3] uint8, exactly."""
-        flat = pixels.reshape(-1, 3)
-        sums = np.zeros(3, np.int64)
-        squares = np.zeros(3, np.int64)
-        for start in range(0, len(flat), _BLOCK_PIXELS):
-            # float64 holds these integers exactly (255**2 * 2**15 < 2**53) and is the fastest way to square bytes.
-            block = flat[start : start + _BLOCK_PIXELS].T.astype(np.float64, order="C")
-            sums += block.sum(axis=1).astype(np.int64)
-            squares += np.einsum("ij,ij->i", block, block).astype(np.int64)
-        return cls(len(flat), tuple(sums.tolist()), tuple(squares.tolist()))
 
 
 @dataclass(frozen=True)
@@ -108,7 +85,12 @@ class ShardRecord:
     rejected: tuple[tuple[bytes, str], ...]
     """Path and reason of each file that was left out."""
     channel_sums: ChannelSums
-    """Over the pixels of all its images; only of the training split."""
+    """Over the pixels of its images, or of some of them; only of the training split."""
+    tally: Tally = field(default_factory=Tally)
+    """Its images, counted."""
+    neighbour_bytes: int = 0
+    """Size of the index that other libraries read."""
+    neighbour_crc32c: str = ""
     label_counts: tuple[int, ...] = ()
     """Number of its images of each class; only where an image may have several (the index holds one label)."""
 
@@ -116,6 +98,11 @@ class ShardRecord:
     def num_samples(self) -> int:
         """Number of its samples."""
         return len(self.rows) // RECORD.itemsize
+
+
+def neighbour_name(shard_name: str) -> str:
+    """Return the name of a shard's index that other libraries read."""
+    return shard_name.rpartition(".")[0] + NEIGHBOUR_SUFFIX
 
 
 def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardRecord:
@@ -139,6 +126,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     rejected = []
     source_bytes = 0
     channel_sums = ChannelSums()
+    counter = Counter()
     label_counts = [0] * len(job.classes) if job.multi_label else []
     try:
         with temporary.open("wb") as file:
@@ -146,27 +134,33 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
             writer = WRITERS[job.shard_format](stream)
             for reference in sorted(references, key=lambda one: make_place_hash(job.plan.seed, one.path)):
                 content = read_file(job.source_uri, reference)
+                # A hash of the path, whatever the seed: the place's own hash orders the shards.
+                key = make_key(reference.path)
+                is_counted = is_training and job.checks.verify != "none" and is_summed(key, job.summed_share)
                 try:
-                    image = _check(content)
+                    image = check(content, job.checks, with_pixels=is_counted)
                 except UndecodableImage as reason:
                     rejected.append((reference.path, str(reason)))
                     continue
-                sample = _make_sample(reference, content, image, job)
+                sample = _make_sample(reference, key, image, job)
                 at = writer.write(sample)
-                crc = google_crc32c.value(content)
+                crc = google_crc32c.value(image.content)
                 rows.append(
                     (shard, NO_LABEL if job.multi_label else reference.label, at.offset, at.size, crc, sample.key)
                 )
-                source_bytes += at.size
+                source_bytes += reference.size
+                counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
                 for one in reference.labels if job.multi_label else ():
                     label_counts[one] += 1
-                if is_training:
+                if is_counted and image.pixels is not None:
                     channel_sums += ChannelSums.of(image.pixels)
             writer.close()
             file.flush()
             os.fsync(file.fileno())
+        neighbour = writer.neighbour_index()
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))
+            storage.publish(storage.join(job.output_uri, neighbour_name(name)), neighbour)
     finally:
         temporary.unlink(missing_ok=True)
     return ShardRecord(
@@ -178,6 +172,9 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         source_bytes=source_bytes,
         rejected=tuple(rejected),
         channel_sums=channel_sums,
+        tally=counter.total(),
+        neighbour_bytes=len(neighbour),
+        neighbour_crc32c=storage.crc32c(neighbour),
         label_counts=tuple(label_counts),
     )
 
@@ -191,7 +188,9 @@ def save_record(record: ShardRecord, job: Job) -> None:
 def load_record(shard: int, job: Job) -> ShardRecord:
     """Return the record of a shard that was written."""
     fields = marshal.loads(storage.read_bytes(_record_uri(shard, job)))
-    return ShardRecord(**{**fields, "channel_sums": ChannelSums(**fields["channel_sums"])})
+    fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
+    fields["tally"] = Tally(**fields["tally"])
+    return ShardRecord(**fields)
 
 
 def _record_uri(shard: int, job: Job) -> str:
@@ -233,23 +232,16 @@ def _read_once(source_uri: str, reference: Reference, shown: str) -> bytes:
     return content
 
 
-def _check(content: bytes) -> Decoded:
-    if len(content) > MAX_IMAGE_BYTES:
-        raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
-    return decode(content)
-
-
-def _make_sample(reference: Reference, content: bytes, image: Decoded, job: Job) -> Sample:
-    height, width, _ = image.pixels.shape
+def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> Sample:
     return Sample(
-        key=make_key(reference.path),
-        content=content,
+        key=key,
+        content=image.content,
         image_format=image.image_format,
         label=reference.label,
         class_name=encode_path(job.classes[reference.label]),
         path=encode_path(reference.path),
-        width=width,
-        height=height,
+        width=image.width,
+        height=image.height,
         mode=image.mode,
         labels=reference.labels if job.multi_label else None,
         class_names=tuple(encode_path(job.classes[label]) for label in reference.labels) if job.multi_label else (),

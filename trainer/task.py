@@ -22,7 +22,7 @@ from trainer.shards import load_shards
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
     shards_uri = stage.require("shards")
-    shards = load_shards(shards_uri)
+    shards = load_shards(shards_uri, stage.config.data)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
     if output.reused:

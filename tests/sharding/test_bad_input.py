@@ -234,10 +234,10 @@ def test_a_read_that_keeps_failing_is_for_another_attempt(run_shard, monkeypatch
 
 
 def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
-    def fail(*_):
+    def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(shard_module, "decode", fail)
+    monkeypatch.setattr(shard_module, "check", fail)
     result = run_shard()
     assert result.code == 70 and "a bug" in result.stderr and "Traceback" not in result.stderr
     assert not list(result.root.glob("*/manifest.json"))

@@ -23,7 +23,7 @@ from trainer.shards import load_shards
 def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
-    shards = load_shards(shards_uri)
+    shards = load_shards(shards_uri, stage.config.data)
     machine = hardware()
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
