@@ -18,8 +18,8 @@ SPLITS = ("train", "validation", "test")
 
 # Beam runners that people ask for, and why they are no choice (docs/decisions/0001-beam-runners.md).
 REFUSED_RUNNERS = {
-    "dask": "Beam's DaskRunner reports DONE with wrong data: a second sink is skipped, what finish_bundle emits is lost",
-    "direct": "Beam's DirectRunner tries Prism first, which it downloads, and falls back silently: fnapi is the embedded one",
+    "dask": "Beam's DaskRunner reports DONE with wrong data: a second sink is skipped, finish_bundle's output is lost",
+    "direct": "Beam's DirectRunner tries Prism first, which it downloads, and falls back silently: use fnapi",
     "prism": "Beam's PrismRunner is a binary that Beam downloads: start its job service yourself and use portable",
     "flink": "give the job service of Flink as resources.beam_job_endpoint and use portable",
     "spark": "give the job service of Spark as resources.beam_job_endpoint and use portable",
@@ -60,15 +60,38 @@ class SplitFractions(Section):
         return self
 
 
+class ConvertSection(Section):
+    """What is changed in images, once, while sharding. An image that needs no change keeps its bytes."""
+
+    cmyk: bool = False
+    """Whether CMYK becomes RGB."""
+    depth: bool = False
+    """Whether 16 bits a channel become 8."""
+    orientation: bool = False
+    """Whether pixels are turned as their EXIF orientation says; otherwise nothing heeds it, in training neither."""
+
+
 class ShardingSection(Section):
     """From raw images to shards."""
 
     source: str = ""
-    """Folder or URI with one folder of images per class."""
+    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet): in
+    the simple form of the columns below, or in a form that Vertex AI imports."""
+    uri_column: Annotated[str, Field(min_length=1)] = "uri"
+    """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
+    label_column: Annotated[str, Field(min_length=1)] = "label"
+    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these."""
+    split_column: Annotated[str, Field(min_length=1)] = "split"
+    """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
+    label_separator: str | None = None
+    """Text between the labels of one cell, e.g. `|`; setting it makes the labels of the source lists."""
+    group_by: str = ""
+    """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
+    expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
     format: Literal["webdataset", "tfrecord"] = "webdataset"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
     splits: SplitFractions = SplitFractions()
-    """Share of the samples in each split."""
+    """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(ge=1024)] = 128 << 20
     """Size of a shard to aim at, in bytes of the source files."""
     min_shards: PositiveInt = 1
@@ -78,6 +101,21 @@ class ShardingSection(Section):
     by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
+    duplicates: Literal["warn", "fail", "drop"] = "warn"
+    """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
+    out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    convert: ConvertSection = ConvertSection()
+    """What is changed in images; needs verify=decode."""
+    resize: Annotated[int, Field(ge=8, le=16384)] | None = None
+    """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
+    jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
+
+    @model_validator(mode="after")
+    def _changes_need_pixels(self) -> ShardingSection:
+        if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
+            raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
+        return self
 
 
 class DataSection(Section):

@@ -29,7 +29,9 @@ def combine(made_from: dict[str, str]) -> str:
 
 def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
-    fields = config.sharding.model_dump(mode="json", exclude={"source", "max_rejected_fraction"})
+    fields = config.sharding.model_dump(mode="json", exclude={"source", "max_rejected_fraction", "duplicates"})
+    # A warning and an error about copies leave the same bytes.
+    fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
 
 

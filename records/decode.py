@@ -57,6 +57,8 @@ _PILLOW_ERRORS = (
     zlib.error,
     Image.DecompressionBombError,
 )
+# EXIF 2.32, 4.6.4.
+_ORIENTATION_TAG = 0x0112
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
@@ -73,6 +75,16 @@ class Decoded(NamedTuple):
     """Format by content, one of those of `image_format`."""
     mode: str
     """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
+
+
+class Header(NamedTuple):
+    """What the first bytes of an image file say about it."""
+
+    image_format: str
+    width: int
+    height: int
+    mode: str
+    """Colour mode, in Pillow's terms."""
 
 
 def image_format(content: bytes) -> str | None:
@@ -109,16 +121,51 @@ def decode(content: bytes) -> Decoded:
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
-    if not content:
-        raise UndecodableImage("the file is empty")
-    found = image_format(content)
-    if found is None:
-        raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+    found = _find_format(content)
     if found == "jpeg":
         return _decode_jpeg(content)
     if found == "png":
         _check_png_chunks(content)
     return _decode_with_pillow(content, found, _PILLOW_FORMATS[found])
+
+
+def read_header(content: bytes) -> Header:
+    """Return format, size and colour mode of an image file without decoding its pixels.
+
+    Raises:
+        UndecodableImage: It is empty, of no known format, its header is damaged, or it is too large.
+    """
+    found = _find_format(content)
+    try:
+        if found == "jpeg":
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
+            mode = _JPEG_MODES.get(colorspace, "RGB")
+        else:
+            with _PILLOW_FORMATS[found](io.BytesIO(content)) as image:
+                (width, height), mode = image.size, image.mode
+        _check_size(width, height)
+    except _PILLOW_ERRORS as error:
+        raise UndecodableImage(f"damaged {found}: {error or type(error).__name__}") from None
+    return Header(found, width, height, mode)
+
+
+def read_orientation(content: bytes, image_format: str) -> int:
+    """Return the EXIF orientation of an image file, 1 to 8; 1, upright, where it says nothing that can be read."""
+    try:
+        with {**_PILLOW_FORMATS, "jpeg": JpegImageFile}[image_format](io.BytesIO(content)) as image:
+            value = image.getexif().get(_ORIENTATION_TAG, 1)
+    except _PILLOW_ERRORS:
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+def _find_format(content: bytes) -> str:
+    if not content:
+        raise UndecodableImage("the file is empty")
+    found = image_format(content)
+    if found is None:
+        raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+    return found
 
 
 def _decode_jpeg(content: bytes) -> Decoded:

@@ -31,6 +31,8 @@ RECORD = np.dtype(
     ]
 )
 MAX_IMAGE_BYTES = 2**32 - 1
+# Label of an image that may have several: they are in its shard.
+NO_LABEL = -1
 
 _MAGIC = b"SHARDIDX"
 _VERSION = 1

@@ -25,9 +25,14 @@ class Sample(NamedTuple):
     path: str
     """Path relative to the source, percent-encoded where it is not plain text."""
     width: int
+    """In pixels; 0 where nobody looked."""
     height: int
     mode: str
-    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
+    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...); empty where nobody looked."""
+    labels: tuple[int, ...] | None = None
+    """All labels of an image that may have several; None where each image has one."""
+    class_names: tuple[str, ...] = ()
+    """Names of `labels`."""
 
 
 class Place(NamedTuple):
@@ -45,6 +50,9 @@ class ShardWriter(Protocol):
 
     def close(self) -> None:
         """Write what ends the format; the stream stays open."""
+
+    def neighbour_index(self) -> bytes:
+        """Return the index of the shard in the form that NVIDIA DALI reads."""
 
 
 class ChecksumStream:

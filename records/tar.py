@@ -73,39 +73,48 @@ class TarWriter:
 
     def __init__(self, stream: ChecksumStream) -> None:
         self._stream = stream
+        self._index_lines: list[str] = []
 
     def write(self, sample: Sample) -> Place:
-        """Append the three members of a sample; return where its image bytes are."""
+        """Append the members of a sample; return where its image bytes are."""
         key = sample.key.hex()
-        description = {
-            "path": sample.path,
-            "label": sample.label,
-            "class": sample.class_name,
-            "width": sample.width,
-            "height": sample.height,
-            "mode": sample.mode,
-        }
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
+        offset = self._stream.position + BLOCK_BYTES
         self._stream.write(pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content)))
-        offset = self._stream.position
         self._stream.write(sample.content)
-        label = str(sample.label).encode()
-        text = json.dumps(description, ensure_ascii=True).encode()
         # One write for all that is small: the calls would cost more than the bytes.
-        self._stream.write(
-            b"".join(
-                (
-                    bytes(-len(sample.content) % BLOCK_BYTES),
-                    pack_header(f"{key}.cls".encode("ascii"), len(label)),
-                    label.ljust(BLOCK_BYTES, b"\0"),
-                    pack_header(f"{key}.json".encode("ascii"), len(text)),
-                    text,
-                    bytes(-len(text) % BLOCK_BYTES),
-                )
-            )
-        )
+        small = [bytes(-len(sample.content) % BLOCK_BYTES)]
+        at = offset + len(sample.content) + len(small[0])
+        components = [f"{extension} {offset} {len(sample.content)} {key}.{extension}"]
+        for name, text in _describe(sample):
+            small += (pack_header(f"{key}.{name}".encode("ascii"), len(text)), text, bytes(-len(text) % BLOCK_BYTES))
+            components.append(f"{name} {at + BLOCK_BYTES} {len(text)} {key}.{name}")
+            at += BLOCK_BYTES + len(text) + len(small[-1])
+        self._stream.write(b"".join(small))
+        self._index_lines.append(" ".join(components))
         return Place(offset, len(sample.content))
 
     def close(self) -> None:
         """Write the two empty blocks that end a tar file."""
         self._stream.write(bytes(2 * BLOCK_BYTES))
+
+    def neighbour_index(self) -> bytes:
+        """Return the index that NVIDIA DALI reads: a line a sample with `ext offset size name` of each member.
+
+        Source: tools/wds2idx.py of DALI, version 1.2 of its format. It is split at blanks: names hold none.
+        """
+        return "".join(f"{line}\n" for line in (f"v1.2 {len(self._index_lines)}", *self._index_lines)).encode()
+
+
+def _describe(sample: Sample) -> list[tuple[str, bytes]]:
+    """Return extension and content of the members that follow the image."""
+    description: dict[str, object] = {"path": sample.path}
+    if sample.width:
+        description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
+    if sample.labels is None:
+        description |= {"label": sample.label, "class": sample.class_name}
+    else:
+        description |= {"labels": list(sample.labels), "classes": list(sample.class_names)}
+    members = [("json", json.dumps(description, ensure_ascii=True).encode())]
+    # Decoders take .cls for one number: a list of labels is in the JSON member only.
+    return members if sample.labels is not None else [("cls", str(sample.label).encode()), *members]

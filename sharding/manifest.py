@@ -7,7 +7,7 @@ wherever the graph runs to the command that started it.
 
 from __future__ import annotations
 
-import math
+import importlib.metadata
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,26 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, FileEntry, Rejected, ShardEntry, ShardManifest, SplitEntry
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    Duplicates,
+    FileEntry,
+    ImageStatistics,
+    Prepared,
+    Rejected,
+    ShardEntry,
+    ShardManifest,
+    SplitEntry,
+)
 from contracts.config import SPLITS
 from contracts.errors import DataError, ShardlineError, TryAgain, UserError
-from records.index import INDEX_NAME, RECORD, Index, write_index
+from records.convert import Changes
+from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
+from records.statistics import ChannelSums, Tally, channel_statistics
+from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
 from sharding.limits import check_rejected, check_training_classes, encode_path
-from sharding.shard import ChannelSums, Job, ShardRecord
+from sharding.shard import Job, ShardRecord, neighbour_name
+from sharding.wids import publish_wids
 
 REFUSAL_NAME = "refusal.json"
 
@@ -34,17 +48,24 @@ class Commit:
     fingerprint: str
     made_from: dict[str, str]
     max_rejected_fraction: float
+    ignored: tuple[bytes, ...] = ()
+    """Paths that are no images by their name."""
+    duplicates: str = "warn"
+    """As `sharding.duplicates`."""
+    dropped: Duplicates | None = None
+    """What the first pass found, in the second one, which left it out."""
 
 
 def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
-    """Publish the index and, as the last act, the manifest.
+    """Publish the index and, as the last act, the manifest; or leave what a second pass is to drop.
 
     Args:
         records: One for each planned shard, in their order; read once.
         commit: The rest of the manifest.
 
     Raises:
-        DataError: Too many files were rejected, or a class lost its last training image; nothing is published.
+        DataError: Too many files were rejected, a class lost its last training image, or there are copies and
+            `sharding.duplicates` is fail; no manifest is published.
     """
     job = commit.job
     collected = _Collected(job)
@@ -56,39 +77,46 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         check_rejected(entries, num_samples, commit.max_rejected_fraction, shown)
         splits = collected.describe_splits()
         check_training_classes(job.classes, splits[SPLITS[0]].samples_by_class, shown)
+        duplicates = commit.dropped
+        if duplicates is None:
+            folder = storage.local_path(job.output_uri)
+            if findings := find_duplicates(folder, collected.shards, open_index(scratch)):
+                duplicates = findings.report
+                if commit.duplicates == "drop":
+                    leave_findings(job.output_uri, findings)
+                    return
+                if commit.duplicates == "fail":
+                    check_duplicates(duplicates, shown)
         storage.publish_file(scratch, storage.join(job.output_uri, INDEX_NAME))
     finally:
         scratch.unlink(missing_ok=True)
-    mean, std = channel_statistics(collected.channel_sums)
+    sums = collected.channel_sums
+    mean, std = channel_statistics(sums) if sums.pixels else (None, None)
+    neighbours = collected.neighbours
+    if job.shard_format == "webdataset":
+        neighbours += publish_wids(job.output_uri, collected.shards)
     manifest = ShardManifest(
         fingerprint=commit.fingerprint,
         made_from=commit.made_from,
         format=job.shard_format,  # type: ignore[arg-type]  # validated by the model
         seed=job.plan.seed,
         classes=[encode_path(name) for name in job.classes],
+        multi_label=job.multi_label,
         splits=splits,
         shards=collected.shards,
         index=FileEntry.of(job.output_uri, INDEX_NAME),
         rejected=entries,
+        ignored=[encode_path(path) for path in commit.ignored],
         mean=mean,
         std=std,
+        verify=job.checks.verify,  # type: ignore[arg-type]  # validated by the model
+        images=_describe_images(collected.tally),
+        prepared=_describe_changes(job.checks.changes, collected.tally) if job.checks.changes else None,
+        duplicates=duplicates,
+        neighbours=neighbours,
+        code_version=importlib.metadata.version("shardline"),
     )
     storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
-
-
-def channel_statistics(total: ChannelSums) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of the channels, in [0, 1], from integer sums over uint8 pixels.
-
-    Both are empty where no pixel was looked at (`sharding.verify`).
-    """
-    count = total.pixels
-    if count == 0:
-        return [], []
-    mean = [value / (count * 255) for value in total.sums]
-    # Exact up to the last division: count**2 * variance is an integer.
-    scaled = [count * square - value * value for value, square in zip(total.sums, total.squares, strict=True)]
-    std = [math.sqrt(value / (count * count)) / 255 for value in scaled]
-    return mean, std
 
 
 def refuse(output_uri: str, error: UserError | TryAgain) -> None:
@@ -129,11 +157,14 @@ class _Collected:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._samples_by_class = np.zeros((len(SPLITS), len(job.classes)), np.int64)
+        self._samples = [0] * len(SPLITS)
         self._source_bytes = [0] * len(SPLITS)
         self._num_samples = 0
         self.rejected: list[tuple[bytes, str]] = []
         self.shards: list[ShardEntry] = []
+        self.neighbours: list[FileEntry] = []
         self.channel_sums = ChannelSums()
+        self.tally = Tally()
 
     def add_all(self, records: Iterable[ShardRecord]) -> Iterator[Index]:
         """Take the records, in the order of their shards; yield the part of each in the index."""
@@ -159,9 +190,17 @@ class _Collected:
             )
         )
         self._num_samples += len(part)
-        self._samples_by_class[split] += np.bincount(part["label"], minlength=len(self._job.classes))
+        if self._job.multi_label:
+            self._samples_by_class[split] += record.label_counts
+        else:
+            self._samples_by_class[split] += np.bincount(part["label"], minlength=len(self._job.classes))
+        self._samples[split] += len(part)
         self._source_bytes[split] += record.source_bytes
+        self.neighbours.append(
+            FileEntry(name=neighbour_name(record.name), bytes=record.neighbour_bytes, crc32c=record.neighbour_crc32c)
+        )
         self.channel_sums += record.channel_sums
+        self.tally += record.tally
         return part
 
     def describe_splits(self) -> dict[str, SplitEntry]:
@@ -169,9 +208,29 @@ class _Collected:
         splits = {}
         first = 0
         for split, name in enumerate(SPLITS):
-            by_class = self._samples_by_class[split].tolist()
             splits[name] = SplitEntry(
-                first=first, samples=sum(by_class), source_bytes=self._source_bytes[split], samples_by_class=by_class
+                first=first,
+                samples=self._samples[split],
+                source_bytes=self._source_bytes[split],
+                samples_by_class=self._samples_by_class[split].tolist(),
             )
-            first += sum(by_class)
+            first += self._samples[split]
         return splits
+
+
+def _describe_images(tally: Tally) -> ImageStatistics:
+    return ImageStatistics(
+        formats=dict(tally.formats),
+        modes=dict(tally.modes),
+        width=list(tally.widths) if tally.widths else None,
+        height=list(tally.heights) if tally.heights else None,
+    )
+
+
+def _describe_changes(changes: Changes, tally: Tally) -> Prepared:
+    return Prepared(
+        convert=[name for name in ("cmyk", "depth", "orientation") if getattr(changes, name)],
+        resize=changes.shorter_side,
+        jpeg_quality=changes.jpeg_quality,
+        changed=dict(tally.changes),
+    )

@@ -10,7 +10,6 @@ the format of the shards moves no sample.
 from __future__ import annotations
 
 import hashlib
-import heapq
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from itertools import pairwise
 from contracts.config import SPLITS, SplitFractions
 
 KEY_BYTES = 16
-# Mean and std of the channels are those of at most this many training images: their error is then below a percent of
-# the std, and every further one would cost a third of its decoding again.
-STATISTICS_SAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -33,12 +29,6 @@ class Plan:
     """For each split, the first place hash of every shard but the first (which takes all that is below)."""
     num_shards: tuple[int, ...]
     """For each split; 0 where it has no sample."""
-    statistics_end: bytes = b"\xff" * KEY_BYTES
-    """Training samples whose reversed place hash is not above this one give the statistics of the channels."""
-
-    def is_sampled(self, place_hash: bytes) -> bool:
-        """Whether a training sample is among those that give the statistics: an even draw over all shards."""
-        return place_hash[::-1] <= self.statistics_end
 
     @property
     def total_shards(self) -> int:
@@ -120,8 +110,6 @@ def make_plan(
     for path, split, size in samples:
         hashes[split].append(make_place_hash(seed, path))
         sizes[split] += size
-    # Reversed, since shards are cut by the hash: each then has its share of the sample.
-    drawn = heapq.nsmallest(STATISTICS_SAMPLES, (one[::-1] for one in hashes[0]))
     cuts = []
     num_shards = []
     for split_hashes, split_bytes in zip(hashes, sizes, strict=True):
@@ -132,7 +120,7 @@ def make_plan(
         )
         num_shards.append(count)
         cuts.append(tuple(split_hashes[start] for start in cut_evenly(len(split_hashes), count)))
-    return Plan(seed, tuple(cuts), tuple(num_shards), drawn[-1] if drawn else b"")
+    return Plan(seed, tuple(cuts), tuple(num_shards))
 
 
 def place(plan: Plan, path: bytes, split: int) -> int:

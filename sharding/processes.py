@@ -17,7 +17,7 @@ from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
-from google.protobuf import text_format
+from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from contracts.process import thread_environment
 
@@ -36,7 +36,7 @@ def worker_process_environment() -> SubprocessSDKEnvironment:
     return SubprocessSDKEnvironment.from_command_string(" ".join(WORKER_COMMAND))
 
 
-class WorkerProcess(SubprocessSdkWorkerHandler):
+class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
     """One worker process, from its start to its end."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -44,7 +44,7 @@ class WorkerProcess(SubprocessSdkWorkerHandler):
         self._process: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._closing = threading.Event()
-        # The kernel ends a child with the thread that started it (end_with_parent): this one lives as long as the child.
+        # The kernel ends a child with the thread that started it (end_with_parent): it must live as long as the child.
         self._watcher = threading.Thread(target=self._run, name=f"watch {self.worker_id}", daemon=True)
 
     def start_worker(self) -> None:

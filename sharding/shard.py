@@ -14,8 +14,7 @@ import marshal
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
@@ -24,10 +23,12 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from contracts import storage
 from contracts.errors import DataError, TryAgain
 from records import tar, tfrecord
-from records.decode import Pixels, UndecodableImage, decode, image_format
-from records.index import MAX_IMAGE_BYTES, RECORD
+from records.decode import UndecodableImage
+from records.index import NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
+from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
+from sharding.check import Checked, Checks, check
 from sharding.limits import disk_full, encode_path
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
@@ -37,13 +38,12 @@ WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
     "tfrecord": tfrecord.TFRecordWriter,
 }
+# As DALI's own tools name their indices: that of the shard, with another extension.
+NEIGHBOUR_SUFFIX = ".idx"
 SUFFIXES = {"webdataset": tar.SUFFIX, "tfrecord": tfrecord.SUFFIX}
 
 # A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
 READ_ATTEMPTS = 3
-# Values of a row of pixels, and rows, that are squared and summed at once: a multiple of 3, and few enough to be exact.
-_ROW_VALUES = 3 * 256
-_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -55,55 +55,23 @@ class Job:
     classes: tuple[bytes, ...]
     shard_format: str
     plan: Plan
-    verify: str = "decode"
-    """As `sharding.verify`."""
-    read_threads: int = 0
-    """Files that are read at a time; 0: each when it is needed."""
     attempt: str = ""
     """Id of the attempt that runs it (sharding/attempt.py); empty: nobody asks."""
     beats: bool = False
     """Whether workers show signs of life (sharding/heartbeat.py)."""
+    multi_label: bool = False
+    """Whether the labels of an image are a list."""
+    checks: Checks = field(default_factory=Checks)
+    """What is looked at in every image, and what is done to it."""
+    summed_share: float = 1.0
+    """Share of the training images whose pixels are summed up (records/statistics.py)."""
+    read_threads: int = 0
+    """Files that are read at a time; 0: each when it is needed."""
 
     @property
     def work_uri(self) -> str:
         """Folder of what this attempt alone uses."""
         return storage.join(self.output_uri, WORK_NAME, self.attempt or "one")
-
-
-@dataclass(frozen=True)
-class ChannelSums:
-    """Integer sums over pixels: they do not depend on the order in which they are added."""
-
-    pixels: int = 0
-    sums: tuple[int, ...] = (0, 0, 0)
-    squares: tuple[int, ...] = (0, 0, 0)
-
-    def __add__(self, other: ChannelSums) -> ChannelSums:
-        return ChannelSums(
-            self.pixels + other.pixels,
-            tuple(one + two for one, two in zip(self.sums, other.sums, strict=True)),
-            tuple(one + two for one, two in zip(self.squares, other.squares, strict=True)),
-        )
-
-    @classmethod
-    def of(cls, pixels: Pixels) -> ChannelSums:
-        """Sum values and squares of an image [H, W, 3] uint8, exactly."""
-        flat = pixels.reshape(-1)
-        sums = np.zeros(_ROW_VALUES, np.int64)
-        squares = np.zeros(_ROW_VALUES, np.int64)
-        for start in range(0, len(flat), _BLOCK_ROWS * _ROW_VALUES):
-            block = flat[start : start + _BLOCK_ROWS * _ROW_VALUES]
-            if rest := len(block) % _ROW_VALUES:
-                block = np.concatenate([block, np.zeros(_ROW_VALUES - rest, np.uint8)])
-            # float32 holds these integers exactly (255**2 * 256 < 2**24) and is the fastest way to square bytes.
-            values = block.reshape(-1, _ROW_VALUES).astype(np.float32)
-            sums += values.sum(axis=0).astype(np.int64)
-            squares += np.einsum("ij,ij->j", values, values).astype(np.int64)
-        return cls(
-            len(flat) // 3,
-            tuple(sums.reshape(-1, 3).sum(axis=0).tolist()),
-            tuple(squares.reshape(-1, 3).sum(axis=0).tolist()),
-        )
 
 
 @dataclass(frozen=True)
@@ -123,12 +91,24 @@ class ShardRecord:
     rejected: tuple[tuple[bytes, str], ...]
     """Path and reason of each file that was left out."""
     channel_sums: ChannelSums
-    """Over the pixels of its sampled images (Plan.is_sampled); only of the training split."""
+    """Over the pixels of its images, or of some of them; only of the training split."""
+    tally: Tally = field(default_factory=Tally)
+    """Its images, counted."""
+    neighbour_bytes: int = 0
+    """Size of the index that other libraries read."""
+    neighbour_crc32c: str = ""
+    label_counts: tuple[int, ...] = ()
+    """Number of its images of each class; only where an image may have several (the index holds one label)."""
 
     @property
     def num_samples(self) -> int:
         """Number of its samples."""
         return len(self.rows) // RECORD.itemsize
+
+
+def neighbour_name(shard_name: str) -> str:
+    """Return the name of a shard's index that other libraries read."""
+    return shard_name.rpartition(".")[0] + NEIGHBOUR_SUFFIX
 
 
 def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardRecord:
@@ -152,9 +132,9 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     rejected = []
     source_bytes = 0
     channel_sums = ChannelSums()
-    hashed = sorted((make_place_hash(job.plan.seed, one.path), one) for one in references)
-    sampled = {one.path for place_hash, one in hashed if is_training and job.plan.is_sampled(place_hash)}
-    ordered = [one for _, one in hashed]
+    ordered = [one for _, one in sorted((make_place_hash(job.plan.seed, one.path), one) for one in references)]
+    counter = Counter()
+    label_counts = [0] * len(job.classes) if job.multi_label else []
     try:
         with (
             temporary.open("wb") as file,
@@ -165,23 +145,33 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
             stream = ChecksumStream(file)
             writer = WRITERS[job.shard_format](stream)
             for reference, content in contents:
+                # A hash of the path, whatever the seed: the place's own hash orders the shards.
+                key = make_key(reference.path)
+                is_counted = is_training and job.checks.verify != "none" and is_summed(key, job.summed_share)
                 try:
-                    image = _check(content, job.verify)
+                    image = check(content, job.checks, with_pixels=is_counted)
                 except UndecodableImage as reason:
                     rejected.append((reference.path, str(reason)))
                     continue
-                sample = _make_sample(reference, content, image, job)
+                sample = _make_sample(reference, key, image, job)
                 at = writer.write(sample)
-                crc = google_crc32c.value(content)
-                rows.append((shard, reference.label, at.offset, at.size, crc, sample.key))
-                source_bytes += at.size
-                if image.pixels is not None and reference.path in sampled:
+                crc = google_crc32c.value(image.content)
+                rows.append(
+                    (shard, NO_LABEL if job.multi_label else reference.label, at.offset, at.size, crc, sample.key)
+                )
+                source_bytes += reference.size
+                counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
+                for one in reference.labels if job.multi_label else ():
+                    label_counts[one] += 1
+                if is_counted and image.pixels is not None:
                     channel_sums += ChannelSums.of(image.pixels)
             writer.close()
             file.flush()
             os.fsync(file.fileno())
+        neighbour = writer.neighbour_index()
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))
+            storage.publish(storage.join(job.output_uri, neighbour_name(name)), neighbour)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise disk_full(storage.display(job.output_uri)) from None
@@ -197,6 +187,10 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         source_bytes=source_bytes,
         rejected=tuple(rejected),
         channel_sums=channel_sums,
+        tally=counter.total(),
+        neighbour_bytes=len(neighbour),
+        neighbour_crc32c=storage.crc32c(neighbour),
+        label_counts=tuple(label_counts),
     )
 
 
@@ -209,7 +203,9 @@ def save_record(record: ShardRecord, job: Job) -> None:
 def load_record(shard: int, job: Job) -> ShardRecord:
     """Return the record of a shard that was written."""
     fields = marshal.loads(storage.read_bytes(_record_uri(shard, job)))
-    return ShardRecord(**{**fields, "channel_sums": ChannelSums(**fields["channel_sums"])})
+    fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
+    fields["tally"] = Tally(**fields["tally"])
+    return ShardRecord(**fields)
 
 
 def _record_uri(shard: int, job: Job) -> str:
@@ -228,7 +224,9 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
     except OSError:
         # The way without errors is the hot one: what repeats a call costs more than reading a file.
         retrying = Retrying(
-            stop=stop_after_attempt(READ_ATTEMPTS - 1), wait=wait_exponential(0.1), retry=retry_if_exception_type(OSError)
+            stop=stop_after_attempt(READ_ATTEMPTS - 1),
+            wait=wait_exponential(0.1),
+            retry=retry_if_exception_type(OSError),
         )
     try:
         return retrying(_read_once, source_uri, reference)
@@ -254,7 +252,7 @@ def _read_once(source_uri: str, reference: Reference) -> bytes:
         ) from None
     if (len(content), status.st_size, status.st_mtime_ns) != (reference.size, reference.size, reference.generation):
         raise TryAgain(
-            f"{_show(source_uri, reference)} changed while the stage ran; run it again when nothing writes to the source"
+            f"{_show(source_uri, reference)} changed while the stage ran; run it again when nothing writes there"
         )
     return content
 
@@ -263,32 +261,10 @@ def _show(source_uri: str, reference: Reference) -> str:
     return f"{encode_path(reference.path)} in {storage.display(source_uri)}"
 
 
-class _Checked(NamedTuple):
-    """What is known about an image after its check; how much depends on `sharding.verify`."""
-
-    image_format: str
-    width: int = 0
-    height: int = 0
-    mode: str = ""
-    pixels: Pixels | None = None
-
-
-def _check(content: bytes, verify: str) -> _Checked:
-    if len(content) > MAX_IMAGE_BYTES:
-        raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
-    if verify == "decode":
-        pixels, found, mode = decode(content)
-        return _Checked(found, pixels.shape[1], pixels.shape[0], mode, pixels)
-    found_format = image_format(content)
-    if found_format is None:
-        raise UndecodableImage("not an image of a known format" if content else "the file is empty")
-    return _Checked(found_format)
-
-
-def _make_sample(reference: Reference, content: bytes, image: _Checked, job: Job) -> Sample:
+def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> Sample:
     return Sample(
-        key=make_key(reference.path),
-        content=content,
+        key=key,
+        content=image.content,
         image_format=image.image_format,
         label=reference.label,
         class_name=encode_path(job.classes[reference.label]),
@@ -296,4 +272,6 @@ def _make_sample(reference: Reference, content: bytes, image: _Checked, job: Job
         width=image.width,
         height=image.height,
         mode=image.mode,
+        labels=reference.labels if job.multi_label else None,
+        class_names=tuple(encode_path(job.classes[label]) for label in reference.labels) if job.multi_label else (),
     )

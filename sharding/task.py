@@ -11,6 +11,7 @@ is there. A source is never changed, and nothing is deleted but what an earlier 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import sys
 import threading
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, StorageError
+from contracts.errors import ConfigError, StorageError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, take_over
@@ -30,11 +31,14 @@ from sharding.limits import check_rejected, name_some
 from sharding.sources import Listing, describe_gaps, list_source
 
 if TYPE_CHECKING:
+    from contracts.artifacts import Duplicates
+    from sharding.duplicates import Findings
     from sharding.manifest import Commit
     from sharding.runners import Work
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
+_NEIGHBOUR_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.idx|wids-({'|'.join(SPLITS)})\.json")
 _SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
 
@@ -48,6 +52,7 @@ def shard(stage: Stage) -> str:
     prepared = _prepare(stage)
     if isinstance(prepared, str):
         return prepared
+    stage.ready()
     _write(stage, prepared)
     return prepared.output.uri
 
@@ -77,14 +82,20 @@ def _prepare(stage: Stage) -> _Prepared | str:
     for warning in describe_gaps(listing, section.splits):
         stage.log(warning)
     _take_folder(output, stage.attempt)
+    return _plan(stage, output, listing)
 
+
+def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | None = None) -> _Prepared:
+    """Plan the shards and leave the listing where the graph reads it."""
+    from records.statistics import summed_share
+    from sharding.check import Checks
     from sharding.manifest import Commit
     from sharding.plan import make_plan
     from sharding.references import write_parts
     from sharding.runners import Work
     from sharding.shard import Job
 
-    stage.ready()
+    section = stage.config.sharding
     plan = make_plan(
         ((reference.path, reference.split, reference.size) for reference in listing.references),
         seed=stage.config.run.seed,
@@ -94,24 +105,36 @@ def _prepare(stage: Stage) -> _Prepared | str:
     threads = stage.config.resources.read_threads
     if threads == "auto":
         threads = 4 if storage.is_local(listing.uri) else 32
+    beats = stage.config.resources.beam_runner == "portable"
     job = Job(
         listing.uri,
         output.uri,
         listing.classes,
         section.format,
         plan,
-        verify=section.verify,
-        read_threads=threads,
-        attempt=stage.attempt,
-        beats=stage.config.resources.beam_runner == "portable",
+        stage.attempt,
+        beats,
+        listing.multi_label,
+        Checks.of(section),
+        summed_share(sum(reference.split == 0 for reference in listing.references)),
+        threads,
     )
-    commit = Commit(job, output.fingerprint, output.made_from, section.max_rejected_fraction)
+    commit = Commit(
+        job,
+        output.fingerprint,
+        output.made_from,
+        section.max_rejected_fraction,
+        listing.ignored,
+        section.duplicates,
+        dropped,
+    )
     source_bytes = sum(reference.size for reference in listing.references)
     work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
     return _Prepared(output, commit, work, write_parts(job.work_uri, listing.references))
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:
+    from sharding.duplicates import describe_duplicates, take_findings
     from sharding.graph import build_graph
     from sharding.manifest import find_refusal
     from sharding.runners import run_graph
@@ -129,18 +152,47 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
         _remove_leftovers(output.uri)
         raise error
     stage.log(f"ran on {engine}")
+    if findings := take_findings(output.uri):
+        stage.log(f"{describe_duplicates(findings.report)}; a second pass leaves the copies out")
+        _remove_leftovers(output.uri)
+        _write(stage, _plan_second_pass(stage, output, findings))
+        return
 
     manifest = ShardManifest.load(output.uri)
     clean_up(output.uri)
+    if manifest.duplicates and not manifest.duplicates.dropped:
+        stage.log(f"warning: {describe_duplicates(manifest.duplicates)} (sharding.duplicates=drop leaves them out)")
     stage.finished(output, _describe(manifest))
 
 
+def _plan_second_pass(stage: Stage, output: Output, findings: Findings) -> _Prepared:
+    """Plan the shards without the copies that the first pass found.
+
+    Raises:
+        TryAgain: The source has changed since.
+    """
+    from sharding.plan import make_key
+
+    listing = list_source(stage.config.sharding)
+    if listing.sha256 != output.made_from["listing"]:
+        raise TryAgain("the source changed between two passes; run the stage again when nothing writes to it")
+    drop = {bytes.fromhex(key) for key in findings.drop}
+    kept = tuple(reference for reference in listing.references if make_key(reference.path) not in drop)
+    report = findings.report.model_copy(update={"dropped": True})
+    return _plan(stage, output, dataclasses.replace(listing, references=kept), report)
+
+
 def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
-    """Hold finished shards to the limit of this configuration: it is not part of their fingerprint."""
+    """Hold finished shards to the limits of this configuration: they are not part of their fingerprint."""
     manifest = ShardManifest.load(output.uri)
     accepted = sum(split.samples for split in manifest.splits.values())
     limit = stage.config.sharding.max_rejected_fraction
-    check_rejected(manifest.rejected, accepted, limit, f"sharding.source {storage.display(listing.uri)}")
+    shown = f"sharding.source {storage.display(listing.uri)}"
+    check_rejected(manifest.rejected, accepted, limit, shown)
+    if stage.config.sharding.duplicates == "fail" and manifest.duplicates:
+        from sharding.duplicates import check_duplicates
+
+        check_duplicates(manifest.duplicates, shown)
 
 
 def _take_folder(output: Output, attempt: str) -> None:
@@ -172,6 +224,7 @@ def _remove_leftovers(uri: str) -> None:
 
 def _list_leftovers(uri: str) -> list[str]:
     from records.index import INDEX_NAME
+    from sharding.duplicates import DUPLICATES_NAME
     from sharding.manifest import REFUSAL_NAME
 
     return [
@@ -179,7 +232,8 @@ def _list_leftovers(uri: str) -> list[str]:
         for name in storage.list_names(uri)
         if _SHARD_NAME.fullmatch(name)
         or name.startswith(storage.TEMPORARY_PREFIX)
-        or name in (INDEX_NAME, REFUSAL_NAME)
+        or _NEIGHBOUR_NAME.fullmatch(name)
+        or name in (INDEX_NAME, REFUSAL_NAME, DUPLICATES_NAME)
     ]
 
 

@@ -23,6 +23,7 @@ from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
 from records.index import key_of, open_index, read_payload
 from trainer.cursor import SlotRequest, mix
+from trainer.shards import normalisation
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -174,9 +175,7 @@ class _Requests(Sampler[SlotRequest]):
 
 def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTransform, EvaluationTransform]:
     """Return the transforms of training and evaluation; mean and std are the configuration's, else the manifest's."""
-    mean = data.mean or manifest.mean
-    # A channel that never changes has deviation 0: it is centred, and left at that.
-    std = data.std or [value or 1.0 for value in manifest.std]
+    mean, std = normalisation(data, manifest)
     evaluation = EvaluationTransform(data.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
     return TrainTransform(data.image_size, data.crop, data.horizontal_flip, evaluation), evaluation
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import sys
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileReport, ShardManifest
+from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.errors import DataError
 from contracts.fingerprint import train_inputs
 from contracts.process import threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.cut import choose_cut
 from trainer.launch import Assignment, num_ranks, run_ranks
+from trainer.shards import load_shards
 
 
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
     shards_uri = stage.require("shards")
-    shards = ShardManifest.load(shards_uri)
+    shards = load_shards(shards_uri, stage.config.data)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
     if output.reused:

@@ -163,9 +163,7 @@ def running_job_service(num_workers=2, bundle_repeat=0):
         for name, *arguments in commands:
             command = [sys.executable, str(HERE / name), *arguments]
             processes.append(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-                )
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
             )
         port, address = (process.stdout.readline().strip() for process in processes)
         resources = {

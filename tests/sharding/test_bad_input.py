@@ -9,7 +9,7 @@ import pytest
 
 from records.index import open_index, read_payload
 from sharding import shard as shard_module
-from sharding import sources
+from sharding.sources import folders
 
 
 def check_refused(result, *words, code=2):
@@ -37,7 +37,7 @@ def test_missing_source(run_shard, tmp_path):
 
 
 def test_source_is_a_file(run_shard, source):
-    check_refused(run_shard(source=str(source / "ant" / "00.png")), "is a file")
+    check_refused(run_shard(source=str(source / "ant" / "00.png")), "is a file, but no manifest")
 
 
 def test_remote_source(run_shard):
@@ -91,7 +91,7 @@ def test_unreadable_folder(run_shard, monkeypatch, folder):
         return scandir(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sources.os, "scandir", refuse)
+        patch.setattr(folders.os, "scandir", refuse)
         result = run_shard()
     check_refused(result, folder.decode(), "cannot be read: Permission denied")
 
@@ -234,10 +234,10 @@ def test_a_read_that_keeps_failing_is_for_another_attempt(run_shard, monkeypatch
 
 
 def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
-    def fail(*_):
+    def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(shard_module, "decode", fail)
+    monkeypatch.setattr(shard_module, "check", fail)
     result = run_shard()
     assert result.code == 70 and "a bug" in result.stderr and "Traceback" not in result.stderr
     assert not list(result.root.glob("*/manifest.json"))

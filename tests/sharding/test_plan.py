@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.config import SplitFractions
-from sharding import plan as plan_module
 from sharding.plan import choose_split, count_shards, cut_evenly, make_key, make_place_hash, make_plan, place
 
 PATHS = st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=80, unique=True)
@@ -96,14 +95,3 @@ def test_hashes_are_pinned():
 KEY = "cfeb6b62b0b9c82a497ad53a288d5e0e"
 PLACE_HASH = "5b31b20eb1a4a4e38b61c3c8bde273a6"
 SPLITS_OF_NUMBERS = [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-
-
-def test_statistics_are_of_at_most_the_stated_number_of_training_samples(monkeypatch):
-    monkeypatch.setattr(plan_module, "STATISTICS_SAMPLES", 50)
-    samples = [(b"%d" % number, number % 2, 10) for number in range(1000)]
-    plan = make_plan(samples, seed=5, target_shard_bytes=1000, min_shards=1)
-    sampled = [path for path, split, _ in samples if split == 0 and plan.is_sampled(make_place_hash(5, path))]
-    assert len(sampled) == 50
-    assert len({place(plan, path, 0) for path in sampled}) > 3
-    few = make_plan(samples[:60], seed=5, target_shard_bytes=1000, min_shards=1)
-    assert all(few.is_sampled(make_place_hash(5, path)) for path, split, _ in samples[:60] if split == 0)

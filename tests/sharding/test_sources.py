@@ -89,3 +89,21 @@ def test_plain_text_stays_as_it_is():
 
 def test_names_past_the_tenth_are_counted():
     assert name_some([str(number) for number in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+
+
+def test_what_is_no_image_by_its_name_is_listed_apart(run_shard, source, write_file):
+    for path in (b"README", b"ant/.DS_Store", b"ant/THUMBS.DB", b"bee/@eaDir/1.jpg", b".cache/1.png", b"cow/deep/._1"):
+        write_file(source, path, b"junk")
+    (source / "ant" / ".#lock").symlink_to(source / "nowhere")
+    result = run_shard(max_rejected_fraction=0)
+    assert result.code == 0, result.stderr
+    assert result.manifest.rejected == []
+    assert result.manifest.ignored == [
+        ".cache/",
+        "README",
+        "ant/.#lock",
+        "ant/.DS_Store",
+        "ant/THUMBS.DB",
+        "bee/@eaDir/",
+        "cow/deep/._1",
+    ]

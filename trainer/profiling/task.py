@@ -17,12 +17,13 @@ from contracts.process import available_cores, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.launch import hardware, num_ranks
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
+from trainer.shards import load_shards
 
 
 def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
-    shards = ShardManifest.load(shards_uri)
+    shards = load_shards(shards_uri, stage.config.data)
     machine = hardware()
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)

@@ -1,0 +1,69 @@
+"""What a shard says about a sample besides its image: read from where the image lies, without scanning the shard.
+
+It is in the JSON member that follows the image in a tar, and in the features that follow it in a TFRecord. Shards made
+elsewhere may have none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from records.tar import BLOCK_BYTES
+from records.tfrecord import read_varint
+
+# Enough for what our writers put behind an image: a path is below 4 KiB before it is encoded.
+_WINDOW_BYTES = 1 << 16
+_FILENAME = b"image/filename"
+
+
+def read_path(shard: Path, record: Any) -> str | None:
+    """Return the path of a sample in its source, None where the shard does not say it.
+
+    Args:
+        shard: A file of either format.
+        record: The sample's element of the index.
+    """
+    end = int(record["offset"]) + int(record["size"])
+    with shard.open("rb") as stream:
+        if shard.suffix == ".tar":
+            end += -end % BLOCK_BYTES
+        window = os.pread(stream.fileno(), _WINDOW_BYTES, end)
+    return _path_in_tar(window) if shard.suffix == ".tar" else _path_in_features(window)
+
+
+def _path_in_tar(window: bytes) -> str | None:
+    at = 0
+    # The label's member may come first.
+    for _ in range(2):
+        try:
+            member = tarfile.TarInfo.frombuf(window[at : at + BLOCK_BYTES], "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            return None
+        at += BLOCK_BYTES
+        if member.name.endswith(".json"):
+            try:
+                found = json.loads(window[at : at + member.size])
+            except ValueError:
+                return None
+            path = found.get("path") if isinstance(found, dict) else None
+            return path if isinstance(path, str) else None
+        at += member.size + -member.size % BLOCK_BYTES
+    return None
+
+
+def _path_in_features(window: bytes) -> str | None:
+    at = window.find(_FILENAME)
+    if at < 0:
+        return None
+    try:
+        # Behind the key: the tags and lengths of the value, Feature.bytes_list and BytesList.value.
+        at += len(_FILENAME)
+        for _ in range(3):
+            length, at = read_varint(window, at + 1)
+        return window[at : at + length].decode()
+    except (IndexError, UnicodeDecodeError):
+        return None

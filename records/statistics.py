@@ -1,0 +1,149 @@
+"""Statistics over images, accumulated as integers: they do not depend on the order in which they are added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from records.decode import Pixels
+
+# Most images whose pixels are summed up: their mean is known to far more digits than training can use.
+MAX_SUMMED_IMAGES = 10_000
+# Images are drawn by a hash, so their number varies: five standard deviations (of 100) below the most.
+_DRAWN_IMAGES = 9_500
+# Values of a row of pixels, and rows, that are squared and summed at once: a multiple of 3, and few enough to be exact.
+_ROW_VALUES = 3 * 256
+_BLOCK_ROWS = 256
+
+
+@dataclass(frozen=True)
+class ChannelSums:
+    """Sums over the pixels of images."""
+
+    pixels: int = 0
+    sums: tuple[int, ...] = (0, 0, 0)
+    squares: tuple[int, ...] = (0, 0, 0)
+
+    def __add__(self, other: ChannelSums) -> ChannelSums:
+        return ChannelSums(
+            self.pixels + other.pixels,
+            tuple(one + two for one, two in zip(self.sums, other.sums, strict=True)),
+            tuple(one + two for one, two in zip(self.squares, other.squares, strict=True)),
+        )
+
+    @classmethod
+    def of(cls, pixels: Pixels) -> ChannelSums:
+        """Sum values and squares of an image [H, W, 3] uint8, exactly."""
+        flat = pixels.reshape(-1)
+        sums = np.zeros(_ROW_VALUES, np.int64)
+        squares = np.zeros(_ROW_VALUES, np.int64)
+        for start in range(0, len(flat), _BLOCK_ROWS * _ROW_VALUES):
+            block = flat[start : start + _BLOCK_ROWS * _ROW_VALUES]
+            if rest := len(block) % _ROW_VALUES:
+                block = np.concatenate([block, np.zeros(_ROW_VALUES - rest, np.uint8)])
+            # float32 holds these integers exactly (255**2 * 256 < 2**24) and is the fastest way to square bytes.
+            values = block.reshape(-1, _ROW_VALUES).astype(np.float32)
+            sums += values.sum(axis=0).astype(np.int64)
+            squares += np.einsum("ij,ij->j", values, values).astype(np.int64)
+        return cls(
+            len(flat) // 3,
+            tuple(sums.reshape(-1, 3).sum(axis=0).tolist()),
+            tuple(squares.reshape(-1, 3).sum(axis=0).tolist()),
+        )
+
+
+def channel_statistics(total: ChannelSums) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of the channels, in [0, 1], from sums over at least one pixel."""
+    count = total.pixels
+    mean = [value / (count * 255) for value in total.sums]
+    # Exact up to the last division: count**2 * variance is an integer.
+    scaled = [count * square - value * value for value, square in zip(total.sums, total.squares, strict=True)]
+    std = [math.sqrt(value / (count * count)) / 255 for value in scaled]
+    return mean, std
+
+
+def summed_share(num_images: int) -> float:
+    """Return the share of images whose pixels are summed up: all of them, or so many that 10,000 is not exceeded."""
+    return 1.0 if num_images <= MAX_SUMMED_IMAGES else _DRAWN_IMAGES / num_images
+
+
+def is_summed(uniform: bytes, share: float) -> bool:
+    """Whether an image is drawn.
+
+    Args:
+        uniform: A hash of the image's path. Its last eight bytes are used: the first ones may order the shards.
+        share: That of `summed_share`.
+    """
+    return int.from_bytes(uniform[-8:], "little") < share * 2**64
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many images are of which kind, and between which sizes."""
+
+    formats: Mapping[str, int] = field(default_factory=dict)
+    """Number of images by format, as they were stored in the source."""
+    modes: Mapping[str, int] = field(default_factory=dict)
+    """Number of images by colour mode, as they were stored in the source."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """Number of images by what was changed."""
+    widths: tuple[int, int] | None = None
+    """Smallest and largest width of a written image; None where none is known."""
+    heights: tuple[int, int] | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            _add_counts(self.formats, other.formats),
+            _add_counts(self.modes, other.modes),
+            _add_counts(self.changes, other.changes),
+            _join_ranges(self.widths, other.widths),
+            _join_ranges(self.heights, other.heights),
+        )
+
+
+class Counter:
+    """Counts images one by one, as fast as they can be copied."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str, tuple[str, ...]], int] = {}
+        self._sizes: set[tuple[int, int]] = set()
+
+    def add(self, image_format: str, mode: str, changes: tuple[str, ...], width: int, height: int) -> None:
+        """Count an image; an empty mode and a width of 0 are unknown."""
+        kind = (image_format, mode, changes)
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if width:
+            self._sizes.add((width, height))
+
+    def total(self) -> Tally:
+        """Return what was counted."""
+        formats: dict[str, int] = {}
+        modes: dict[str, int] = {}
+        changed: dict[str, int] = {}
+        for (image_format, mode, changes), count in sorted(self._kinds.items()):
+            formats[image_format] = formats.get(image_format, 0) + count
+            if mode:
+                modes[mode] = modes.get(mode, 0) + count
+            for name in changes:
+                changed[name] = changed.get(name, 0) + count
+        widths, heights = zip(*self._sizes, strict=True) if self._sizes else ((), ())
+        return Tally(
+            formats,
+            modes,
+            changed,
+            (min(widths), max(widths)) if widths else None,
+            (min(heights), max(heights)) if heights else None,
+        )
+
+
+def _add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+
+
+def _join_ranges(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -1,0 +1,92 @@
+"""What is looked at in every image on its way into a shard, and what is done to it.
+
+verify: decode    the whole image is decoded, by the trainer's own decoder
+header    format, dimensions and colour mode come from its header
+none      only the first bytes are looked at: they tell the format
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from contracts.config import ShardingSection
+from records.convert import Changes, change
+from records.decode import Pixels, UndecodableImage, decode, image_format, read_header
+from records.index import MAX_IMAGE_BYTES
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is checked and changed."""
+
+    verify: str = "decode"
+    changes: Changes = field(default_factory=Changes)
+
+    @classmethod
+    def of(cls, section: ShardingSection) -> Checks:
+        """Take them out of the configuration."""
+        convert = section.convert
+        return cls(
+            section.verify,
+            Changes(convert.cmyk, convert.depth, convert.orientation, section.resize, section.jpeg_quality),
+        )
+
+
+class Checked(NamedTuple):
+    """An image that was accepted."""
+
+    content: bytes
+    """The file as it is stored in the shard."""
+    image_format: str
+    """Format of `content`, found in it."""
+    width: int
+    """In pixels, of `content`; 0 with verify=none."""
+    height: int
+    mode: str
+    """Colour mode of `content`, in Pillow's terms; empty with verify=none."""
+    pixels: Pixels | None
+    """[H, W, 3] RGB of `content`, where they were asked for."""
+    source_format: str
+    """Format before changes."""
+    source_mode: str
+    """Colour mode before changes."""
+    changes: tuple[str, ...] = ()
+    """Names of the changes that it needed."""
+
+
+def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
+    """Look at an image file, and make the changes that are asked for.
+
+    Args:
+        content: The file.
+        checks: What to do with it.
+        with_pixels: Return its pixels; they are decoded for it, unless verify is none.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason.
+    """
+    if not content:
+        raise UndecodableImage("the file is empty")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
+    if checks.verify == "none":
+        found = image_format(content)
+        if found is None:
+            raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+        return Checked(content, found, 0, 0, "", None, found, "")
+    if checks.verify == "header" and not with_pixels:
+        header = read_header(content)
+        return Checked(content, *header, None, header.image_format, header.mode)
+    image = decode(content)
+    source_format, source_mode = image.image_format, image.mode
+    needed: tuple[str, ...] = ()
+    if checks.changes:
+        content, needed = change(content, image, checks.changes)
+        if needed:
+            # What is stored is decoded in its turn: it is what training reads.
+            image = decode(content)
+    height, width, _ = image.pixels.shape
+    return Checked(
+        content, image.image_format, width, height, image.mode, image.pixels, source_format, source_mode, needed
+    )

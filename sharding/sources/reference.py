@@ -1,0 +1,83 @@
+"""What every kind of source gives: references to files, and the listing that holds them all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from contracts import storage
+
+
+class Reference(NamedTuple):
+    """One file of the source: what Beam shuffles instead of its content."""
+
+    path: bytes
+    """Relative to `Listing.uri`, or a URI or an absolute path outside of it."""
+    label: int
+    """Place of its class in `Listing.classes`; with several, that of the first."""
+    split: int
+    """Place in contracts.config.SPLITS."""
+    size: int
+    """Bytes."""
+    generation: int
+    """Changes when the file does: its modification time in ns, or the object's generation."""
+    content_hash: bytes = b""
+    """`crc32c:HEX` or `md5:HEX` where the listing knows it."""
+    more_labels: tuple[int, ...] = ()
+    """Places of the other classes of an image that has several, ascending."""
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """Places of all classes of the image."""
+        return (self.label, *self.more_labels)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a source."""
+
+    uri: str
+    """Folder that paths are relative to."""
+    classes: tuple[bytes, ...]
+    """Names of the classes; a label is a place here."""
+    references: tuple[Reference, ...]
+    """Sorted by path."""
+    ignored: tuple[bytes, ...] = ()
+    """Paths that are no images by their name, sorted; a folder ends with a slash."""
+    multi_label: bool = False
+    """Whether the labels of an image are a list."""
+    splits_given: bool = False
+    """Whether the source itself decides about splits, by naming them or by its groups."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash over path, size and generation of every file, and over what the source says about it.
+
+        What was ignored is not in it: a .DS_Store that comes or goes is no reason to shard again.
+        """
+        total = hashlib.sha256(b"multi-label\0" if self.multi_label else b"")
+        for name in self.classes:
+            total.update(b"%b\0" % name)
+        for reference in self.references:
+            # No path holds a zero byte: fields and lines cannot run into each other.
+            total.update(b"\0%b\0%d\0%d\0" % (reference.path, reference.size, reference.generation))
+            total.update(b",".join(b"%d" % label for label in reference.labels))
+            if self.splits_given:
+                total.update(b"\0%d" % reference.split)
+        return total.hexdigest()
+
+    def count_by_class(self, split: int) -> list[int]:
+        """Return the number of files of each class in a split."""
+        counts = [0] * len(self.classes)
+        for reference in self.references:
+            if reference.split == split:
+                for label in reference.labels:
+                    counts[label] += 1
+        return counts
+
+
+def absolute_path(source_uri: str, path: bytes) -> bytes:
+    """Return the path of a local file of the source, in bytes."""
+    return os.path.join(os.fsencode(storage.local_path(source_uri)), path)  # noqa: PTH118

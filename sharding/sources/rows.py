@@ -1,0 +1,111 @@
+"""What every form of manifest gives: rows, each with a URI, labels, and perhaps a split and a group."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import Any, NamedTuple
+
+from contracts import storage
+from contracts.config import SPLITS
+from contracts.errors import DataError
+
+# Words for a split in Vertex AI's import files, in the order of SPLITS.
+ML_USES = ("training", "validation", "test")
+
+
+class Row(NamedTuple):
+    """One image of a manifest."""
+
+    place: str
+    """Where it stands: `line 7` or `row 7`, counted from 1."""
+    uri: str | bytes
+    """As it was written."""
+    labels: tuple[str | int, ...]
+    is_list: bool
+    """Whether the labels were written as a list."""
+    split: int | None
+    """Place in SPLITS; None where none is given."""
+    group: bytes | None
+
+
+def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[str | int, ...], bool]:
+    """Return the labels in a cell, and whether they are a list.
+
+    Raises:
+        DataError: The cell is empty, or holds something else than text, a whole number, or a list of these.
+    """
+    is_list = isinstance(value, list | tuple)
+    if isinstance(value, str) and separator:
+        value, is_list = [part.strip() for part in value.split(separator)], True
+    labels = tuple(value) if is_list else (value,)
+    for label in labels:
+        if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
+            shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
+            raise DataError(
+                f"{where}: the label {shown}",
+                allowed="text or a whole number; several as a list, or with sharding.label_separator",
+                todo="correct the row, or leave the image out of the manifest",
+            )
+    if not labels:
+        raise DataError(f"{where}: the list of labels is empty", allowed="at least one label", todo="add its label")
+    return labels, is_list
+
+
+def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:
+    """Return the split that a word stands for (its place in `words`), None for an empty cell.
+
+    Raises:
+        DataError: It is another word.
+    """
+    if value is None or value == "":
+        return None
+    if value not in words:
+        raise DataError(
+            f"{where}: unknown {name} {value!r}",
+            allowed=f"{', '.join(words)}, or nothing for a split by hash",
+            todo="correct the row",
+        )
+    return words.index(value)
+
+
+def parse_own_split(value: Any, where: str) -> int | None:
+    """Return the split that one of our own words stands for."""
+    return parse_split(value, SPLITS, "split", where)
+
+
+def parse_group(value: Any, column: str, where: str) -> bytes:
+    """Return the group in a cell.
+
+    Raises:
+        DataError: The cell is empty.
+    """
+    if value is None or value == "":
+        raise DataError(
+            f"{where}: column {column!r} (sharding.group_by) is empty",
+            allowed="a group for every image",
+            todo="fill it in, or unset sharding.group_by",
+        )
+    return value if isinstance(value, bytes) else os.fsencode(str(value))
+
+
+def normalise_path(uri: str | bytes, folder_uri: str, where: str) -> bytes:
+    """Return the path of an image: relative to the manifest's folder where it lies below it, so that both can move.
+
+    Raises:
+        DataError: It is empty.
+        StorageError: It is of a scheme that cannot be read.
+    """
+    path = os.fsencode(uri)
+    if not path or b"\0" in path:
+        raise DataError(f"{where}: no usable URI ({uri!r})", allowed="a URI or a path", todo="correct the row")
+    if b"://" in path:
+        text = os.fsdecode(path)
+        storage.check_scheme(text)
+        if not storage.is_local(text):
+            return path.removeprefix(folder_uri.encode() + b"/")
+        path = os.fsencode(storage.local_path(text))
+    path = posixpath.normpath(path)
+    if path.startswith(b"/") and storage.is_local(folder_uri):
+        path = path.removeprefix(os.fsencode(storage.local_path(folder_uri)) + b"/")
+    return path

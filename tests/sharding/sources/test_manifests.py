@@ -1,0 +1,351 @@
+"""Manifests of every form give the same references as class folders; what is wrong in one is named by its row."""
+
+import csv
+import json
+import os
+import tarfile
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from contracts.config import ShardingSection
+from contracts.errors import ConfigError, DataError
+from sharding.sources import list_source
+
+ML_USES = {"train": "training", "validation": "validation", "test": "test", None: None}
+
+
+def rows_of(source):
+    """Return (relative path, class) of every image of the fixture."""
+    return [(path.relative_to(source).as_posix(), path.parent.name) for path in sorted(source.glob("*/*.*"))]
+
+
+def write_manifest(source, form, rows, name="list"):
+    """Write rows of (path, label, split or None) in one of the forms; return the file."""
+    path = source / f"{name}.{'parquet' if form == 'parquet' else form.removeprefix('vertex-')}"
+    if form == "parquet":
+        columns = {"uri": [row[0] for row in rows], "label": [row[1] for row in rows], "split": [r[2] for r in rows]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif form == "csv":
+        with path.open("w", newline="") as stream:
+            csv.writer(stream).writerows([("split", "label", "uri"), *((s, label, uri) for uri, label, s in rows)])
+    elif form == "jsonl":
+        lines = [{"uri": uri, "label": label} | ({"split": s} if s else {}) for uri, label, s in rows]
+        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    elif form == "vertex-csv":
+        lines = [[ML_USES[s], uri, label] if s else [uri, label] for uri, label, s in rows]
+        with path.open("w", newline="") as stream:
+            csv.writer(stream).writerows(lines)
+    else:
+        key = "aiplatform.googleapis.com/ml_use"
+        lines = [
+            {"imageGcsUri": uri, "classificationAnnotation": {"displayName": label}}
+            | ({"dataItemResourceLabels": {key: ML_USES[s]}} if s else {})
+            for uri, label, s in rows
+        ]
+        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return path
+
+
+def list_file(path, **section):
+    return list_source(ShardingSection(source=str(path), **section))
+
+
+FORMS = ("csv", "jsonl", "parquet", "vertex-csv", "vertex-jsonl")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "vertex-jsonl"])
+def test_without_splits_a_manifest_lists_what_class_folders_list(source, form):
+    rows = [(path, label, None) for path, label in reversed(rows_of(source))]
+    expected = list_source(ShardingSection(source=str(source)))
+    found = list_file(write_manifest(source, form, rows))
+    assert found.references == expected.references
+    assert (found.classes, found.uri, found.sha256) == (expected.classes, expected.uri, expected.sha256)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_given_splits_hold(source, form):
+    splits = ("train", "train", "train", "validation", "test", "train", "train", "test")
+    rows = [(path, label, splits[number % 8]) for number, (path, label) in enumerate(rows_of(source))]
+    listing = list_file(write_manifest(source, form, rows))
+    found = {one.path.decode(): ("train", "validation", "test")[one.split] for one in listing.references}
+    assert found == {path: split for path, _, split in rows}
+    rows[0] = (*rows[0][:2], "test")
+    assert list_file(write_manifest(source, form, rows)).sha256 != listing.sha256
+
+
+def test_rows_without_a_split_get_one_by_hash(source):
+    by_hash = {one.path: one.split for one in list_source(ShardingSection(source=str(source))).references}
+    rows = [(path, label, "test" if number == 7 else None) for number, (path, label) in enumerate(rows_of(source))]
+    for form in ("csv", "vertex-jsonl"):
+        found = {one.path: one.split for one in list_file(write_manifest(source, form, rows)).references}
+        assert found == by_hash | {rows[7][0].encode(): 2}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_shards_of_a_manifest_are_those_of_class_folders(run_shard, source, form):
+    rows = [(path, label, None) for path, label in rows_of(source)]
+    from_folders = run_shard(root="folders")
+    manifest = write_manifest(source, form, rows)
+    from_manifest = run_shard(root="manifest", source=str(manifest))
+    assert from_manifest.code == 0, from_manifest.stderr
+    shards = {name: content for name, content in from_folders.content.items() if name != "manifest.json"}
+    assert {name: content for name, content in from_manifest.content.items() if name != "manifest.json"} == shards
+
+
+def test_paths_are_relative_to_the_manifest_and_written_in_many_ways(source, tmp_path, write_file, make_image):
+    write_file(tmp_path, b"elsewhere/x.png", make_image(7, "png"))
+    rows = rows_of(source)
+    uris = [path for path, _ in rows]
+    uris[0] = f"./{uris[0]}"
+    uris[1] = str(source / uris[1])
+    uris[2] = (source / uris[2]).as_uri()
+    more = [("../elsewhere/x.png", "ant", None)]
+    manifest = write_manifest(
+        source, "csv", [(uri, label, None) for uri, (_, label) in zip(uris, rows, strict=True)] + more
+    )
+    paths = [one.path.decode() for one in list_file(manifest).references]
+    assert paths == sorted([path for path, _ in rows] + ["../elsewhere/x.png"])
+
+
+def test_column_names_can_be_set(source):
+    lines = [{"file": path, "kind": label, "fold": "train"} for path, label in rows_of(source)]
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    listing = list_file(source / "list.jsonl", uri_column="file", label_column="kind", split_column="fold")
+    assert len(listing.references) == 60 and {one.split for one in listing.references} == {0}
+
+
+def test_whole_numbers_are_classes_in_their_order(source):
+    rows = [(path, number % 12, "train") for number, (path, _) in enumerate(rows_of(source))]
+    for form in ("jsonl", "parquet"):
+        assert list_file(write_manifest(source, form, rows)).classes == tuple(b"%d" % number for number in range(12))
+
+
+def test_names_that_are_no_text_and_a_byte_order_mark(source, write_file, make_image):
+    write_file(source, b"ant/\xff\xfe.png", make_image(9, "png"))
+    rows = b"".join(b"%b,%b\r\n" % (path.encode(), label.encode()) for path, label in rows_of(source)[1:20])
+    rows = b"\xef\xbb\xbfuri,label\r\nant/\xff\xfe.png,ant\r\nbee/01.jpg,bee\r\n" + rows
+    (source / "list.csv").write_bytes(rows)
+    assert b"ant/\xff\xfe.png" in {one.path for one in list_file(source / "list.csv").references}
+
+
+def test_rows_of_system_files_are_listed_apart(run_shard, source):
+    rows = [(path, label, None) for path, label in rows_of(source)] + [("ant/.DS_Store", "ant", None)]
+    result = run_shard(source=str(write_manifest(source, "csv", rows)))
+    assert result.code == 0, result.stderr
+    assert result.manifest.ignored == ["ant/.DS_Store"] and result.manifest.rejected == []
+
+
+# --- several labels ---------------------------------------------------------------------------------------------------
+
+
+def write_multi(source, form):
+    labels = {
+        path: sorted({label, "even" if number % 2 else label}) for number, (path, label) in enumerate(rows_of(source))
+    }
+    if form == "jsonl":
+        rows = [(path, names, None) for path, names in labels.items()]
+        return labels, write_manifest(source, form, rows), {}
+    if form == "csv":
+        rows = [(path, "|".join(names), None) for path, names in labels.items()]
+        return labels, write_manifest(source, form, rows), {"label_separator": "|"}
+    if form == "vertex-csv":
+        path = source / "list.csv"
+        path.write_text("\n".join(",".join(["training", path, *names]) for path, names in labels.items()))
+        return labels, path, {}
+    lines = [
+        {"imageGcsUri": path, "classificationAnnotations": [{"displayName": name} for name in names]}
+        for path, names in labels.items()
+    ]
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return labels, source / "list.jsonl", {}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "vertex-csv", "vertex-jsonl"])
+def test_several_labels_are_stored_as_lists(run_shard, source, form):
+    labels, manifest, section = write_multi(source, form)
+    result = run_shard(source=str(manifest), **section)
+    assert result.code == 0, result.stderr
+    assert result.manifest.multi_label
+    assert result.manifest.classes == ["ant", "bee", "cow", "even"]
+    assert sum(split.samples_by_class[3] for split in result.manifest.splits.values()) == 30
+    assert sum(sum(split.samples_by_class) for split in result.manifest.splits.values()) == 90
+    stored = {}
+    for entry in result.manifest.shards:
+        with tarfile.open(result.folder / entry.name) as archive:
+            names = archive.getnames()
+            assert not any(name.endswith(".cls") for name in names)
+            for name in names:
+                if name.endswith(".json"):
+                    description = json.load(archive.extractfile(name))
+                    assert [result.manifest.classes[one] for one in description["labels"]] == description["classes"]
+                    stored[description["path"]] = description["classes"]
+    assert stored == labels
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def check_wrong(path, *words, error=DataError, **section):
+    with pytest.raises(error) as raised:
+        list_file(path, **section)
+    for word in words:
+        assert word in str(raised.value)
+
+
+def write_text(source, name, text):
+    (source / name).write_text(text)
+    return source / name
+
+
+GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("list.csv", "file,label\n" + GOOD, ("no column 'uri'", "'file', 'label'", "sharding.uri_column")),
+        ("list.csv", "uri,class\n" + GOOD, ("no column 'label'", "sharding.label_column")),
+        ("list.csv", "", ("is empty",)),
+        ("list.csv", "uri,label\n", ("names no image",)),
+        ("list.csv", "uri,label\n" + GOOD + "ant/06.png,ant,more\n", ("line 4", "3 cells, the header has 2")),
+        ("list.csv", "uri,label\n" + GOOD + "ant/06.png,\n", ("line 4", "label is empty")),
+        ("list.csv", "uri,label\n" + GOOD + '"ant/06.png,ant\n', ("line 4",)),
+        ("list.csv", "uri,label\n" + GOOD + "./ant/00.png,ant\n", ("ant/00.png twice", "line 2", "line 4")),
+        ("list.csv", "uri,label\n" + GOOD + "no/1.png,ant\n", ("1 of 3 images", "no/1.png (line 4)")),
+        ("list.csv", "uri,label\n" + GOOD + "ant,ant\n", ("ant is no file",)),
+        ("list.csv", "uri,label\n" + GOOD + "s3://b/1.png,ant\n", ("s3://",)),
+        ("list.csv", "uri,label\nant/00.png,ant\n", ("single class (ant)",)),
+        ("list.csv", "uri,label,split\nant/00.png,ant,training\n", ("line 2", "unknown split 'training'", "train, ")),
+        ("list.csv", "training,ant/00.png,ant\ntrain,bee/01.jpg,bee\n", ("line 2", "unknown ml_use 'train'")),
+        ("list.csv", "training,gs://b/00.png\n", ("line 1", "a URI and a label are needed")),
+        ("list.csv", "TRAIN,gs://b/00.png,ant\n", ("line 1", "unknown ml_use 'TRAIN'", "training, validation, test")),
+        ("list.jsonl", '{"uri": "ant/00.png"}\n', ("line 1", "no column 'label'")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": "ant"}\n\nnot json\n', ("line 3 is not JSON",)),
+        ("list.jsonl", "[1]\n", ("line 1 holds a list",)),
+        ("list.jsonl", "\n", ("is empty",)),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": 1.5}\n', ("line 1", "1.5 (float)")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": null}\n', ("line 1", "label is empty")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": []}\n', ("line 1", "list of labels is empty")),
+        ("list.jsonl", '{"uri": 5, "label": "a"}\n', ("line 1", "the URI is 5")),
+        (
+            "list.jsonl",
+            '{"uri": "ant/00.png", "label": 1}\n{"uri": "bee/01.jpg", "label": "bee"}\n',
+            ("mixed types", "number 1 (line 1)", "'bee' (line 2)"),
+        ),
+        (
+            "list.jsonl",
+            '{"uri": "ant/00.png", "label": ["a"]}\n{"uri": "bee/01.jpg", "label": "bee"}\n',
+            ("mixed types", "a list (line 1)", "single one (line 2)"),
+        ),
+        ("list.jsonl", '{"imageGcsUri": "ant/00.png"}\n', ("line 1", "no label", "classificationAnnotation")),
+        (
+            "list.jsonl",
+            json.dumps(
+                {
+                    "imageGcsUri": "a.png",
+                    "classificationAnnotation": {"displayName": "a"},
+                    "dataItemResourceLabels": {"aiplatform.googleapis.com/ml_use": "train"},
+                }
+            ),
+            ("line 1", "unknown ml_use 'train'"),
+        ),
+        ("list.parquet", "not parquet", ("cannot be read as Parquet",)),
+        ("list.txt", "a", ("is a file, but no manifest",)),
+    ],
+)
+def test_bad_manifests(run_shard, source, name, text, words):
+    path = write_text(source, name, text)
+    check_wrong(path, *words, error=Exception)
+    result = run_shard(source=str(path))
+    assert result.code == 2 and "Traceback" not in result.stderr, result.stderr
+    assert "allowed: " in result.stderr and "to do: " in result.stderr
+    assert not [path for path in result.root.glob("*/*") if path.parent.name != "attempts"]
+
+
+def test_a_class_without_training_images_is_an_error_and_elsewhere_a_warning(run_shard, source):
+    rows = [(path, label, "test" if label == "bee" else "train") for path, label in rows_of(source)]
+    check_wrong(write_manifest(source, "csv", rows), "no training image of class bee")
+    rows = [(path, label, "train") for path, label in rows_of(source)]
+    rows[0] = (*rows[0][:2], "test")
+    result = run_shard(source=str(write_manifest(source, "csv", rows)))
+    assert result.code == 0 and "the test split has no image of class bee, cow" in result.stderr
+
+
+def test_parquet_columns_of_other_types(source):
+    path = source / "list.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"uri": ["ant/00.png"], "label": [0.5]}), path)
+    check_wrong(path, "row 1", "0.5 (float)")
+    pyarrow.parquet.write_table(pyarrow.table({"uri": [1], "label": ["a"]}), path)
+    check_wrong(path, "row 1", "the URI is 1")
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["x"], "label": ["a"]}), path)
+    check_wrong(path, "no column 'uri'", "'path', 'label'")
+
+
+def test_a_split_column_that_is_asked_for_must_be_there(source):
+    path = write_text(source, "list.csv", "uri,label\n" + GOOD)
+    check_wrong(path, "no column 'fold'", "sharding.split_column", split_column="fold")
+
+
+def test_a_file_that_changes_is_other_work(source):
+    manifest = write_manifest(source, "csv", [(path, label, None) for path, label in rows_of(source)])
+    before = list_file(manifest).sha256
+    os.utime(source / "ant" / "00.png", ns=(7, 7))
+    assert list_file(manifest).sha256 != before
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def grouped_rows(source):
+    return [
+        {"uri": path, "label": label, "patient": f"p{number // 4}"}
+        for number, (path, label) in enumerate(rows_of(source))
+    ]
+
+
+def test_groups_of_a_column_stay_whole(source):
+    rows = grouped_rows(source)
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    listing = list_file(
+        source / "list.jsonl", group_by="patient", splits={"train": 0.6, "validation": 0.2, "test": 0.2}
+    )
+    split_of = {one.path.decode(): one.split for one in listing.references}
+    by_group = {}
+    for row in rows:
+        by_group.setdefault(row["patient"], set()).add(split_of[row["uri"]])
+    assert all(len(splits) == 1 for splits in by_group.values())
+    assert {split for splits in by_group.values() for split in splits} == {0, 1, 2}
+
+
+def test_a_given_split_takes_its_whole_group_along(source):
+    rows = grouped_rows(source)
+    rows[13]["split"] = "test"
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    listing = list_file(source / "list.jsonl", group_by="patient")
+    split_of = {one.path.decode(): one.split for one in listing.references}
+    assert {split_of[row["uri"]] for row in rows if row["patient"] == rows[13]["patient"]} == {2}
+    rows[14]["split"] = "train"
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    check_wrong(source / "list.jsonl", "group p3 is in two splits", "line 14", "line 15", group_by="patient")
+
+
+def test_group_columns_that_are_not_there_or_empty(source):
+    rows = grouped_rows(source)
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    check_wrong(source / "list.jsonl", "no column 'burst'", "sharding.group_by", group_by="burst")
+    rows[2]["patient"] = ""
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    check_wrong(source / "list.jsonl", "line 3", "'patient'", "is empty", group_by="patient")
+
+
+def test_groups_of_vertex_forms_are_found_in_the_path(source):
+    rows = [(path, label, None) for path, label in rows_of(source)]
+    manifest = write_manifest(source, "vertex-jsonl", rows)
+    listing = list_file(manifest, group_by=r"/(\d)\d\.")
+    by_group = {}
+    for one in listing.references:
+        by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
+    assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
+    check_wrong(manifest, "has 0 groups", error=ConfigError, group_by="ant")

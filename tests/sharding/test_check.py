@@ -1,0 +1,206 @@
+"""What is looked at in every image, for each way to verify; and the images of real collections that go wrong."""
+
+import io
+import json
+import struct
+import tarfile
+import zlib
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from records.decode import UndecodableImage, decode_rgb
+from records.index import open_index, read_payload
+from sharding.check import Checks, check
+
+
+def encode(image, name, **options):
+    stream = io.BytesIO()
+    image.save(stream, name, **options)
+    return stream.getvalue()
+
+
+def read_members(result):
+    """Return (JSON member, image bytes, name of the image's member) of every sample in tar shards, by path."""
+    found = {}
+    for entry in result.manifest.shards:
+        with tarfile.open(result.folder / entry.name) as archive:
+            members = {member.name: archive.extractfile(member).read() for member in archive}
+        for name in members:
+            if name.endswith(".json"):
+                (image,) = (one for one in members if one.startswith(name[:-5]) and not one.endswith((".json", ".cls")))
+                description = json.loads(members[name])
+                found[description["path"]] = (description, members[image], image)
+    return found
+
+
+BOTTOM_CUT = simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8))[:-40]
+
+
+def test_a_header_is_enough_for_size_and_mode_but_not_for_the_rest():
+    whole = encode(Image.new("L", (20, 10)), "PNG")
+    for content in (whole, whole[:-8]):
+        found = check(content, Checks("header"), with_pixels=False)
+        assert (found.image_format, found.width, found.height, found.mode) == ("png", 20, 10, "L")
+        assert found.pixels is None and found.content == content
+    for verify in ("decode", "header"):
+        with pytest.raises(UndecodableImage):
+            check(whole[:-8], Checks(verify), with_pixels=True)
+    assert check(BOTTOM_CUT, Checks("header"), with_pixels=False).width == 64
+
+
+@pytest.mark.parametrize("name", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_header_and_decode_agree(name):
+    content = encode(Image.new("RGB", (13, 7), (9, 90, 200)), name)
+    decoded, header = (check(content, Checks(verify), with_pixels=False) for verify in ("decode", "header"))
+    assert decoded._replace(pixels=None) == header
+
+
+@pytest.mark.parametrize("verify", ["decode", "header", "none"])
+@pytest.mark.parametrize("content", [b"", b"text", b"\0" * 600])
+def test_what_is_no_image_is_refused_by_all(verify, content):
+    with pytest.raises(UndecodableImage):
+        check(content, Checks(verify), with_pixels=False)
+
+
+@pytest.mark.parametrize("verify", ["decode", "header"])
+def test_a_bomb_is_refused_by_its_header(verify):
+    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    with pytest.raises(UndecodableImage, match="more than the limit"):
+        check(png, Checks(verify), with_pixels=False)
+
+
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+def test_verify_none_copies_bytes_and_knows_no_mean(run_shard, source, write_file, shard_format):
+    write_file(source, b"ant/cut.jpg", BOTTOM_CUT)
+    write_file(source, b"ant/empty.jpg", b"")
+    result = run_shard(verify="none", format=shard_format, max_rejected_fraction=0.1)
+    assert result.code == 0, result.stderr
+    manifest = result.manifest
+    assert [one.path for one in manifest.rejected] == ["ant/empty.jpg"]
+    assert (manifest.verify, manifest.mean, manifest.std) == ("none", None, None)
+    assert manifest.images.width is None and manifest.images.formats == {"jpeg": 31, "png": 30}
+    index = open_index(result.folder / "index.bin")
+    stored = {read_payload(result.folder / manifest.shards[one["shard"]].name, one) for one in index}
+    assert stored == {path.read_bytes() for path in source.rglob("*.*")} - {b""}
+    if shard_format == "webdataset":
+        assert read_members(result)["ant/cut.jpg"][0] == {"path": "ant/cut.jpg", "label": 0, "class": "ant"}
+
+
+def test_verify_header_knows_the_same_mean_and_sizes(run_shard):
+    decoded, header = run_shard().manifest, run_shard(verify="header").manifest
+    assert (header.mean, header.std, header.images) == (decoded.mean, decoded.std, decoded.images)
+    assert decoded.images.width == [10, 10] and decoded.images.height == [12, 12]
+    assert decoded.images.modes == {"RGB": 60}
+
+
+def test_only_some_images_are_summed_up_when_there_are_many(run_shard, monkeypatch):
+    from records import statistics
+
+    everything = run_shard(root="all").manifest
+    monkeypatch.setattr(statistics, "MAX_SUMMED_IMAGES", 20)
+    monkeypatch.setattr(statistics, "_DRAWN_IMAGES", 20)
+    some = run_shard(root="some").manifest
+    assert some.mean != everything.mean and np.allclose(some.mean, everything.mean, atol=0.02)
+    assert run_shard(root="other").manifest.to_json() == some.to_json()
+
+
+def test_png_with_a_jpeg_name_is_stored_by_its_content(run_shard, source, write_file, make_image):
+    write_file(source, b"ant/wrong.jpg", make_image(70, "png"))
+    write_file(source, b"ant/a.b.c.jpeg", make_image(71, "jpg"))
+    members = read_members(run_shard())
+    assert members["ant/wrong.jpg"][2].endswith(".png")
+    for _, _, name in members.values():
+        # One dot: WebDataset takes what follows the first one for the extension.
+        assert name.count(".") == 1 and "/" not in name
+
+
+def test_one_large_image_among_thumbnails(run_shard, source, write_file):
+    noise = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), np.uint8)
+    write_file(source, b"ant/huge.tif", encode(Image.fromarray(noise), "TIFF"))
+    result = run_shard()
+    assert result.code == 0, result.stderr
+    assert result.manifest.images.width == [10, 1500]
+    assert max(entry.bytes for entry in result.manifest.shards) > 6_000_000
+
+
+# --- convert and resize -----------------------------------------------------------------------------------------------
+
+
+def turned_jpeg(orientation):
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[:20, :30] = 250
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(Image.fromarray(pixels), "JPEG", quality=95, exif=exif.tobytes())
+
+
+def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write_file):
+    cmyk = encode(Image.new("CMYK", (16, 24), (0, 255, 255, 0)), "JPEG")
+    deep = encode(Image.fromarray(np.full((9, 8), 257 * 77, np.uint16)), "PNG")
+    for name, content in ((b"cmyk.jpg", cmyk), (b"deep.png", deep), (b"turned.jpg", turned_jpeg(6))):
+        write_file(source, b"ant/" + name, content)
+    untouched = read_members(run_shard(root="none"))
+    assert untouched["ant/cmyk.jpg"][1] == cmyk and untouched["ant/cmyk.jpg"][0]["mode"] == "CMYK"
+    result = run_shard(convert={"cmyk": True, "depth": True, "orientation": True})
+    assert result.code == 0, result.stderr
+    assert result.manifest.prepared.model_dump() == {
+        "convert": ["cmyk", "depth", "orientation"],
+        "resize": None,
+        "jpeg_quality": 90,
+        "changed": {"cmyk": 1, "depth": 1, "orientation": 1},
+    }
+    assert result.manifest.images.modes["CMYK"] == 1
+    members = read_members(result)
+    assert members["ant/cmyk.jpg"][0]["mode"] == "RGB"
+    assert np.abs(decode_rgb(members["ant/cmyk.jpg"][1]).astype(int) - decode_rgb(cmyk)).max() < 30
+    with Image.open(io.BytesIO(members["ant/deep.png"][1])) as image:
+        assert image.mode == "L" and image.getpixel((3, 3)) == 77
+    assert (members["ant/turned.jpg"][0]["width"], members["ant/turned.jpg"][0]["height"]) == (40, 60)
+    others = [path for path in untouched if path[4:] not in ("cmyk.jpg", "deep.png", "turned.jpg")]
+    assert all(members[path][1] == untouched[path][1] for path in others) and len(others) == 60
+    for split in ("train", "validation", "test"):
+        # Bytes of the source, whatever was written.
+        assert result.manifest.splits[split].source_bytes == run_shard(root="none").manifest.splits[split].source_bytes
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_that_of_pillow(orientation):
+    from PIL import ImageOps
+
+    from records.convert import Changes
+
+    content = turned_jpeg(orientation)
+    with Image.open(io.BytesIO(content)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image))
+    found = check(content, Checks(changes=Changes(orientation=True, jpeg_quality=100)), with_pixels=True)
+    assert found.pixels.shape == expected.shape
+    assert np.abs(found.pixels.astype(int) - expected).mean() < 3
+    again = check(found.content, Checks(changes=Changes(orientation=True)), with_pixels=True)
+    assert again.content == found.content
+
+
+def test_resize_shrinks_the_shorter_side(run_shard, source, write_file):
+    gradient = np.linspace(0, 255, 300 * 200 * 3).reshape(200, 300, 3).astype(np.uint8)
+    write_file(source, b"ant/wide.png", encode(Image.fromarray(gradient), "PNG"))
+    write_file(source, b"ant/tall.jpg", encode(Image.fromarray(gradient.transpose(1, 0, 2)), "JPEG"))
+    result = run_shard(resize=50, jpeg_quality=80)
+    members = read_members(result)
+    assert decode_rgb(members["ant/wide.png"][1]).shape == (50, 75, 3)
+    assert decode_rgb(members["ant/tall.jpg"][1]).shape == (75, 50, 3)
+    assert members["ant/wide.png"][2].endswith(".png") and members["ant/tall.jpg"][2].endswith(".jpg")
+    assert result.manifest.prepared.changed == {"resize": 2} and result.manifest.prepared.resize == 50
+    assert result.manifest.images.width == [10, 75]
+    assert run_shard(resize=50, jpeg_quality=80, root="again").content == result.content
+
+
+def test_changes_need_decoded_images(run_shard):
+    for section in ({"resize": 50}, {"convert": {"cmyk": True}}):
+        result = run_shard(verify="header", **section)
+        assert result.code == 2 and "verify=decode" in result.stderr

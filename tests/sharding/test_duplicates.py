@@ -1,0 +1,109 @@
+"""Images with the same bytes: warned about, refused, or dropped; equal checksums alone are no proof."""
+
+import google_crc32c
+import pytest
+
+from contracts.config import SplitFractions
+from records.index import key_of, open_index, read_payload
+from sharding.plan import choose_split, make_key
+
+
+def split_of(path):
+    return choose_split(path, SplitFractions())
+
+
+def path_in(split, folder="ant"):
+    return next(path for number in range(999) if split_of(path := f"{folder}/x{number}.png".encode()) == split)
+
+
+@pytest.fixture
+def copies(source, write_file, make_image):
+    """Three equal images in three splits, and two equal ones in training."""
+    paths = [path_in(split) for split in (0, 1, 2)]
+    for path in paths:
+        write_file(source, path, make_image(700, "png"))
+    write_file(source, b"bee/y.png", make_image(701, "png"))
+    twin = next(b"bee/z%d.png" % n for n in range(99) if split_of(b"bee/z%d.png" % n) == split_of(b"bee/y.png"))
+    write_file(source, twin, make_image(701, "png"))
+    return [path.decode() for path in paths], ["bee/y.png", twin.decode()]
+
+
+def test_copies_are_named_and_leaks_come_first(run_shard, copies):
+    result = run_shard()
+    assert result.code == 0
+    found = result.manifest.duplicates
+    assert (found.groups, found.copies, found.leaking_groups, found.dropped) == (2, 3, 1, False)
+    leaking, inside = found.listed
+    assert [one.path for one in leaking.copies] == copies[0][::-1]
+    assert [one.split for one in leaking.copies] == ["test", "validation", "train"]
+    assert {one.path for one in inside.copies} == set(copies[1])
+    assert (
+        "warning: 3 images are copies" in result.stderr and "1 of 2 groups straddle splits (leakage)" in result.stderr
+    )
+
+
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+def test_paths_are_found_in_both_formats(run_shard, copies, shard_format):
+    found = run_shard(format=shard_format).manifest.duplicates
+    assert [one.path for one in found.listed[0].copies] == copies[0][::-1]
+
+
+def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
+    refused = run_shard(duplicates="fail")
+    assert refused.code == 2 and "leakage" in refused.stderr and copies[0][0] in refused.stderr
+    assert not list(refused.root.glob("*/manifest.json")) and not list(refused.root.glob("*/*.tar"))
+    warned = run_shard()
+    assert warned.code == 0
+    again = run_shard(duplicates="fail")
+    assert again.code == 2 and "sharding.duplicates" in again.stderr
+    assert (warned.folder / "manifest.json").exists()
+
+
+def test_drop_keeps_the_copy_that_is_furthest_from_training(run_shard, copies, source):
+    result = run_shard(duplicates="drop")
+    assert result.code == 0, result.stderr
+    assert "a second pass leaves the copies out" in result.stderr
+    manifest = result.manifest
+    assert sum(split.samples for split in manifest.splits.values()) == 62
+    keys = {key_of(record) for record in open_index(result.folder / "index.bin")}
+    assert make_key(copies[0][2].encode()).hex() in keys
+    assert not {make_key(path.encode()).hex() for path in copies[0][:2]} & keys
+    assert manifest.duplicates.dropped and manifest.duplicates.copies == 3
+    index = open_index(result.folder / "index.bin")
+    content = [read_payload(result.folder / manifest.shards[one["shard"]].name, one) for one in index]
+    assert len(set(content)) == len(content)
+    names = {entry.name for entry in manifest.owned_files()} | {"manifest.json"}
+    assert set(result.content) == names
+    assert run_shard(duplicates="drop", root="again").content == result.content
+
+
+def test_without_copies_nothing_is_said_and_drop_takes_one_pass(run_shard):
+    warned, dropped = run_shard(), run_shard(duplicates="drop")
+    assert warned.manifest.duplicates is None and dropped.manifest.duplicates is None
+    assert "second pass" not in dropped.stderr
+    assert warned.manifest.shards == dropped.manifest.shards
+
+
+def forge(content, wanted_crc):
+    """Return `content` with four more bytes that give it the crc32c `wanted_crc`: it is linear over bits."""
+    base = google_crc32c.value(content + bytes(4))
+    columns = [google_crc32c.value(content + (1 << bit).to_bytes(4, "little")) ^ base for bit in range(32)]
+    rows = [(column, 1 << bit) for bit, column in enumerate(columns)]
+    target, solution = wanted_crc ^ base, 0
+    for bit in range(32):
+        pivot = next(row for row in rows if row[0] >> bit & 1)
+        rows = [
+            (row[0] ^ pivot[0], row[1] ^ pivot[1]) if row[0] >> bit & 1 else row for row in rows if row is not pivot
+        ]
+        if target >> bit & 1:
+            target, solution = target ^ pivot[0], solution ^ pivot[1]
+    return content + solution.to_bytes(4, "little")
+
+
+def test_an_equal_checksum_alone_is_no_copy(run_shard, source, write_file):
+    one, other = b"BM" + b"a" * 50, b"BM" + b"b" * 46
+    other = forge(other, google_crc32c.value(one))
+    assert len(one) == len(other) and google_crc32c.value(one) == google_crc32c.value(other) and one != other
+    write_file(source, b"ant/one.bmp", one)
+    write_file(source, b"ant/other.bmp", other)
+    assert run_shard(verify="none").manifest.duplicates is None
