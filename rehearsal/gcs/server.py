@@ -30,6 +30,7 @@ from rehearsal.gcs.connection import Connection
 from rehearsal.gcs.faults import Faults, Rule
 from rehearsal.gcs.messages import ApiError, Request, Response, json_response
 from rehearsal.gcs.objects import Objects
+from rehearsal.gcs.preconditions import NOTHING
 from rehearsal.gcs.uploads import Uploads
 from rehearsal.gcs.xml_api import XmlApi
 from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
@@ -150,6 +151,14 @@ class BucketServer:
         self.objects.close()
         if self.failures:
             raise RuntimeError(f"the bucket server had {len(self.failures)} faults, the first:\n{self.failures[0]}")
+
+    def clear(self) -> None:
+        """Delete every bucket with what is in it."""
+        for bucket in self.objects.buckets():
+            while rows := self.objects.rows(bucket.name, "", "", 1000):
+                for record in rows:
+                    self.objects.delete(bucket.name, record.name, None, NOTHING)
+            self.objects.delete_bucket(bucket.name)
 
     def __enter__(self) -> Self:
         return self.start()
