@@ -32,7 +32,7 @@ def list_page(objects: Objects, bucket: str, request: Request) -> Page:
     for name in ("matchGlob", "softDeleted", "filter"):
         if name in query:
             raise ApiError(501, f"objects.list with {name} is not implemented here")
-    if query.get("versions") == "true":
+    if _is_true(query, "versions"):
         raise ApiError(501, "objects.list with versions is not implemented here: only live generations exist")
     objects.bucket(bucket)
     limit = request.integer("maxResults")
@@ -40,7 +40,7 @@ def list_page(objects: Objects, bucket: str, request: Request) -> Page:
         raise ApiError(400, f"Invalid value for maxResults: {limit}")
     limit = min(limit or MAX_RESULTS, MAX_RESULTS)
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-    with_delimited = query.get("includeTrailingDelimiter") == "true"
+    with_delimited = _is_true(query, "includeTrailingDelimiter")
     start = max(prefix, query.get("startOffset", ""), key=str.encode)
     end = query.get("endOffset", "")
     if prefix and (not end or after_prefix(prefix).encode() < end.encode()):
@@ -86,12 +86,17 @@ def after_prefix(prefix: str) -> str:
     return prefix[:-1] + chr(0xE000 if last + 1 == 0xD800 else last + 1)
 
 
+def _is_true(query: dict[str, str], name: str) -> bool:
+    # Python's clients write True.
+    return query.get(name, "").lower() == "true"
+
+
 def _token_of(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
 def _start_of(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token).decode()
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):
         raise ApiError(400, "Invalid page token") from None

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -101,13 +102,13 @@ class XmlUploads:
 
     def _complete(self, upload_id: str, upload: PartedUpload, request: Request) -> Response:
         wanted = _wanted_parts(request.body.read())
+        if any(one[0] >= following[0] for one, following in pairwise(wanted)):
+            raise ApiError(400, "The parts are not in ascending order.", code="InvalidPartOrder")
         parts = []
         for place, (number, etag) in enumerate(wanted):
             part = upload.parts.get(number)
             if part is None or etag.strip('"') != _etag(part).strip('"'):
                 raise ApiError(400, f"Part {number} was not found or has another ETag.", code="InvalidPart")
-            if place and number <= wanted[place - 1][0]:
-                raise ApiError(400, "The parts are not in ascending order.", code="InvalidPartOrder")
             if part.size < self._min_part_bytes and place < len(wanted) - 1:
                 raise ApiError(400, f"Part {number} has {part.size} bytes, too few.", code="EntityTooSmall")
             parts.append(part)
