@@ -21,6 +21,8 @@ _CONNECTIONS = 64
 
 _lock = threading.Lock()
 _client: tuple[int, str, Any] | None = None
+# A forked child must not even close its parent's sockets.
+_inherited: list[Any] = []
 
 
 def client() -> Any:
@@ -32,10 +34,22 @@ def client() -> Any:
     global _client
     key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", ""))
     with _lock:
-        # A forked child must not use its parent's sockets.
         if _client is None or _client[:2] != key:
+            if _client is not None and _client[0] != key[0]:
+                _inherited.append(_client)
+            elif _client is not None:
+                _client[2].close()
             _client = (*key, _make_client(anonymous=bool(key[1])))
         return _client[2]
+
+
+def close() -> None:
+    """Close this process's client, if there is one; the next call makes another."""
+    global _client
+    with _lock:
+        if _client is not None and _client[0] == os.getpid():
+            _client[2].close()
+            _client = None
 
 
 def _make_client(*, anonymous: bool) -> Any:
@@ -65,6 +79,8 @@ def _make_client(*, anonymous: bool) -> Any:
             ) from None
         # Objects are addressed by bucket alone: a project is not needed, and looking for one takes time.
         made = storage.Client(project=project or "none", credentials=credentials)
+    # Else the client asks for each bucket's metadata in a thread of its own, for traces that nobody has switched on.
+    made._bucket_metadata_cache = None
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS)
     made._http.mount("https://", adapter)
     made._http.mount("http://", adapter)

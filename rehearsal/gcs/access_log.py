@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -65,9 +64,7 @@ class AccessLog:
 
     def entries(self, *, method: str = "*", operation: str = "*", bucket: str = "*", object: str = "*") -> list[Access]:
         """Return the entries that match, oldest first, once the requests under way have ended (5 s at most)."""
-        deadline = time.monotonic() + 5
-        with self._idle:
-            self._idle.wait_for(lambda: self._running == 0, timeout=max(0.0, deadline - time.monotonic()))
+        self.wait()
         return [
             entry
             for entry in self.snapshot()
@@ -76,6 +73,11 @@ class AccessLog:
             and fnmatchcase(entry.bucket, bucket)
             and fnmatchcase(entry.object, object)
         ]
+
+    def wait(self, timeout_s: float = 5) -> None:
+        """Wait until no request is under way: a client may have its answer before the entry is written."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._running == 0, timeout=timeout_s)
 
     def snapshot(self) -> list[Access]:
         """Return the entries so far, whatever is under way."""

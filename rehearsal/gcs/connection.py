@@ -67,9 +67,13 @@ class _RequestBody:
                 raise ConnectionError("the client left in the middle of a body")
             self._left -= len(data)
         self.num_read += len(data)
-        if self.bytes_per_s:
-            time.sleep(max(0.0, self.num_read / self.bytes_per_s - (time.monotonic() - self._began)))
+        self.keep_pace()
         return data
+
+    def keep_pace(self) -> None:
+        """Wait until what was read so far may have come."""
+        if self.bytes_per_s is not None:
+            time.sleep(max(0.0, self.num_read / self.bytes_per_s - (time.monotonic() - self._began)))
 
     def _read_chunked(self, size: int) -> bytes:
         if not self._chunk_left:
@@ -161,6 +165,8 @@ class Connection(BaseHTTPRequestHandler):
         fault = effect.fault
         entry["fault"] = fault is not None
         body.bytes_per_s = effect.bytes_per_s
+        # An upload that names its object in its body has been read already.
+        body.keep_pace()
         time.sleep(effect.latency_s)
         if fault is not None and not fault.after:
             if fault.reset:
@@ -276,17 +282,17 @@ class Connection(BaseHTTPRequestHandler):
         began, step = time.monotonic(), max(1, min(_SMALL_BYTES, int(bytes_per_s / 20)))
         for start in range(0, len(content), step):
             piece = content[start : start + step]
+            time.sleep(max(0.0, (start + len(piece)) / bytes_per_s - (time.monotonic() - began)))
             self.connection.sendall(piece)
             entry["bytes_out"] += len(piece)
-            time.sleep(max(0.0, (start + len(piece)) / bytes_per_s - (time.monotonic() - began)))
 
     def _reset(self) -> None:
         """End the connection with a reset instead of an orderly end."""
         self.close_connection = True
         # Closing with a linger time of zero sends RST: https://man7.org/linux/man-pages/man7/socket.7.html
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # The reading side holds the socket open too.
         self.rfile.close()
-        self.wfile.close()
         self.connection.close()
 
 

@@ -146,6 +146,18 @@ class ContentFolder:
             # Another object is a folder of this one's name, or the other way round.
             link.unlink()
 
+    def show_again(self, bucket: str, name: str, content_id: str) -> None:
+        """Show an object that a killed server had committed and not yet shown."""
+        target = self._place(bucket, name)
+        if target is None:
+            return
+        try:
+            shown = target.samefile(self._folder / content_id)
+        except (FileNotFoundError, NotADirectoryError):
+            shown = False
+        if not shown:
+            self.show(bucket, name, content_id)
+
     def hide(self, bucket: str, name: str) -> None:
         """Remove the plain file of an object, and the folders that it leaves empty."""
         target = self._place(bucket, name)

@@ -71,14 +71,7 @@ class Objects:
         root.mkdir(parents=True, exist_ok=True)
         self.contents = ContentFolder(root)
         self.lock = threading.RLock()
-        self._index = sqlite3.connect(root / STATE_FOLDER / "index.sqlite", check_same_thread=False, timeout=10)
-        self._index.isolation_level = None
-        # One writer: a second server on the same root would give out the same generations.
-        self._index.execute("pragma locking_mode = exclusive")
-        self._index.execute("pragma journal_mode = wal")
-        # A kill loses nothing that was written; only a power cut can.
-        self._index.execute("pragma synchronous = off")
-        self._index.executescript(_SCHEMA)
+        self._index = _open_index(root / STATE_FOLDER / "index.sqlite")
         self._last_us = self._number("select coalesce(max(generation), 0) from objects")
         self._recover()
 
@@ -88,8 +81,10 @@ class Objects:
             self._index.close()
 
     def _recover(self) -> None:
-        rows = self._index.execute("select content from objects").fetchall()
-        self.contents.sweep({row[0] for row in rows})
+        rows = self._index.execute("select bucket, name, content from objects").fetchall()
+        self.contents.sweep({row[2] for row in rows})
+        for row in rows:
+            self.contents.show_again(*row)
         for bucket, name, content in self.contents.strangers():
             if self._bucket(bucket) is None:
                 self.create_bucket(bucket, {})
@@ -353,6 +348,22 @@ def merge(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
         else:
             merged[key] = value
     return merged
+
+
+def _open_index(path: Path) -> sqlite3.Connection:
+    index = sqlite3.connect(path, check_same_thread=False, timeout=1)
+    index.isolation_level = None
+    try:
+        # One writer: a second server on the same root would give out the same generations.
+        index.execute("pragma locking_mode = exclusive")
+        index.execute("pragma journal_mode = wal")
+        # A kill loses nothing that was written; only a power cut can.
+        index.execute("pragma synchronous = off")
+        index.executescript(_SCHEMA)
+    except sqlite3.OperationalError as error:
+        index.close()
+        raise RuntimeError(f"{path.parent.parent} cannot be served ({error}): does another server use it?") from error
+    return index
 
 
 def _record(row: Sequence[Any]) -> Record:

@@ -142,7 +142,7 @@ class BucketServer:
         """Stop serving, end all connections and close the files; RuntimeError when the server itself had faults."""
         self._sockets.shutdown()
         self._sockets.hang_up()
-        self.access_log.entries()
+        self.access_log.wait()
         self._sockets.server_close()
         self._thread.join()
         self._uploads.close()

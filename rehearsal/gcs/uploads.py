@@ -148,16 +148,12 @@ class Uploads:
         if end is None:
             # The whole object in one request, or the question how much is there (an empty body with a range of *).
             if "content-range" not in request.headers:
-                for piece in blocks(request.body):
-                    writer.write(piece)
-                total = writer.size
+                total = _append(writer, request, None)
         elif start <= writer.size:
             for _ in blocks(request.body, writer.size - start):
                 pass  # these bytes are there already
             is_last = total is not None and end + 1 == total
-            length = end + 1 - writer.size
-            for piece in blocks(request.body, length if is_last else length - length % CHUNK_MULTIPLE):
-                writer.write(piece)
+            _append(writer, request, end + 1 if is_last else (end + 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE)
         if total is None or writer.size < total:
             headers = {"Range": f"bytes=0-{writer.size - 1}"} if writer.size else {}
             return Response(308, headers)
@@ -172,6 +168,19 @@ class Uploads:
             self._sessions.pop(session_id, None)
             raise
         return json_response(object_resource(session.finished, request.endpoint))
+
+
+def _append(writer: ContentWriter, request: Request, end: int | None) -> int:
+    """Append the body up to the size `end` and return the size; of a body that breaks off whole multiples are kept."""
+    while end is None or writer.size < end:
+        wanted = CHUNK_MULTIPLE if end is None else min(CHUNK_MULTIPLE, end - writer.size)
+        piece = request.body.read(wanted)
+        while piece and len(piece) < wanted and (more := request.body.read(wanted - len(piece))):
+            piece += more
+        if not piece:
+            break
+        writer.write(piece)
+    return writer.size
 
 
 def check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping[str, str]) -> None:

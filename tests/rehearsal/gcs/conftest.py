@@ -68,6 +68,12 @@ time.sleep(600)
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def no_hidden_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's client asks for each bucket's metadata in a thread of its own, whenever it likes: not here."""
+    monkeypatch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+
+
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[str]:
     """Endpoint of gcp-storage-emulator in a process of its own."""

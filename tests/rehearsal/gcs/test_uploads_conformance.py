@@ -82,14 +82,15 @@ def test_a_checksum_in_a_header_is_compared(client: Client, bucket: Bucket) -> N
 
 
 def test_the_client_uploads_in_chunks(bucket: Bucket) -> None:
-    # performing-resumable-uploads#chunked-upload
-    blob = bucket.blob("x", chunk_size=CHUNK)
+    # performing-resumable-uploads#chunked-upload; below 8 MiB the client sends one request
+    content = CONTENT * 9 + b"tail"
+    blob = bucket.blob("x", chunk_size=4 * CHUNK)
     blob.metadata = {"a": "1"}
-    blob.upload_from_string(CONTENT + b"tail", checksum="crc32c")
+    blob.upload_from_string(content, checksum="crc32c")
     found = bucket.get_blob("x")
     assert found is not None
-    assert (found.crc32c, found.metadata) == (crc32c(CONTENT + b"tail"), {"a": "1"})
-    assert found.download_as_bytes() == CONTENT + b"tail"
+    assert (found.crc32c, found.metadata) == (crc32c(content), {"a": "1"})
+    assert found.download_as_bytes() == content
 
 
 def test_an_upload_of_unknown_size(bucket: Bucket) -> None:
@@ -260,5 +261,5 @@ def test_objects_of_the_xml_api(client: Client, bucket: Bucket) -> None:
 def test_an_existing_object_is_kept(bucket: Bucket) -> None:
     bucket.blob("x").upload_from_string(b"first", if_generation_match=0)
     with pytest.raises(exceptions.PreconditionFailed):
-        bucket.blob("x", chunk_size=CHUNK).upload_from_string(CONTENT, if_generation_match=0)
+        bucket.blob("x", chunk_size=CHUNK).upload_from_string(CONTENT * 9, if_generation_match=0)
     assert bucket.blob("x").download_as_bytes() == b"first"
