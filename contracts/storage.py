@@ -1,42 +1,70 @@
-"""One door to bytes at a URI: `file://`, `memory://`, and later `gs://`.
+"""One door to bytes at a URI: `file://`, `gs://` and `memory://`.
 
 A plain path is a `file://` URI. What commits a result uses `publish` (create-only: the second writer loses); what is
-only a copy or a hint uses `replace`. Local writes go to a temporary file first, so a reader sees all of it or nothing.
+only a copy or a hint uses `replace`. A reader sees all of a write or nothing. The work is done in contracts.stores,
+one module a scheme; google-cloud-storage is imported when the first gs:// URI is used.
+
+Every function may raise StorageError (the bucket does not exist, no permission: exit code 2) and, where storage is
+remote, TryAgain (no answer after retries: 75).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, unquote
+from typing import BinaryIO
+from urllib.parse import quote
 
 import google_crc32c
 
 from contracts.errors import StorageError
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, gcs, local, memory
+from contracts.stores.local import TEMPORARY_PREFIX
 
-SCHEMES = ("file://", "memory://")
-TEMPORARY_PREFIX = ".tmp-"
-_CHUNK_BYTES = 8 << 20
+__all__ = [
+    "SCHEMES",
+    "TEMPORARY_PREFIX",
+    "AlreadyPublished",
+    "ObjectInfo",
+    "check_scheme",
+    "crc32c",
+    "crc32c_of",
+    "delete",
+    "delete_tree",
+    "display",
+    "exists",
+    "is_local",
+    "join",
+    "list_names",
+    "list_objects",
+    "local_path",
+    "normalise",
+    "open_read",
+    "publish",
+    "publish_file",
+    "read_bytes",
+    "read_range",
+    "replace",
+    "size",
+]
 
-
-class AlreadyPublished(Exception):
-    """A create-only write met an object with other content."""
+_STORES: dict[str, Store] = {"file": local, "gs": gcs, "memory": memory}
+SCHEMES = tuple(f"{scheme}://" for scheme in _STORES)
 
 
 def normalise(path_or_uri: str | os.PathLike[str]) -> str:
-    """Return the absolute URI of a path or URI, percent-encoded, without a trailing slash.
+    """Return the absolute URI of a path or URI, without a trailing slash; only file:// is percent-encoded.
 
     Raises:
-        StorageError: The scheme is not one of `SCHEMES`.
+        StorageError: The scheme is not one of `SCHEMES`, or a gs:// URI names no bucket.
     """
     text = os.fspath(path_or_uri)
     if "://" in text:
         check_scheme(text)
+        if text.startswith("gs://"):
+            gcs.split(text)
         return text.rstrip("/")
     # Not Path.resolve: a link in the path is the user's choice of place.
     return "file://" + quote(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100
@@ -49,8 +77,8 @@ def check_scheme(uri: str) -> None:
     scheme = uri.partition("://")[0]
     raise StorageError(
         f"{uri}: storage scheme {scheme}:// is not available",
-        allowed="a local path, file:// or memory://" + (" (gs:// comes with a later version)" * (scheme == "gs")),
-        todo="copy the data to a local directory and give its path",
+        allowed="a local path, file://, gs:// or memory://",
+        todo="copy the data to a local directory or a bucket of Cloud Storage and give its path",
     )
 
 
@@ -64,7 +92,7 @@ def local_path(uri: str) -> Path:
     check_scheme(uri)
     if not is_local(uri):
         raise StorageError(f"{uri} is not a local file", allowed="file://", todo="copy it to a local directory first")
-    return Path(unquote(uri.removeprefix("file://")))
+    return local.path_of(uri)
 
 
 def display(uri: str) -> str:
@@ -78,40 +106,55 @@ def display(uri: str) -> str:
 
 
 def join(uri: str, *parts: str) -> str:
-    """Append path segments, percent-encoding each."""
+    """Append path segments, percent-encoding each where the scheme does so."""
     return "/".join([uri.rstrip("/"), *(quote(part) if is_local(uri) else part for part in parts)])
 
 
 def exists(uri: str) -> bool:
     """Whether an object or a folder is there."""
-    if is_local(uri):
-        return local_path(uri).exists()
-    return bool(_memory(uri).exists(uri))
+    return _store(uri).exists(uri)
 
 
 def size(uri: str) -> int:
     """Return the number of bytes at `uri`; FileNotFoundError when nothing is there."""
-    if is_local(uri):
-        return local_path(uri).stat().st_size
-    return int(_memory(uri).size(uri))
+    return _store(uri).size(uri)
 
 
-def read_bytes(uri: str) -> bytes:
-    """Return the whole content; FileNotFoundError when nothing is there."""
-    if is_local(uri):
-        return local_path(uri).read_bytes()
-    return bytes(_memory(uri).cat_file(uri))
+def read_bytes(uri: str, generation: int | None = None) -> bytes:
+    """Return the whole content; FileNotFoundError when nothing is there.
+
+    Args:
+        uri: What to read.
+        generation: In gs://: only this version of the object, as a listing named it; others ignore it.
+    """
+    return _store(uri).read_bytes(uri, generation)
+
+
+def read_range(uri: str, start: int, length: int, generation: int | None = None) -> bytes:
+    """Return up to `length` bytes from `start`: fewer at the end, none behind it; `generation` as in `read_bytes`."""
+    return _store(uri).read_range(uri, start, length, generation)
+
+
+def open_read(uri: str, generation: int | None = None) -> BinaryIO:
+    """Open for reading, seekable, in bounded memory; `generation` as in `read_bytes`.
+
+    A gs:// object is read in one version to the end; errors while reading are those of the client, retried by it.
+    """
+    return _store(uri).open_read(uri, generation)
 
 
 def list_names(uri: str) -> list[str]:
     """Return the names directly below a folder, sorted; none when the folder is not there."""
-    if is_local(uri):
-        path = local_path(uri)
-        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    files = _memory(uri)
-    if not files.exists(uri):
-        return []
-    return sorted(str(name).rstrip("/").rpartition("/")[2] for name in files.ls(uri, detail=False))
+    return _store(uri).list_names(uri)
+
+
+def list_objects(uri: str) -> Iterator[ObjectInfo]:
+    """Yield all objects below a folder by name, lazily: a listing of any length takes little memory.
+
+    Names are relative to `uri`; sorted as text, so equal trees list equally in every scheme. Temporary files of writes
+    under way are left out.
+    """
+    return _store(uri).list_objects(uri)
 
 
 def publish(uri: str, content: bytes) -> None:
@@ -122,16 +165,7 @@ def publish(uri: str, content: bytes) -> None:
     Raises:
         AlreadyPublished: Another content is there.
     """
-    if is_local(uri):
-        temporary = _write_temporary(local_path(uri), content)
-        publish_file(temporary, uri)
-        return
-    files = _memory(uri)
-    try:
-        files.pipe_file(uri, content, mode="create")
-    except FileExistsError:
-        if read_bytes(uri) != content:
-            raise AlreadyPublished(uri) from None
+    _store(uri).publish(uri, content)
 
 
 def publish_file(path: Path, uri: str) -> None:
@@ -140,55 +174,22 @@ def publish_file(path: Path, uri: str) -> None:
     Raises:
         AlreadyPublished: A file with another crc32c is there.
     """
-    if not is_local(uri):
-        publish(uri, path.read_bytes())
-        path.unlink()
-        return
-    target = local_path(uri)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        # A hard link is create-only, os.replace is not.
-        os.link(path, target)
-    except FileExistsError:
-        if crc32c_of(uri) != crc32c_of(normalise(path)):
-            raise AlreadyPublished(uri) from None
-    finally:
-        path.unlink()
-    _sync_directory(target.parent)
+    _store(uri).publish_file(path, uri)
 
 
 def replace(uri: str, content: bytes) -> None:
     """Write an object whether or not it exists: for copies and hints, never for a commit."""
-    if is_local(uri):
-        target = local_path(uri)
-        _write_temporary(target, content).replace(target)
-        return
-    _memory(uri).pipe_file(uri, content)
+    _store(uri).replace(uri, content)
 
 
 def delete(uri: str) -> None:
     """Delete one object; nothing happens when it is not there."""
-    if is_local(uri):
-        local_path(uri).unlink(missing_ok=True)
-        return
-    with contextlib.suppress(FileNotFoundError):
-        _memory(uri).rm_file(uri)
+    _store(uri).delete(uri)
 
 
 def delete_tree(uri: str, *, manifest_name: str) -> None:
     """Delete a folder, its manifests first, so that a kill on the way leaves nothing that looks finished."""
-    if is_local(uri):
-        path = local_path(uri)
-        for manifest in sorted(path.rglob(manifest_name)) if path.is_dir() else ():
-            manifest.unlink()
-        if path.is_dir():
-            shutil.rmtree(path)
-        return
-    files = _memory(uri)
-    if files.exists(uri):
-        names = sorted(files.find(uri), key=lambda name: not str(name).endswith("/" + manifest_name))
-        for name in names:
-            files.rm_file(name)
+    _store(uri).delete_tree(uri, manifest_name)
 
 
 def crc32c(content: bytes | memoryview) -> str:
@@ -197,41 +198,10 @@ def crc32c(content: bytes | memoryview) -> str:
 
 
 def crc32c_of(uri: str) -> str:
-    """Return the crc32c of the object at `uri`, read in pieces."""
-    if not is_local(uri):
-        return crc32c(read_bytes(uri))
-    total = 0
-    with local_path(uri).open("rb") as stream:
-        for chunk in _chunks(stream):
-            total = google_crc32c.extend(total, chunk)
-    return f"{total:08x}"
+    """Return the crc32c of the object at `uri`: from the metadata in gs://, else read in pieces."""
+    return _store(uri).crc32c_of(uri)
 
 
-def _chunks(stream: Any) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK_BYTES):
-        yield chunk
-
-
-def _memory(uri: str) -> Any:
+def _store(uri: str) -> Store:
     check_scheme(uri)
-    from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-
-    return MemoryFileSystem()
-
-
-def _write_temporary(target: Path, content: bytes) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return temporary
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return _STORES[uri.partition("://")[0]]

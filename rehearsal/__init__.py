@@ -1,1 +1,1 @@
-"""A local cloud to rehearse a submission in. Empty until the bucket server comes."""
+"""A local cloud to rehearse a submission in: so far the bucket (gcs)."""

@@ -1,5 +1,6 @@
 """What several test folders need: a small set of real image files, its shards, and a fast model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from contracts.resolve import parse_config
 from contracts.stage import run_stage
+from rehearsal.gcs import BucketServer
 
 CLASSES = ("blue", "green", "red")
 IMAGES_PER_CLASS = 40
@@ -69,3 +71,22 @@ def small_shards(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> st
     text = json.dumps({"sharding": config["sharding"]})
     assert run_stage("shard", shard, ["--output", str(folder), "--config-json", text]) == 0
     return storage.normalise(folder)
+
+
+@pytest.fixture(scope="session")
+def shared_bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """A bucket server for the whole session; use `bucket_server`."""
+    with BucketServer(tmp_path_factory.mktemp("buckets")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket_server(shared_bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """The server with an empty bucket, bucket-1, and no rules; clients of this process and its children find it."""
+    for name, value in shared_bucket_server.environment.items():
+        monkeypatch.setenv(name, value)
+    shared_bucket_server.objects.create_bucket("bucket-1", {})
+    yield shared_bucket_server
+    shared_bucket_server.faults.set()
+    shared_bucket_server.access_log.clear()
+    shared_bucket_server.clear()

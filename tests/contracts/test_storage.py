@@ -1,5 +1,6 @@
 """One door to local files and memory."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from contracts import storage
 from contracts.errors import StorageError
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "gs"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("bucket_server")
+        return f"gs://bucket-1/{tmp_path.name}"
     return storage.normalise(tmp_path / "r") if request.param == "file" else f"memory://{tmp_path.name}"
 
 
@@ -24,6 +28,62 @@ def test_publish_is_create_only(root: str) -> None:
     assert storage.size(uri) == 3
     assert storage.list_names(storage.join(root, "a")) == ["b c.json"]
     assert storage.crc32c_of(uri) == storage.crc32c(b"one")
+
+
+def test_a_file_is_published_once(root: str, tmp_path: Path) -> None:
+    uri = storage.join(root, "shards", "00.tar")
+    for content in (b"one", b"one", b"two"):
+        file = tmp_path / "f"
+        file.write_bytes(content)
+        if content == b"one":
+            storage.publish_file(file, uri)
+        else:
+            with pytest.raises(storage.AlreadyPublished):
+                storage.publish_file(file, uri)
+        assert not file.exists()
+    assert storage.read_bytes(uri) == b"one"
+
+
+def test_objects_are_listed_below_a_folder_by_name(root: str) -> None:
+    names = ["a-b", "a/c", "a/b/d e", "a0", "ü"]
+    for name in names:
+        storage.publish(storage.join(root, "t", *name.split("/")), name.encode())
+    storage.publish(storage.join(root, "t2"), b"not below")
+    found = list(storage.list_objects(storage.join(root, "t")))
+    assert [info.name for info in found] == sorted(names)
+    assert [info.size for info in found] == [len(name.encode()) for name in sorted(names)]
+    for info in found:
+        content = info.name.encode()
+        assert info.crc32c in (None, storage.crc32c(content))
+        assert info.md5 in (None, hashlib.md5(content).hexdigest())
+    assert list(storage.list_objects(storage.join(root, "missing"))) == []
+
+
+def test_parts_are_read(root: str) -> None:
+    uri = storage.join(root, "x")
+    storage.publish(uri, b"0123456789")
+    assert storage.read_range(uri, 2, 3) == b"234"
+    assert storage.read_range(uri, 8, 30) == b"89"
+    assert storage.read_range(uri, 10, 3) == b""
+    assert storage.read_range(uri, 0, 0) == b""
+    with storage.open_read(uri) as stream:
+        assert stream.read(4) == b"0123"
+        stream.seek(-2, os.SEEK_END)
+        assert stream.read() == b"89"
+        stream.seek(1)
+        assert stream.read(2) == b"12"
+    for read in (storage.read_bytes, storage.size, storage.crc32c_of, storage.open_read):
+        with pytest.raises(FileNotFoundError):
+            read(storage.join(root, "missing"))
+    with pytest.raises(FileNotFoundError):
+        storage.read_range(storage.join(root, "missing"), 0, 1)
+
+
+def test_folders_exist_where_something_is_below(root: str) -> None:
+    storage.publish(storage.join(root, "one", "two"), b"x")
+    assert storage.exists(storage.join(root, "one"))
+    assert storage.exists(storage.join(root, "one", "two"))
+    assert not storage.exists(storage.join(root, "on"))
 
 
 def test_replace_and_delete(root: str) -> None:
@@ -89,7 +149,7 @@ def test_a_path_becomes_a_uri_and_comes_back(tmp_path: Path, monkeypatch: pytest
     assert storage.local_path("file:///tmp/%70ython3") == Path("/tmp/python3")
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/x", "s3://bucket/x", "http://host/x"])
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "http://host/x"])
 def test_other_schemes_are_refused(uri: str) -> None:
     with pytest.raises(StorageError) as caught:
         storage.normalise(uri)

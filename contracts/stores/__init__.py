@@ -1,0 +1,49 @@
+"""The kinds of storage behind contracts.storage, one module a scheme: local, memory, gcs.
+
+Each has the functions of `Store` for its own URIs. Use contracts.storage, which picks the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+
+class AlreadyPublished(Exception):
+    """A create-only write met an object with other content."""
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a listing says about an object without reading it."""
+
+    name: str
+    """Path relative to the URI that was listed, as plain text (not percent-encoded)."""
+    size: int
+    """Bytes."""
+    generation: int | None = None
+    """Version of the object (gs://): reads with it fail when the object was replaced. None where there is none."""
+    crc32c: str | None = None
+    """Eight hex digits; None where the storage keeps none."""
+    md5: str | None = None
+    """32 hex digits; None where the storage keeps none (in gs://: objects that were composed or uploaded in parts)."""
+
+
+class Store(Protocol):
+    """What a module of this package offers; contracts.storage says what each function means."""
+
+    def exists(self, uri: str) -> bool: ...
+    def size(self, uri: str) -> int: ...
+    def read_bytes(self, uri: str, generation: int | None) -> bytes: ...
+    def read_range(self, uri: str, start: int, length: int, generation: int | None) -> bytes: ...
+    def open_read(self, uri: str, generation: int | None) -> BinaryIO: ...
+    def list_names(self, uri: str) -> list[str]: ...
+    def list_objects(self, uri: str) -> Iterator[ObjectInfo]: ...
+    def publish(self, uri: str, content: bytes) -> None: ...
+    def publish_file(self, path: Path, uri: str) -> None: ...
+    def replace(self, uri: str, content: bytes) -> None: ...
+    def delete(self, uri: str) -> None: ...
+    def delete_tree(self, uri: str, manifest_name: str) -> None: ...
+    def crc32c_of(self, uri: str) -> str: ...

@@ -1,0 +1,148 @@
+"""`file://`: files of this machine.
+
+Writes go to a temporary file first, so a reader sees all of one or nothing; create-only is a hard link.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote
+
+import google_crc32c
+
+from contracts.stores import AlreadyPublished, ObjectInfo
+
+TEMPORARY_PREFIX = ".tmp-"
+_BLOCK_BYTES = 8 << 20
+
+
+def path_of(uri: str) -> Path:
+    """Return the path behind a `file://` URI."""
+    return Path(unquote(uri.removeprefix("file://")))
+
+
+def exists(uri: str) -> bool:
+    """See contracts.storage, as for the other functions here."""
+    return path_of(uri).exists()
+
+
+def size(uri: str) -> int:
+    """Return the number of bytes."""
+    return path_of(uri).stat().st_size
+
+
+def read_bytes(uri: str, generation: int | None) -> bytes:
+    """Return the whole content."""
+    return path_of(uri).read_bytes()
+
+
+def read_range(uri: str, start: int, length: int, generation: int | None) -> bytes:
+    """Return part of the content."""
+    with path_of(uri).open("rb") as stream:
+        stream.seek(start)
+        return stream.read(length)
+
+
+def open_read(uri: str, generation: int | None) -> BinaryIO:
+    """Open for reading."""
+    return path_of(uri).open("rb")
+
+
+def list_names(uri: str) -> list[str]:
+    """Return the names directly below a folder."""
+    path = path_of(uri)
+    return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+
+def list_objects(uri: str) -> Iterator[ObjectInfo]:
+    """Yield the files below a folder, in the order of their names as text."""
+    folder = path_of(uri)
+    if folder.is_dir():
+        yield from _below(folder, "")
+
+
+def _below(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+    with os.scandir(folder) as entries:
+        # A folder sorts as its files do: with the slash.
+        found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
+    for name, entry in found:
+        if name.endswith("/"):
+            yield from _below(folder / entry.name, prefix + name)
+        elif not name.startswith(TEMPORARY_PREFIX):
+            yield ObjectInfo(prefix + name, entry.stat().st_size)
+
+
+def publish(uri: str, content: bytes) -> None:
+    """Create a file that must not exist yet."""
+    publish_file(_write_temporary(path_of(uri), content), uri)
+
+
+def publish_file(path: Path, uri: str) -> None:
+    """Move a file to its place, create-only."""
+    target = path_of(uri)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # A hard link is create-only, os.replace is not.
+        os.link(path, target)
+    except FileExistsError:
+        if _crc32c(target) != _crc32c(path):
+            raise AlreadyPublished(uri) from None
+    finally:
+        path.unlink()
+    _sync_directory(target.parent)
+
+
+def replace(uri: str, content: bytes) -> None:
+    """Write a file whether or not it exists."""
+    target = path_of(uri)
+    _write_temporary(target, content).replace(target)
+
+
+def delete(uri: str) -> None:
+    """Delete a file."""
+    path_of(uri).unlink(missing_ok=True)
+
+
+def delete_tree(uri: str, manifest_name: str) -> None:
+    """Delete a folder, its manifests first."""
+    path = path_of(uri)
+    if path.is_dir():
+        for manifest in sorted(path.rglob(manifest_name)):
+            manifest.unlink()
+        shutil.rmtree(path)
+
+
+def crc32c_of(uri: str) -> str:
+    """Return the crc32c, read in pieces."""
+    return _crc32c(path_of(uri))
+
+
+def _crc32c(path: Path) -> str:
+    total = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            total = google_crc32c.extend(total, block)
+    return f"{total:08x}"
+
+
+def _write_temporary(target: Path, content: bytes) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return temporary
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,32 @@
+"""A bucket on this machine: Google Cloud Storage's JSON and XML API over a directory.
+
+    python -m rehearsal.gcs --root DIR --port 0 --bucket NAME      prints its endpoint, serves until it is interrupted
+    with BucketServer(root, buckets=["b"]) as server: ...          the same in a test
+
+Clients reach it unmodified with `STORAGE_EMULATOR_HOST` set to the endpoint (`BucketServer.environment` has what child
+processes need). One concept a file:
+
+    server         sockets, one request from first byte to last, the control endpoint
+    messages       what a request and a response are
+    api, xml_api   which operation a URL names, in the JSON and in the XML dialect
+    uploads        simple, multipart and resumable uploads; xml_uploads has the XML dialect's own
+    batch          many small requests in one
+    objects        the objects: generations, preconditions, copy, compose, list
+    content        their bytes on disk, and the tree of plain files
+    faults         what goes wrong, and what a request costs, by rule
+    access_log     who asked for what
+    credentials    a service account that only this server knows
+
+Written with the standard library (http.server, sqlite3) and google-crc32c: nothing to install, readable to the end, and
+its limits were measured (benchmarks in the commit that added it). It serves loopback only.
+
+What it does not prove: permissions (there is no IAM, every caller may do everything), quotas and rate limits that were
+not set by a rule, latency and bandwidth of the real service, consistency between regions, encryption keys, retention,
+soft delete, object versioning (only the live generation exists), notifications, lifecycle rules, signed URLs,
+decompressive transcoding, gRPC. What it does not know is refused with 501, never ignored.
+"""
+
+from rehearsal.gcs.faults import Rule
+from rehearsal.gcs.server import BucketServer
+
+__all__ = ["BucketServer", "Rule"]

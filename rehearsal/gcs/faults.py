@@ -1,0 +1,134 @@
+"""What goes wrong, and what a request costs: rules that match requests and say what happens to them.
+
+A rule counts the requests that it matches, and decides from that count alone (and its seed), never from the clock: the
+same requests in the same order meet the same faults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Rule(BaseModel):
+    """Which requests, and what happens to them. Several rules may match: costs add up, the first fault wins."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    method: str = "*"
+    """HTTP method; * stands for any text here and below."""
+    bucket: str = "*"
+    object: str = "*"
+    """Name of the object as a pattern (a/* matches a/b/c); listings have the empty name."""
+    operation: str = "*"
+    """As the access log names it: objects.get, objects.media, uploads, batch, ..."""
+    nth: tuple[int, ...] = ()
+    """Only these of the matching requests, counted from 1; empty: all."""
+    limit: int | None = None
+    """At most this many times."""
+    probability: float = Field(default=1.0, ge=0, le=1)
+    seed: int = 0
+    """Start of the randomness behind `probability`."""
+
+    latency_s: float = Field(default=0.0, ge=0)
+    """Wait before the first byte of the answer."""
+    bytes_per_s: float | None = Field(default=None, gt=0)
+    """Speed limit of this request's stream, in both directions."""
+    status: int | None = Field(default=None, ge=400, le=599)
+    """Answer with this error instead (503, 429, 403, ...)."""
+    retry_after_s: int | None = None
+    """Retry-After header of that answer."""
+    reset: bool = False
+    """Reset the connection instead of an answer."""
+    after: bool = False
+    """Let the request take effect first: only its answer is lost (with `status` or `reset`)."""
+    reset_at: int | None = Field(default=None, ge=0)
+    """Reset the connection after this many bytes of the answer's body."""
+    read_at_most: int | None = Field(default=None, ge=0)
+    """Reset the connection after this many bytes of the request's body; what was read counts as received."""
+    truncate_at: int | None = Field(default=None, ge=0)
+    """Close the connection after this many bytes of the answer's body."""
+    quietly: bool = False
+    """With `truncate_at`: Content-Length agrees with what is sent, so that only a checksum notices."""
+    corrupt_at: int | None = Field(default=None, ge=0)
+    """Flip a bit of this byte of the answer's body."""
+
+
+@dataclass
+class Effect:
+    """What the rules together do to one request."""
+
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+    fault: Rule | None = None
+
+
+@dataclass
+class _Counter:
+    rule: Rule
+    matched: int = 0
+    hits: int = 0
+
+
+class Faults:
+    """The rules of a server."""
+
+    def __init__(self) -> None:
+        self._counters: list[_Counter] = []
+        self._lock = threading.Lock()
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules in force."""
+        with self._lock:
+            return [counter.rule for counter in self._counters]
+
+    def set(self, *rules: Rule) -> None:
+        """Replace all rules; their counts start at zero."""
+        with self._lock:
+            self._counters = [_Counter(rule) for rule in rules]
+
+    def hits(self) -> list[int]:
+        """Return how often each rule has struck."""
+        with self._lock:
+            return [counter.hits for counter in self._counters]
+
+    def decide(self, method: str, operation: str, bucket: str, name: str) -> Effect:
+        """Return what happens to a request, and count it."""
+        effect = Effect()
+        with self._lock:
+            for counter in self._counters:
+                rule = counter.rule
+                texts = ((method, rule.method), (operation, rule.operation), (bucket, rule.bucket), (name, rule.object))
+                if not all(fnmatchcase(text, pattern) for text, pattern in texts):
+                    continue
+                counter.matched += 1
+                if not _strikes(rule, counter):
+                    continue
+                counter.hits += 1
+                effect.latency_s += rule.latency_s
+                if rule.bytes_per_s is not None:
+                    effect.bytes_per_s = min(rule.bytes_per_s, effect.bytes_per_s or rule.bytes_per_s)
+                if effect.fault is None and _is_fault(rule):
+                    effect.fault = rule
+        return effect
+
+
+def _strikes(rule: Rule, counter: _Counter) -> bool:
+    if rule.nth and counter.matched not in rule.nth:
+        return False
+    if rule.limit is not None and counter.hits >= rule.limit:
+        return False
+    if rule.probability == 1:
+        return True
+    digest = hashlib.sha256(f"{rule.seed}/{counter.matched}".encode()).digest()
+    return int.from_bytes(digest[:8]) < rule.probability * 2**64
+
+
+def _is_fault(rule: Rule) -> bool:
+    numbers = (rule.status, rule.reset_at, rule.read_at_most, rule.truncate_at, rule.corrupt_at)
+    return rule.reset or any(number is not None for number in numbers)

@@ -1,0 +1,180 @@
+"""Every kind of fault and cost, as Google's client and gcsfs see it."""
+
+import gc
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.retry import DEFAULT_RETRY
+from pydantic import ValidationError
+
+from rehearsal.gcs import BucketServer, Rule
+from rehearsal.gcs.faults import Faults
+
+# The client forgets the connection of a streamed answer that is an error; `bucket` collects it here and not elsewhere.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+# The client's first pause is a second; the tests need no patience.
+RETRY = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+
+
+@pytest.fixture
+def bucket(bucket_server: BucketServer) -> Iterator[storage.Bucket]:
+    with storage.Client(project="p", credentials=AnonymousCredentials()) as client:
+        bucket = client.bucket("bucket-1")
+        bucket.blob("x").upload_from_string(CONTENT)
+        bucket_server.access_log.wait()
+        bucket_server.access_log.clear()
+        yield bucket
+    gc.collect()
+
+
+def statuses(server: BucketServer, **match: str) -> list[int]:
+    return [entry.status for entry in server.access_log.entries(**match)]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_busy_answers_are_retried(bucket_server: BucketServer, bucket: storage.Bucket, status: int) -> None:
+    bucket_server.faults.set(Rule(operation="objects.media", status=status, retry_after_s=1, limit=2))
+    assert bucket.blob("x").download_as_bytes(retry=RETRY) == CONTENT
+    assert statuses(bucket_server, operation="objects.media") == [status, status, 200]
+    bucket_server.faults.set(Rule(status=status, retry_after_s=7))
+    answer = bucket.client._http.get(f"{bucket_server.endpoint}/storage/v1/b/bucket-1/o/x", timeout=20)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (status, "7")
+    assert answer.json()["error"]["code"] == status
+
+
+def test_refusals_are_not_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(status=403))
+    with pytest.raises(exceptions.Forbidden):
+        bucket.blob("x").download_as_bytes(retry=RETRY)
+    assert statuses(bucket_server) == [403]
+
+
+def test_resets_are_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(method="GET", reset=True, limit=2))
+    assert bucket.blob("x").download_as_bytes(retry=RETRY) == CONTENT
+    assert statuses(bucket_server, operation="objects.media") == [0, 0, 200]
+
+
+def test_a_reset_is_a_reset(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(reset=True))
+    with socket.create_connection(("127.0.0.1", int(bucket_server.endpoint.rpartition(":")[2])), timeout=20) as client:
+        client.sendall(b"GET /storage/v1/b/bucket-1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+@pytest.mark.parametrize("cut", ["truncate_at", "reset_at"])
+def test_a_cut_download_is_continued(bucket_server: BucketServer, bucket: storage.Bucket, cut: str) -> None:
+    bucket_server.faults.set(Rule.model_validate({"operation": "objects.media", cut: 300_000, "limit": 1}))
+    assert bucket.blob("x").download_as_bytes(retry=RETRY) == CONTENT
+    first, *rest = bucket_server.access_log.entries(operation="objects.media")
+    assert (first.fault, first.bytes_out) == (True, 300_000)
+    assert rest
+    assert sum(entry.bytes_out for entry in rest) <= len(CONTENT)
+
+
+def test_only_the_checksum_notices_a_flipped_bit(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(operation="objects.media", corrupt_at=5))
+    assert bucket.blob("x").download_as_bytes(checksum=None) != CONTENT
+    with pytest.raises(DataCorruption):
+        bucket.blob("x").download_as_bytes(checksum="crc32c", retry=RETRY)
+
+
+def test_only_the_checksum_notices_a_quiet_end(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(operation="objects.media", truncate_at=300_000, quietly=True))
+    assert bucket.blob("x").download_as_bytes(checksum=None) == CONTENT[:300_000]
+    bucket_server.faults.set(Rule(operation="objects.media", truncate_at=300_000, quietly=True, limit=1))
+    # The client compares, and goes on where it was cut. (It does not compare what it continued.)
+    assert bucket.blob("x").download_as_bytes(checksum="crc32c", retry=RETRY) == CONTENT
+
+
+def test_a_lost_answer_meets_its_own_object(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    # The upload took effect and its answer was lost: the client's retry is refused by its own precondition.
+    bucket_server.faults.set(Rule(operation="uploads", object="y", reset=True, after=True, limit=1))
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("y").upload_from_string(b"abc", if_generation_match=0, retry=RETRY)
+    assert bucket.blob("y").download_as_bytes() == b"abc"
+    assert statuses(bucket_server, operation="uploads", object="y") == [0, 412]
+
+
+def test_an_interrupted_chunk_is_continued(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(method="PUT", object="y", read_at_most=300_000, nth=(1,)))
+    # Above 8 MiB the client's uploads are resumable.
+    blob = bucket.blob("y", chunk_size=2 << 20)
+    blob.upload_from_string(CONTENT * 9, checksum="crc32c", retry=RETRY)
+    assert bucket.blob("y").download_as_bytes() == CONTENT * 9
+    assert bucket_server.access_log.entries(method="PUT", object="y")[0].bytes_in == 300_000
+
+
+def test_costs_are_counted_in_time(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    # Not timing but a lower bound: the server may not answer before.
+    bucket_server.faults.set(Rule(latency_s=0.2), Rule(operation="objects.media", bytes_per_s=4 << 20))
+    began = time.monotonic()
+    assert bucket.blob("x").download_as_bytes() == CONTENT
+    assert time.monotonic() - began >= 0.44
+    assert bucket_server.access_log.entries(operation="objects.media")[0].duration_s >= 0.44
+    bucket_server.faults.set(Rule(operation="uploads", bytes_per_s=4 << 20))
+    began = time.monotonic()
+    bucket.blob("y", chunk_size=2 << 20).upload_from_string(CONTENT)
+    assert time.monotonic() - began >= 0.24
+
+
+def test_parts_of_a_batch_fail_alone(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    for number in range(4):
+        bucket.blob(f"d{number}").upload_from_string(b"x")
+    bucket_server.faults.set(Rule(method="DELETE", object="d*", status=503, nth=(2, 3)))
+    with bucket.client.batch(raise_exception=False) as batch:
+        for number in range(4):
+            bucket.blob(f"d{number}").delete()
+    assert [answer.status_code for answer in batch._responses] == [204, 503, 503, 204]
+    assert [blob.name for blob in bucket.list_blobs(prefix="d")] == ["d1", "d2"]
+
+
+def test_rules_choose_their_requests() -> None:
+    faults = Faults()
+    faults.set(Rule(object="a/*", nth=(2,), status=503), Rule(method="GET", limit=1, latency_s=1.0))
+    first = [faults.decide("GET", "objects.media", "b", "a/b/c") for _ in range(3)]
+    assert [effect.fault is not None for effect in first] == [False, True, False]
+    assert [effect.latency_s for effect in first] == [1.0, 0.0, 0.0]
+    assert faults.decide("GET", "objects.media", "b", "other").fault is None
+    assert faults.hits() == [1, 1]
+
+
+def test_probabilities_follow_the_seed() -> None:
+    def strikes(seed: int) -> list[bool]:
+        faults = Faults()
+        faults.set(Rule(probability=0.3, seed=seed, status=503))
+        return [faults.decide("GET", "", "", "").fault is not None for _ in range(1000)]
+
+    assert strikes(1) == strikes(1)
+    assert strikes(1) != strikes(2)
+    assert 230 < sum(strikes(1)) < 370
+
+
+def test_rules_refuse_typing_mistakes() -> None:
+    with pytest.raises(ValidationError):
+        Rule.model_validate({"stauts": 503})
+
+
+def test_rules_and_log_over_http(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    session, control = bucket.client._http, bucket_server.endpoint + "/_gcs"
+    rules = json.dumps([{"method": "GET", "status": 503}])
+    assert session.put(f"{control}/rules", data=rules, timeout=20).status_code == 204
+    assert session.get(f"{control}/rules", timeout=20).json()[0]["status"] == 503
+    with pytest.raises(exceptions.ServiceUnavailable):
+        bucket.blob("x").reload(retry=None)
+    assert session.get(f"{control}/requests", timeout=20).json()[-1]["status"] == 503
+    assert session.put(f"{control}/rules", data='[{"stauts": 1}]', timeout=20).status_code == 400
+    assert session.delete(f"{control}/rules", timeout=20).status_code == 204
+    bucket.blob("x").reload()
+    assert session.delete(f"{control}/requests", timeout=20).status_code == 204
+    assert bucket_server.access_log.entries() == []
