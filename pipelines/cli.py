@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +31,10 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 
+data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
@@ -136,6 +140,82 @@ def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) 
         from contracts.resolve import load_config, to_yaml
 
         print(to_yaml(load_config(config, overrides or [])), end="")
+
+
+@data_app.command("show")
+def show_data(
+    uri: ShardsFolder,
+    grid: Annotated[Path | None, typer.Option("--grid", metavar="FILE.png", help="Write pictures too.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Print what shards hold."""
+    with _reported(debug):
+        from contracts.artifacts import ShardManifest
+        from contracts.storage import normalise
+        from inspection.show import describe, draw_grid
+
+        manifest = ShardManifest.load(normalise(uri))
+        for line in describe(manifest):
+            print(line)
+        if grid is not None:
+            print(f"{grid}: {draw_grid(normalise(uri), manifest, grid)} pictures")
+
+
+@data_app.command()
+def verify(
+    uri: ShardsFolder,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes that read [default: one a core].")] = None,
+    debug: Debug = False,
+) -> None:
+    """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
+    with _reported(debug):
+        from contracts.errors import CheckFailed
+        from contracts.process import available_cores
+        from contracts.storage import normalise
+        from inspection.verify import verify as verify_shards
+
+        wrong = verify_shards(normalise(uri), processes=processes or available_cores(), progress=_count("verify"))
+        if wrong:
+            raise CheckFailed("\n  ".join([f"{uri} is damaged", *wrong]))
+        print("every checksum is right")
+
+
+@data_app.command("index")
+def index_data(
+    uri: ShardsFolder,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATTERN", help="File names of a split [default: train*, val*, test*]."),
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line.")] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every image, not only its header.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
+    with _reported(debug):
+        from contracts.storage import normalise
+        from inspection.adopt import adopt, parse_patterns, read_classes
+        from inspection.show import describe
+
+        manifest = adopt(
+            normalise(uri),
+            patterns=parse_patterns(split or []),
+            class_names=read_classes(classes) if classes else None,
+            verify="decode" if decode else "header",
+            progress=_count("index"),
+        )
+        for line in describe(manifest):
+            print(line)
+
+
+def _count(name: str) -> Callable[[int, int], None]:
+    """Return a function that says on stderr how many files are done, about twenty times in all."""
+
+    def say(done: int, total: int) -> None:
+        if done * 20 // total != (done - 1) * 20 // total:
+            print(f"{name}: {done} of {total} files", file=sys.stderr, flush=True)
+
+    return say
 
 
 def _run_alone(

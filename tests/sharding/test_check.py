@@ -65,15 +65,38 @@ def test_what_is_no_image_is_refused_by_all(verify, content):
         check(content, Checks(verify), with_pixels=False)
 
 
-@pytest.mark.parametrize("verify", ["decode", "header"])
-def test_a_bomb_is_refused_by_its_header(verify):
+def make_bomb():
     header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
+
+
+@pytest.mark.parametrize("verify", ["decode", "header"])
+def test_a_bomb_is_refused_by_its_header_and_listed(run_shard, source, write_file, verify):
     with pytest.raises(UndecodableImage, match="more than the limit"):
-        check(png, Checks(verify), with_pixels=False)
+        check(make_bomb(), Checks(verify), with_pixels=False)
+    write_file(source, b"ant/bomb.png", make_bomb())
+    (rejected,) = run_shard(verify=verify, max_rejected_fraction=0.1).manifest.rejected
+    assert rejected.path == "ant/bomb.png" and "40000 x 40000" in rejected.reason
+
+
+def test_thumbnails_are_no_class(run_shard, source, write_file, make_image):
+    for folder in (b".thumbnails", b"@eaDir", b"__MACOSX"):
+        write_file(source, folder + b"/1.png", make_image(80, "png"))
+    manifest = run_shard().manifest
+    assert manifest.classes == ["ant", "bee", "cow"]
+    assert manifest.ignored == [".thumbnails/", "@eaDir/", "__MACOSX/"]
+
+
+def test_no_member_of_a_tar_leads_out_of_it(run_shard, source, write_file, make_image, tmp_path):
+    write_file(tmp_path, b"outside/x.png", make_image(81, "png"))
+    rows = [f"{path.relative_to(source)},{path.parent.name}" for path in sorted(source.rglob("*.*"))]
+    (source / "list.csv").write_text("\n".join(["uri,label", "../outside/x.png,ant", *rows]))
+    members = read_members(run_shard(source=str(source / "list.csv")))
+    assert len(members) == 61 and "../outside/x.png" in members
+    assert all(name[:32].isalnum() and name[32] == "." for _, _, name in members.values())
 
 
 @pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])

@@ -1,0 +1,99 @@
+"""`shardline data show`: what a folder of shards holds, in words and as a grid of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageOps
+
+from contracts import storage
+from contracts.artifacts import Duplicates, ShardManifest
+from records.decode import decode_rgb
+from records.index import open_index, read_payload
+
+# Names and reasons of the first of a long list; the manifest has all.
+MAX_SHOWN = 10
+_COLUMNS = 8
+_ROWS = 8
+_CELL_PIXELS = 128
+_CAPTION_PIXELS = 16
+
+
+def describe(manifest: ShardManifest) -> Iterator[str]:
+    """Yield lines about counts, classes, sizes, and what was left out."""
+    megabytes = sum(entry.bytes for entry in manifest.shards) / 1e6
+    yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
+        ", several labels an image" if manifest.multi_label else ""
+    )
+    for name, split in manifest.splits.items():
+        shards = sum(entry.split == name for entry in manifest.shards)
+        yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
+    yield "class: " + " / ".join(manifest.splits)
+    for place, name in enumerate(manifest.classes[: MAX_SHOWN * 2]):
+        yield f"  {name}: " + " / ".join(str(split.samples_by_class[place]) for split in manifest.splits.values())
+    if len(manifest.classes) > MAX_SHOWN * 2:
+        yield f"  and {len(manifest.classes) - MAX_SHOWN * 2} more"
+    if manifest.images is not None:
+        yield "formats: " + ", ".join(f"{count} {name}" for name, count in manifest.images.formats.items())
+        if manifest.images.modes:
+            yield "modes: " + ", ".join(f"{count} {name}" for name, count in manifest.images.modes.items())
+        if manifest.images.width and manifest.images.height:
+            (low, high), (short, tall) = manifest.images.width, manifest.images.height
+            yield f"width {low} to {high} px, height {short} to {tall} px"
+    if manifest.mean is not None and manifest.std is not None:
+        shown = (" ".join(f"{value:.4f}" for value in values) for values in (manifest.mean, manifest.std))
+        yield "mean {}, deviation {}".format(*shown)
+    if manifest.prepared is not None:
+        changed = ", ".join(f"{name} {count}" for name, count in manifest.prepared.changed.items()) or "none"
+        yield f"changed images: {changed}"
+    yield f"verified: {manifest.verify}; {len(manifest.rejected)} rejected, {len(manifest.ignored)} ignored by name"
+    for entry in manifest.rejected[:MAX_SHOWN]:
+        yield f"  {entry.path}: {entry.reason}"
+    if len(manifest.rejected) > MAX_SHOWN:
+        yield f"  and {len(manifest.rejected) - MAX_SHOWN} more"
+    if manifest.duplicates is not None:
+        yield _describe_duplicates(manifest.duplicates)
+
+
+def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
+    """Write a PNG with up to 64 training images, the classes in turn; return their number.
+
+    Raises:
+        StorageError: The folder is not local.
+        DataError: An image is damaged.
+    """
+    folder = storage.local_path(folder_uri)
+    entry = manifest.splits["train"]
+    index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
+    chosen = _take_in_turn(index["label"], _COLUMNS * _ROWS)
+    rows = -(-len(chosen) // _COLUMNS)
+    sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for number, place in enumerate(chosen):
+        record = index[place]
+        content = read_payload(folder / manifest.shards[int(record["shard"])].name, record)
+        picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
+        left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)
+        sheet.paste(picture, (left, top + _CAPTION_PIXELS))
+        label = int(record["label"])
+        # Pillow's own font has only Latin letters.
+        caption = manifest.classes[label].encode("ascii", "replace").decode() if label >= 0 else ""
+        draw.text((left + 2, top + 2), caption[: _CELL_PIXELS // 7], fill="black")
+    sheet.save(target, "PNG")
+    return len(chosen)
+
+
+def _take_in_turn(labels: np.ndarray[tuple[int, ...], np.dtype[np.int32]], count: int) -> list[int]:
+    """Return places so that every class comes once before any comes twice."""
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    # Rank within the class: distance from the class's first place.
+    ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return [int(place) for place in order[np.lexsort((ordered, ranks))][:count]]
+
+
+def _describe_duplicates(found: Duplicates) -> str:
+    state = "left out" if found.dropped else "in the shards"
+    return f"copies: {found.copies} in {found.groups} groups ({found.leaking_groups} across splits), {state}"
