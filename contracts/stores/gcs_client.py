@@ -54,7 +54,7 @@ def close() -> None:
 
 def _make_client(*, anonymous: bool) -> Any:
     try:
-        from google.cloud import storage
+        from google.cloud import storage  # type: ignore[import-untyped]
     except ImportError:
         raise StorageError(
             "gs:// needs google-cloud-storage, which is not installed",
@@ -64,10 +64,10 @@ def _make_client(*, anonymous: bool) -> Any:
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
-    from requests.adapters import HTTPAdapter
+    from requests.adapters import HTTPAdapter  # type: ignore[import-untyped]
 
     if anonymous:
-        made = storage.Client(project="emulated", credentials=AnonymousCredentials())
+        made = storage.Client(project="emulated", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
     else:
         try:
             credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_write"])
@@ -89,7 +89,7 @@ def _make_client(*, anonymous: bool) -> Any:
 
 def call_options() -> dict[str, Any]:
     """Return timeout and retry for any call of the client."""
-    from google.cloud.storage.retry import DEFAULT_RETRY
+    from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
     return {"timeout": (CONNECT_TIMEOUT_S, READ_TIMEOUT_S), "retry": DEFAULT_RETRY.with_timeout(RETRY_DEADLINE_S)}
 
@@ -110,8 +110,8 @@ def explained(uri: str, *, is_object: bool = False) -> Iterator[None]:
     try:
         from google.api_core import exceptions as api
         from google.auth.exceptions import GoogleAuthError, TransportError
-        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-        from requests.exceptions import RequestException
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse  # type: ignore[import-untyped]
+        from requests.exceptions import RequestException  # type: ignore[import-untyped]
     except ImportError:
         client()
         raise

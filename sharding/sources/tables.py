@@ -113,8 +113,8 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterat
 
 
 def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
 
     wanted = dict.fromkeys((section.uri_column, section.label_column, section.split_column, section.group_by))
     number = 0
