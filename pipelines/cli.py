@@ -86,7 +86,7 @@ def shard(
     fresh: Fresh = False,
     debug: Debug = False,
 ) -> None:
-    """Turn images in class folders into shards."""
+    """Turn images in class folders, or those that a manifest lists, into shards."""
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 
 
