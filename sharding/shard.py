@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import marshal
 import os
@@ -28,7 +27,7 @@ from records.decode import Pixels, UndecodableImage, decode, image_format
 from records.index import MAX_IMAGE_BYTES, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
 from sharding.attempt import WORK_NAME
-from sharding.limits import disk_full, encode_path
+from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
 from sharding.stream import read_ahead
@@ -157,6 +156,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     ordered = [one for _, one in hashed]
     try:
         with (
+            space_needed(job.output_uri),
             temporary.open("wb") as file,
             contextlib.closing(
                 read_ahead(ordered, functools.partial(read_file, job.source_uri), threads=job.read_threads)
@@ -182,10 +182,6 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
             os.fsync(file.fileno())
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise disk_full(storage.display(job.output_uri)) from None
-        raise
     finally:
         temporary.unlink(missing_ok=True)
     return ShardRecord(
