@@ -212,10 +212,14 @@ def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[st
 
 def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> int:
     document = ErrorDocument.of(error, traceback.format_exc())
-    events.emit("error", exit_code=document.exit_code, message=document.message)
-    if events.folder is not None:
-        target = storage.normalise(events.folder / ERROR_NAME)
-        storage.replace(target, document.model_dump_json(indent=1).encode())
+    try:
+        events.emit("error", exit_code=document.exit_code, message=document.message)
+        if events.folder is not None:
+            target = storage.normalise(events.folder / ERROR_NAME)
+            storage.replace(target, document.model_dump_json(indent=1).encode())
+    except OSError as unsaid:
+        # A full disk must not change how the stage ends.
+        print(f"{name}: the error below could not be written down: {unsaid}", file=sys.stderr)
     if debug:
         print(document.traceback, file=sys.stderr)
     print(f"{name}: error: {document.message}", file=sys.stderr, flush=True)

@@ -57,8 +57,17 @@ class Monitor:
         self._silence_s = silence_s
         self._seen: dict[str, tuple[bytes, float]] = {}
 
-    def find_silent(self) -> float | None:
-        """Return the seconds that a worker has been silent for, when that is too long."""
+    def find_dead(self) -> bool:
+        """Whether a worker stopped in the middle of its work, looked at for a few of its beats."""
+        deadline = time.monotonic() + 3 * BEAT_INTERVAL_S
+        while self.find_silent(0) is not None or self._seen:
+            if time.monotonic() > deadline:
+                return self.find_silent(2 * BEAT_INTERVAL_S) is not None
+            time.sleep(BEAT_INTERVAL_S / 4)
+        return False
+
+    def find_silent(self, silence_s: float | None = None) -> float | None:
+        """Return the seconds that a worker has been silent for, when that is more than `silence_s` (or the limit)."""
         now = time.monotonic()
         seen = {}
         for name in storage.list_names(self._work_uri):
@@ -72,4 +81,4 @@ class Monitor:
             seen[name] = (content, since if before == content else now)
         self._seen = seen
         longest = max((now - since for _, since in seen.values()), default=0.0)
-        return longest if longest > self._silence_s else None
+        return longest if longest > (self._silence_s if silence_s is None else silence_s) else None

@@ -6,9 +6,13 @@ they are used again. Needs neither Beam nor numpy: a stage that only finds its r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+from contracts import storage
 from contracts.artifacts import Rejected
 from contracts.errors import DataError, StorageError
 
@@ -41,12 +45,32 @@ def check_rejected(rejected: list[Rejected], num_accepted: int, limit: float, sh
     )
 
 
-def disk_full(place: str) -> StorageError:
+@contextlib.contextmanager
+def space_needed(uri: str) -> Iterator[None]:
+    """Turn the system's refusal to make a file longer, in the block, into an error that says what to do.
+
+    Raises:
+        StorageError: The disk, a quota or a limit on the size of files is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise disk_full(uri, error.strerror) from None
+    except RuntimeError as error:
+        # What a worker process raises comes back as the text of its traceback.
+        if f"[Errno {errno.ENOSPC}]" not in str(error):
+            raise
+        raise disk_full(uri, os.strerror(errno.ENOSPC)) from None
+
+
+def disk_full(uri: str, reason: str) -> StorageError:
     """Return the error for a full disk."""
     return StorageError(
-        f"no space left on the disk of {place}",
+        f"{storage.display(uri)} cannot be written: {reason}",
         allowed="room for the shards, about the size of the source",
-        todo="free some, or set run.root or --output to another disk; nothing half-written is left",
+        todo="free some, or set run.root or --output to another disk; nothing half-written looks finished",
     )
 
 

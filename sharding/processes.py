@@ -2,45 +2,65 @@
 
 Beam starts such processes itself (direct_running_mode=multi_processing), but waits forever for the answer of one that
 was killed. Here a thread waits for each process: when one ends before it was told to, the others are killed and every
-open request is answered with an error that starts with `DEATH`, so that the command ends within seconds.
+open request is answered with an error, so that the runner gives up within seconds; `worker_processes` says why.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import grpc
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
+from contracts.errors import TryAgain
 from contracts.process import thread_environment
 
 WORKER_COMMAND = (sys.executable, "-m", "sharding.worker")
-DEATH = "a Beam worker process"
-
 # How often requests that were sent after a death are failed, until the runner has noticed.
 _ABORT_INTERVAL_S = 0.2
 # A worker that was told to end has nothing left to do.
 _CLOSE_TIMEOUT_S = 10.0
 
 
-def worker_process_environment() -> SubprocessSDKEnvironment:
-    """Return the Beam environment whose workers are processes of `WORKER_COMMAND`, watched."""
-    WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(WorkerProcess)
-    return SubprocessSDKEnvironment.from_command_string(" ".join(WORKER_COMMAND))
+@contextlib.contextmanager
+def worker_processes() -> Iterator[SubprocessSDKEnvironment]:
+    """Give the Beam environment whose workers are processes of `WORKER_COMMAND`, watched while the block runs.
+
+    Raises:
+        TryAgain: The runner gave up because a worker died.
+    """
+    deaths: list[str] = []
+    WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)(functools.partial(WorkerProcess, deaths))
+    threads_report = threading.excepthook
+    # The threads that read what a dead process sent end with an error of the connection, each with a traceback.
+    threading.excepthook = lambda report: None if deaths else threads_report(report)
+    try:
+        yield SubprocessSDKEnvironment.from_command_string(" ".join(WORKER_COMMAND))
+    except (RuntimeError, OSError, grpc.RpcError):
+        if deaths:
+            raise TryAgain(f"{deaths[0]} before its work was done; the next attempt starts from the listing") from None
+        raise
+    finally:
+        threading.excepthook = threads_report
 
 
 class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
     """One worker process, from its start to its end."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, deaths: list[str], *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._deaths = deaths
         self._process: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._closing = threading.Event()
@@ -88,7 +108,8 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
     def _abort(self, code: int) -> None:
         """Answer all requests to all workers with an error, until the runner closes them."""
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        message = f"{DEATH} {ended} before its work was done"
+        message = f"a Beam worker process {ended}"
+        self._deaths.append(message)
         control = self._grpc_server.control_handler
         for worker in list(control._worker_manager._workers_by_id.values()):
             if worker is not self:

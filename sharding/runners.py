@@ -10,10 +10,11 @@ reports DONE with wrong data. docs/decisions/0001-beam-runners.md has the eviden
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -25,8 +26,7 @@ from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.process import available_cores
 from sharding.heartbeat import Monitor
-from sharding.limits import disk_full
-from sharding.processes import DEATH, worker_process_environment
+from sharding.processes import worker_processes
 
 # Two worker processes cost this much before the first byte moves, measured (docs/sharding.md).
 PROCESS_START_S = 2.5
@@ -73,42 +73,38 @@ def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, wor
 
     Raises:
         ConfigError: Something that the runner needs is not set.
-        StorageError: A disk is full.
         TryAgain: A worker or a service is gone.
     """
     # What Beam logs about a failure comes back as the exception that it raises.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     run = {"fnapi": _run_fnapi, "portable": _run_portable, "dataflow": _run_dataflow}[config.resources.beam_runner]
-    try:
-        with warnings.catch_warnings():
-            # gRPC and Beam warn about themselves while they start and end.
-            warnings.simplefilter("ignore")
-            return run(build, config, work, job_name, work_uri)
-    except (RuntimeError, OSError) as error:
-        if (place := str(error).find(DEATH)) >= 0:
-            raise TryAgain(str(error)[place:].splitlines()[0]) from None
-        if "No space left on device" in str(error):
-            raise disk_full("the output") from None
-        raise
+    with warnings.catch_warnings():
+        # gRPC and Beam warn about themselves while they start and end.
+        warnings.simplefilter("ignore")
+        return run(build, config, work, job_name, work_uri)
 
 
-def make_fnapi_pipeline(processes: int = 1, flags: tuple[str, ...] = ()) -> beam.Pipeline:
-    """Return an empty pipeline on the FnApiRunner, in this process or in worker processes.
+@contextlib.contextmanager
+def fnapi_pipeline(processes: int = 1, flags: tuple[str, ...] = ()) -> Iterator[beam.Pipeline]:
+    """Give an empty pipeline on the FnApiRunner; it runs when the block ends.
 
     Args:
-        processes: 1 for this process.
+        processes: Worker processes; 1: everything happens in this process.
         flags: Further flags for Beam.
+
+    Raises:
+        TryAgain: A worker process died.
     """
     # Flags are given, if none: left out, Beam would read this process's own command line.
-    if processes == 1:
-        return beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
-    runner = FnApiRunner(default_environment=worker_process_environment())
-    return beam.Pipeline(runner=runner, options=PipelineOptions([f"--direct_num_workers={processes}", *flags]))
+    options = PipelineOptions([f"--direct_num_workers={processes}", *flags])
+    with contextlib.ExitStack() as stack:
+        environment = stack.enter_context(worker_processes()) if processes > 1 else None
+        yield stack.enter_context(beam.Pipeline(runner=FnApiRunner(default_environment=environment), options=options))
 
 
 def _run_fnapi(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
     processes = choose_processes(config.resources, work)
-    with make_fnapi_pipeline(processes, tuple(config.resources.beam_options)) as pipeline:
+    with fnapi_pipeline(processes, tuple(config.resources.beam_options)) as pipeline:
         build(pipeline)
     return "FnApiRunner, " + ("in this process" if processes == 1 else f"{processes} worker processes")
 
@@ -162,6 +158,8 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
                 raise TryAgain(f"a Beam worker of {where} has been silent for {silent_s:.0f} s: killed or hung")
             time.sleep(POLL_INTERVAL_S)
         if state != PipelineState.DONE:
+            if monitor.find_dead():
+                raise TryAgain(f"a Beam worker of {where} died before its work was done")
             # Raises what the service says about it.
             result.wait_until_finish(duration=1000 * CONNECT_TIMEOUT_S)
             raise ShardlineError(f"{where} ended the job as {state}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import marshal
 import os
@@ -29,7 +28,7 @@ from records.sample import ChecksumStream, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
 from sharding.check import Checked, Checks, check
-from sharding.limits import disk_full, encode_path
+from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
 from sharding.stream import read_ahead
@@ -137,6 +136,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     label_counts = [0] * len(job.classes) if job.multi_label else []
     try:
         with (
+            space_needed(job.output_uri),
             temporary.open("wb") as file,
             contextlib.closing(
                 read_ahead(ordered, functools.partial(read_file, job.source_uri), threads=job.read_threads)
@@ -172,10 +172,6 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))
             storage.publish(storage.join(job.output_uri, neighbour_name(name)), neighbour)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise disk_full(storage.display(job.output_uri)) from None
-        raise
     finally:
         temporary.unlink(missing_ok=True)
     return ShardRecord(

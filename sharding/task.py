@@ -27,7 +27,7 @@ from contracts.errors import ConfigError, StorageError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, take_over
-from sharding.limits import check_rejected, name_some
+from sharding.limits import check_rejected, name_some, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ def shard(stage: Stage) -> str:
     if isinstance(prepared, str):
         return prepared
     stage.ready()
-    _write(stage, prepared)
+    try:
+        _write(stage, prepared)
+    except StorageError:
+        # A full disk: what is half done makes room for the error to be written down.
+        _remove_leftovers(prepared.output.uri)
+        raise
     return prepared.output.uri
 
 
@@ -130,7 +135,9 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
     )
     source_bytes = sum(reference.size for reference in listing.references)
     work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
-    return _Prepared(output, commit, work, write_parts(job.work_uri, listing.references))
+    with space_needed(output.uri):
+        num_parts = write_parts(job.work_uri, listing.references)
+    return _Prepared(output, commit, work, num_parts)
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:
@@ -140,7 +147,7 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
     from sharding.runners import run_graph
 
     output, job = prepared.output, prepared.commit.job
-    with _progress(stage, output.uri, job.plan.total_shards):
+    with space_needed(output.uri), _progress(stage, output.uri, job.plan.total_shards):
         engine = run_graph(
             lambda pipeline: build_graph(pipeline, prepared.num_parts, prepared.commit),
             stage.config,
@@ -253,7 +260,10 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
         while not ended.wait(WATCH_INTERVAL_S):
             done = count()
             if done != said:
-                stage.progress(done, total, "shards")
+                try:
+                    stage.progress(done, total, "shards")
+                except OSError:
+                    return  # a full disk: the work itself will say so
                 said = done
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)

@@ -5,6 +5,7 @@ import sys
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from contracts import storage
@@ -15,7 +16,7 @@ from sharding.graph import build_graph
 from sharding.manifest import Commit
 from sharding.plan import make_plan, place
 from sharding.references import pack, place_part, unpack, write_parts
-from sharding.runners import make_fnapi_pipeline
+from sharding.runners import fnapi_pipeline
 from sharding.shard import Job
 from sharding.sources import list_source
 
@@ -35,7 +36,7 @@ def make_commit(source, tmp_path):
 
 def run_graph(references, commit, *, flags=(), part_references=7):
     num_parts = write_parts(commit.job.work_uri, references, part_references)
-    with make_fnapi_pipeline(1, flags) as pipeline:
+    with fnapi_pipeline(1, flags) as pipeline:
         build_graph(pipeline, num_parts, commit)
     return read_files(commit)
 
@@ -67,20 +68,19 @@ def test_neither_content_nor_references_are_in_the_graph(make_commit, source):
     references, commit = make_commit("one")
     sizes = []
     for many in (references, references * 50):
-        pipeline = make_fnapi_pipeline()
+        pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
         build_graph(pipeline, write_parts(commit.job.work_uri + "/x" * len(sizes), many), commit)
         graph = pipeline.to_runner_api().SerializeToString()
         assert references[0].path not in graph
         sizes.append(len(graph))
-    assert isinstance(pipeline.runner, FnApiRunner)
     # Attributes hold ids of their own, so sizes are equal up to digits.
     assert abs(sizes[0] - sizes[1]) < 100
 
 
 def test_the_command_line_of_the_process_is_not_read(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["stage", "--runner=DataflowRunner", "--streaming"])
-    pipeline = make_fnapi_pipeline()
-    assert isinstance(pipeline.runner, FnApiRunner)
+    with fnapi_pipeline() as pipeline:
+        assert isinstance(pipeline.runner, FnApiRunner)
     options = pipeline.options.view_as(beam.options.pipeline_options.StandardOptions)
     assert not options.streaming and options.runner is None
 
