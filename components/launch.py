@@ -69,7 +69,8 @@ def stage_command(
 
 def stage_environment() -> dict[str, str]:
     """Return the environment of a stage: a thread count is always set, the user's own wins."""
-    return {**thread_environment(available_cores()), **os.environ}
+    # Safe path: a folder of the user's that is called `records` or `trainer` must not hide ours.
+    return {**thread_environment(available_cores()), **os.environ, "PYTHONSAFEPATH": "1"}
 
 
 def attempt_folder(root_uri: str, attempt: str) -> Path:

@@ -19,6 +19,10 @@ from contracts.errors import DataError
 MANIFEST_NAME = "manifest.json"
 
 
+class NewerVersion(DataError):
+    """A document of a format version that this version does not know."""
+
+
 class Document(BaseModel):
     """Base of the models in a document: frozen and strict."""
 
@@ -85,7 +89,7 @@ class Contract(Document):
             raise DataError(f"{where} is a {kind!r} document", allowed=f"a {expected} document", todo=todo)
         version = values.get("format_version")
         if not isinstance(version, int) or version > cls.FORMAT_VERSION:
-            raise DataError(
+            raise NewerVersion(
                 f"{where} has format version {version}",
                 allowed=f"versions up to {cls.FORMAT_VERSION}",
                 todo="use the version of shardline that wrote it, or a newer one",

@@ -45,7 +45,8 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json")),
-        "train": fingerprint(config.train.model_dump(mode="json")),
+        # The one field of train that is measured: a new learning rate is no reason to measure again.
+        "batch": fingerprint(config.train.global_batch_size),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Contract, find_damage
+from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError, TryAgain
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
@@ -38,6 +38,9 @@ from contracts.resolve import parse_config
 # Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
 # longer than a reuse may, and every sample is checked again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
+
+# Says whose folder a given --output is.
+MARK_NAME = ".stage"
 
 
 def new_attempt_id() -> str:
@@ -118,27 +121,27 @@ class Stage:
         uri = self.output or storage.join(self.root or "", key)
         if not self.locate:
             self._take_lock(uri)
+            if self.output is not None:
+                self._take_output(uri)
             if self.fresh:
-                storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
+                self._discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
         if storage.exists(storage.join(uri, MANIFEST_NAME)):
-            document = contract.load(uri)
-            if document.fingerprint != key:
+            document = self._load(contract, uri)
+            if document is not None and document.fingerprint != key:
                 changed = sorted(name for name in made_from if document.made_from.get(name) != made_from[name])
                 raise ConfigError(
                     f"{storage.display(uri)} holds a result of other inputs ({', '.join(changed) or 'unknown'})",
                     allowed="an empty folder, or one of the same configuration",
                     todo="choose another --output, or delete that folder yourself",
                 )
-            files = document.owned_files()
-            checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
-            damage = find_damage(uri, files, checksums=checksums)
+            damage = _find_damage(uri, document)
             if damage is None:
                 self.events.emit("reused", uri=uri)
                 return Output(uri, key, made_from, reused=True)
-            self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
             if not self.locate:
-                storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
+                self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
+                self._discard(uri)
         if self.locate:
             raise DataError(
                 f"no finished output of stage {self.name} for this configuration in {storage.display(uri)}",
@@ -146,6 +149,54 @@ class Stage:
                 todo=f"run `shardline {self.name} CONFIG` first, or pass the URI of its output",
             )
         return Output(uri, key, made_from, reused=False)
+
+    def _load(self, contract: type[Contract], uri: str) -> Contract | None:
+        """Return the document of a folder; None when it is damaged in a folder that only this stage writes."""
+        try:
+            return contract.load(uri)
+        except NewerVersion:
+            raise
+        except DataError:
+            if self.output is not None:
+                raise
+            return None
+
+    def _take_output(self, uri: str) -> None:
+        """See to it that a folder given by --output is this stage's own: new, empty, or marked by an attempt of it.
+
+        Raises:
+            ConfigError: It holds files that no attempt of this stage has written.
+        """
+        mark = storage.join(uri, MARK_NAME)
+        names = storage.list_names(uri)
+        if names and MARK_NAME not in names:
+            raise ConfigError(
+                f"--output {storage.display(uri)} holds files that stage {self.name} did not write "
+                f"({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})",
+                allowed="a new or an empty folder, or one that this stage has written",
+                todo="choose another --output",
+            )
+        if names and storage.read_bytes(mark).decode(errors="replace").strip() != self.name:
+            raise ConfigError(
+                f"--output {storage.display(uri)} belongs to another stage",
+                allowed=f"a new or an empty folder, or one that stage {self.name} has written",
+                todo="choose another --output",
+            )
+        storage.replace(mark, f"{self.name}\n".encode())
+
+    def _discard(self, uri: str) -> None:
+        """Delete what is in this stage's folder, manifests first; the mark of --output stays."""
+        if self.output is None:
+            storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
+            return
+        storage.delete(storage.join(uri, MANIFEST_NAME))
+        for name in storage.list_names(uri):
+            if name != MARK_NAME:
+                entry = storage.join(uri, name)
+                if not storage.is_local(entry) or storage.local_path(entry).is_dir():
+                    storage.delete_tree(entry, manifest_name=MANIFEST_NAME)
+                if storage.exists(entry):
+                    storage.delete(entry)
 
     def commit(self, output: Output, document: Contract, made: str) -> None:
         """Publish the document that makes the output exist, and say what was made."""
@@ -208,6 +259,14 @@ def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[st
         if stage is not None:
             stage.release()
     return EXIT_OK
+
+
+def _find_damage(uri: str, document: Contract | None) -> str | None:
+    if document is None:
+        return f"{MANIFEST_NAME} cannot be read"
+    files = document.owned_files()
+    checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
+    return find_damage(uri, files, checksums=checksums)
 
 
 def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> int:

@@ -106,6 +106,9 @@ class StageTrace:
 
     def find_error(self) -> ErrorDocument | None:
         """Return why the stage failed: its own error.json, or what its exit code says. None: it did not fail."""
+        if self.exit_code == 0:
+            # What a rank said that torchrun then restarted is history.
+            return None
         path = self.folder / ERROR_NAME
         if path.exists():
             return ErrorDocument.model_validate_json(path.read_bytes())

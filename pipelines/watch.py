@@ -101,7 +101,9 @@ def _caught_signals() -> Iterator[list[int]]:
     def remember(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {number: signal.signal(number, remember) for number in _SIGNALS}
+    # What was ignored from outside (nohup, a job in the background) stays ignored.
+    wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, remember) for number in wanted}
     try:
         yield received
     finally:

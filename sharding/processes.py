@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler

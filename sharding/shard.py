@@ -22,7 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from contracts import storage
 from contracts.errors import DataError, TryAgain
 from records import tar, tfrecord
-from records.decode import UndecodableImage
+from records.decode import UndecodableImage, image_format
 from records.index import NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, Tally, is_summed
@@ -43,6 +43,9 @@ SUFFIXES = {"webdataset": tar.SUFFIX, "tfrecord": tfrecord.SUFFIX}
 
 # A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
 READ_ATTEMPTS = 3
+# Files above this size are read only if their first bytes are those of an image.
+SNIFFED_BYTES = 64 << 20
+SNIFF_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,12 @@ def _read_once(source_uri: str, reference: Reference) -> bytes:
     try:
         with open(absolute_path(source_uri, reference.path), "rb", 0) as stream:
             status = os.fstat(stream.fileno())
+            if status.st_size > SNIFFED_BYTES:
+                # A film among the images is known by its first bytes; reading it whole would fill the memory.
+                head = stream.read(SNIFF_BYTES)
+                if image_format(head) is None:
+                    return head
+                stream.seek(0)
             content = stream.readall()
     except (FileNotFoundError, NotADirectoryError):
         raise TryAgain(

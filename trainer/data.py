@@ -6,6 +6,7 @@ A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader proc
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
-from contracts.errors import DataError
+from contracts.errors import DataError, UserError
 from records.decode import UndecodableImage, decode_rgb
 from records.index import key_of, open_index, read_payload
 from trainer.cursor import SlotRequest, mix
@@ -31,6 +32,8 @@ Pixels = npt.NDArray[np.uint8]
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
+# Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
+MAX_OPEN_SHARDS = 64
 
 
 @dataclass(frozen=True)
@@ -97,18 +100,18 @@ class ShardReader:
     """Reads samples of one split by their place, from local shards of either format."""
 
     def __init__(self, shards_uri: str, manifest: ShardManifest, split: str) -> None:
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
         folder = storage.local_path(shards_uri)
         entry = manifest.splits[split]
         self._paths = [folder / shard.name for shard in manifest.shards]
         self._index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
-        self._descriptors: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files do not travel to a spawned process; it opens its own.
-        return {**self.__dict__, "_descriptors": {}}
+        return {**self.__dict__, "_descriptors": OrderedDict()}
 
     def __del__(self) -> None:
         for descriptor in self._descriptors.values():
@@ -122,9 +125,7 @@ class ShardReader:
         """
         record = self._index[place]
         number = int(record["shard"])
-        if number not in self._descriptors:
-            self._descriptors[number] = self._open(number)
-        content = read_payload(self._descriptors[number], record)
+        content = read_payload(self._descriptor(number), record)
         try:
             return decode_rgb(content), int(record["label"])
         except UndecodableImage as error:
@@ -133,6 +134,16 @@ class ShardReader:
                 allowed="images that were decoded when they were sharded",
                 todo="shard again with --fresh",
             ) from None
+
+    def _descriptor(self, number: int) -> int:
+        """Return an open shard; the least recently used one is closed when there are many."""
+        if number in self._descriptors:
+            self._descriptors.move_to_end(number)
+            return self._descriptors[number]
+        if len(self._descriptors) >= MAX_OPEN_SHARDS:
+            os.close(self._descriptors.popitem(last=False)[1])
+        self._descriptors[number] = self._open(number)
+        return self._descriptors[number]
 
     def _open(self, number: int) -> int:
         try:
@@ -146,15 +157,29 @@ class ShardReader:
 
 
 @dataclass
-class SlotDataset(Dataset[SlotBatch]):
-    """Maps a request to its batch."""
+class SlotDataset(Dataset[SlotBatch | UserError]):
+    """Maps a request to its batch, or to what is wrong with its samples.
+
+    Errors are returned, not raised: torch would rebuild one raised in a loader process from its text alone.
+    """
 
     reader: ShardReader
     transform: TrainTransform
     seed: int
 
-    def __getitem__(self, request: SlotRequest) -> SlotBatch:
+    def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
         """Read, decode and transform the samples of one slot."""
+        try:
+            return self.read(request)
+        except UserError as error:
+            return error
+
+    def read(self, request: SlotRequest) -> SlotBatch:
+        """As above, but raise what is wrong.
+
+        Raises:
+            DataError: A sample is damaged.
+        """
         size = self.transform.image_size
         images = np.empty((len(request.samples), size, size, 3), dtype=np.uint8)
         labels = np.empty(len(request.samples), dtype=np.int64)
@@ -182,8 +207,8 @@ def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTr
 
 def make_loader(
     dataset: SlotDataset, requests: Iterable[SlotRequest], *, num_workers: int, prefetch_factor: int, pin_memory: bool
-) -> DataLoader[SlotBatch]:
-    """Return a loader that yields one SlotBatch per request, in order."""
+) -> DataLoader[SlotBatch | UserError]:
+    """Return a loader that gives one SlotBatch per request, in order; iterate it by `read_slots`."""
     return DataLoader(
         dataset,
         batch_size=None,
@@ -193,6 +218,18 @@ def make_loader(
         collate_fn=_identity,
         pin_memory=pin_memory,
     )
+
+
+def read_slots(loader: DataLoader[SlotBatch | UserError]) -> Iterator[SlotBatch]:
+    """Yield the batches of a loader.
+
+    Raises:
+        DataError: A sample is damaged.
+    """
+    for batch in loader:
+        if isinstance(batch, UserError):
+            raise batch
+        yield batch
 
 
 def evaluation_batches(

@@ -115,6 +115,8 @@ def run_ranks(assignment: Assignment) -> None:
     finally:
         signal.signal(signal.SIGTERM, previous)
     if storage.exists(storage.join(assignment.folder, MANIFEST_NAME)):
+        # Left by a rank that was restarted since.
+        (folder / ERROR_NAME).unlink(missing_ok=True)
         return
     raise _reason(folder / ERROR_NAME, code)
 

@@ -25,6 +25,7 @@ from trainer.data import (
     evaluation_batches,
     make_loader,
     make_transforms,
+    read_slots,
 )
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.launch import Assignment
@@ -181,7 +182,7 @@ class Training:
             pin_memory=self.rank.device.type == "cuda",
         )
         self.model.train()  # type: ignore[no-untyped-call]
-        for slot in loader:
+        for slot in read_slots(loader):
             self._loss_sum += self._compute(slot)
             if not slot.request.last_of_step:
                 continue

@@ -24,8 +24,9 @@ def keys(config: RunConfig) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("override", "moved"),
     [
-        ("train.learning_rate=0.5", {"profile", "train"}),
-        ("train.epochs=3", {"profile", "train"}),
+        ("train.learning_rate=0.5", {"train"}),
+        ("train.epochs=3", {"train"}),
+        ("train.global_batch_size=32", {"profile", "train"}),
         ("sharding.format=tfrecord", {"shard"}),
         ("sharding.target_shard_bytes=4096", {"shard"}),
         ("sharding.source=elsewhere", set()),

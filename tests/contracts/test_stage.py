@@ -139,6 +139,54 @@ def test_an_output_of_other_inputs_is_not_overwritten(tmp_path: Path, capsys: py
     assert (tmp_path / "mine" / MANIFEST_NAME).read_bytes() == before
 
 
+@pytest.mark.parametrize("options", [[], ["--fresh"]])
+def test_a_folder_that_is_not_ours_is_left_alone(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "thesis"
+    (folder / "chapters").mkdir(parents=True)
+    (folder / "thesis.txt").write_text("years of work")
+    arguments = ["--output", str(folder), "--config-json", "{}", *options]
+    assert run_stage("profile", work, arguments) == 2
+    assert "holds files that stage profile did not write (chapters, thesis.txt)" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["chapters", "thesis.txt"]
+    assert run_stage("profile", work, ["--output", str(tmp_path / "mine"), "--config-json", "{}"]) == 0
+    assert run_stage("train", work, ["--output", str(tmp_path / "mine"), "--config-json", "{}"]) == 2
+    assert "belongs to another stage" in capsys.readouterr().err
+
+
+def test_fresh_empties_a_given_output(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    link = tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    arguments = ["--output", str(link), "--config-json", "{}"]
+    assert run_stage("profile", work, arguments) == 0
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints/x").write_text("old")
+    assert run_stage("profile", lambda stage: work(stage, {"model": "other"}), [*arguments, "--fresh"]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == [".stage", MANIFEST_NAME]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"kind": "pro', b"[]"])
+def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path, content: bytes) -> None:
+    assert run(tmp_path, "a") == 0
+    manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
+    whole = manifest.read_bytes()
+    manifest.write_bytes(content)
+    assert run(tmp_path, "b") == 0
+    assert manifest.read_bytes() == whole
+
+
+def test_a_manifest_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
+    assert run(tmp_path, "a") == 0
+    manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
+    newer = manifest.read_bytes().replace(b'"format_version": 1', b'"format_version": 99')
+    manifest.write_bytes(newer)
+    assert run(tmp_path, "b") == 2
+    assert manifest.read_bytes() == newer
+
+
 def test_a_user_error_leaves_its_message_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(stage: Stage) -> str:
         raise ConfigError("a wheel with corners", allowed="round ones", todo="file them off")

@@ -180,3 +180,18 @@ def test_a_signal_ends_every_process(
         assert "Traceback" not in stderr
         assert stdout.splitlines()[-1] == f"{root.name}/tiny"
         assert read_record(root / "tiny" / "run.json").state == "failed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals")
+def test_nohup_is_respected(project: Path, environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$0" -m pipelines.cli shard tiny.yaml run.root=nohup', sys.executable],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    attempts = project / "nohup"
+    wait_for(lambda: list(attempts.rglob("events.jsonl")) or process.poll() is not None, "no stage started")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0

@@ -68,6 +68,8 @@ def test_the_stages_own_error_comes_first(tmp_path: Path) -> None:
     error = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
     (tmp_path / "error.json").write_text(error.model_dump_json())
     assert make_trace(tmp_path, START, make_exit(2, 1.0)).find_error() == error
+    # A rank that failed was started again, and the stage went on to its end.
+    assert make_trace(tmp_path, START, FINISH, make_exit(0, 1.0)).find_error() is None
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def check_accepted_once(folder, expected):
     ranges = [(split.first, split.first + split.samples) for split in splits]
     assert ranges[0][0] == 0 and ranges[-1][1] == len(found)
     assert all(one[1] == other[0] for one, other in pairwise(ranges))
-    assert {path.name for path in folder.iterdir()} == {"manifest.json"} | {
+    assert {path.name for path in folder.iterdir()} - {".stage"} == {"manifest.json"} | {
         entry.name for entry in manifest.owned_files()
     }
 

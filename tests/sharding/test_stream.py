@@ -54,11 +54,13 @@ def test_the_first_error_comes_in_its_place_and_ends_the_reading():
             raise ValueError("twenty")
         return b""
 
+    threads_before = threading.active_count()
     seen = []
     with pytest.raises(ValueError, match="twenty"):
         seen.extend(one.path for one, _ in read_ahead(references, read, threads=3))
     assert len(read_paths) < 100
-    assert threading.active_count() < 10
+    # Other tests' threads may end meanwhile: there must be no more than before.
+    assert threading.active_count() <= threads_before
 
 
 def test_a_writer_that_gives_up_ends_the_reading():

@@ -12,7 +12,15 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from trainer.cursor import SlotRequest, slot_requests
-from trainer.data import EvaluationTransform, ShardReader, SlotDataset, evaluation_batches, make_loader, make_transforms
+from trainer.data import (
+    EvaluationTransform,
+    ShardReader,
+    SlotDataset,
+    evaluation_batches,
+    make_loader,
+    make_transforms,
+    read_slots,
+)
 
 
 def request(*samples: int, epoch: int = 0) -> SlotRequest:
@@ -43,23 +51,23 @@ def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path
 @pytest.mark.parametrize("crop", ["center", "random_resized"])
 def test_pixels_do_not_depend_on_neighbours_or_processes(small_shards: str, crop: str) -> None:
     data = dataset(small_shards, crop=crop, horizontal_flip=True, image_size=12)
-    alone = {sample: data[request(sample)].images[0] for sample in range(12)}
-    together = data[request(*range(11, -1, -1))].images
+    alone = {sample: data.read(request(sample)).images[0] for sample in range(12)}
+    together = data.read(request(*range(11, -1, -1))).images
     for row, sample in enumerate(range(11, -1, -1)):
         assert torch.equal(together[row], alone[sample])
     requests = [request(*range(start, start + 4)) for start in (0, 4, 8)]
     loader = make_loader(data, requests, num_workers=2, prefetch_factor=2, pin_memory=False)
-    for batch in loader:
+    for batch in read_slots(loader):
         for row, sample in enumerate(batch.request.samples):
             assert torch.equal(batch.images[row], alone[sample])
 
 
 def test_augmentation_changes_with_the_epoch(small_shards: str) -> None:
     data = dataset(small_shards, crop="random_resized")
-    images = [data[request(5, epoch=epoch)].images for epoch in range(3)]
+    images = [data.read(request(5, epoch=epoch)).images for epoch in range(3)]
     assert not torch.equal(images[0], images[1])
     assert not torch.equal(images[1], images[2])
-    assert torch.equal(images[0], data[request(5)].images)
+    assert torch.equal(images[0], data.read(request(5)).images)
 
 
 def test_half_of_the_images_are_mirrored(small_shards: str) -> None:
@@ -67,7 +75,10 @@ def test_half_of_the_images_are_mirrored(small_shards: str) -> None:
     mirrored = 0
     for epoch in range(4):
         for sample in range(50):
-            one, other = plain[request(sample, epoch=epoch)].images, flipped[request(sample, epoch=epoch)].images
+            one, other = (
+                plain.read(request(sample, epoch=epoch)).images,
+                flipped.read(request(sample, epoch=epoch)).images,
+            )
             assert torch.equal(one, other) or torch.equal(one.flip(-1), other)
             mirrored += not torch.equal(one, other)
     # 200 fair coins: outside 70 to 130 once in 60,000.
@@ -89,7 +100,7 @@ def test_the_loader_keeps_the_order_of_requests(small_shards: str) -> None:
         )
     )
     loader = make_loader(data, iter(requests), num_workers=2, prefetch_factor=2, pin_memory=False)
-    assert [batch.request for batch in loader] == requests
+    assert [batch.request for batch in read_slots(loader)] == requests
 
 
 def test_the_evaluation_transform_takes_the_centre_and_normalises() -> None:
@@ -146,3 +157,22 @@ def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Pa
     with pytest.raises(DataError, match="crc32c"):
         for sample in range(manifest.shards[0].samples):
             reader.read(sample)
+    # The same error, with its type and words, comes out of a loader process.
+    data = SlotDataset(reader, make_transforms(DataSection(image_size=16), manifest)[0], seed=3)
+    requests = [request(sample) for sample in range(manifest.shards[0].samples)]
+    for num_workers in (0, 1):
+        loader = make_loader(data, requests, num_workers=num_workers, prefetch_factor=2, pin_memory=False)
+        with pytest.raises(DataError, match="crc32c") as caught:
+            list(read_slots(loader))
+        assert caught.value.todo
+
+
+def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.data.MAX_OPEN_SHARDS", 2)
+    manifest = ShardManifest.load(small_shards)
+    assert len(manifest.shards) > 3
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    reader = ShardReader(small_shards, manifest, "train")
+    for sample in [*range(len(reader)), *range(len(reader))]:
+        reader.read(sample)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3

@@ -81,9 +81,17 @@ class CheckpointManager:
         return [uri for uri in reversed(folders) if storage.exists(storage.join(uri, MANIFEST_NAME))]
 
     def _retain(self, newest: CheckpointManifest) -> None:
-        """Keep the newest checkpoints and the best one; manifests go first."""
-        for place, uri in enumerate(self._finished()):
-            if place >= self._keep_last and _step_of(uri) != newest.best_step:
+        """Keep the newest checkpoints and the best one; manifests go first.
+
+        Only what is whole counts, and only up to the step just saved: after a resume from an older checkpoint, damaged
+        newer ones must not push out the good ones that are written now. They are left as they are.
+        """
+        kept = 0
+        for uri in self._finished():
+            if _step_of(uri) > newest.step or not _looks_whole(uri):
+                continue
+            kept += 1
+            if kept > self._keep_last and _step_of(uri) != newest.best_step:
                 storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
 
 
@@ -103,6 +111,14 @@ def load_optimizer_state(folder_uri: str, manifest: CheckpointManifest) -> dict[
         DataError: A file is missing or damaged.
     """
     return _load(folder_uri, manifest, OPTIMIZER_FILE)
+
+
+def _looks_whole(uri: str) -> bool:
+    """Whether the manifest can be read and all files have their size (reading them for each save would cost more)."""
+    try:
+        return find_damage(uri, CheckpointManifest.load(uri).files, checksums=False) is None
+    except DataError:
+        return False
 
 
 def _load(folder_uri: str, manifest: CheckpointManifest, name: str) -> dict[str, torch.Tensor]:

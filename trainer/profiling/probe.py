@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader
 
 from contracts.artifacts import ProfilePoint
 from contracts.config import RunConfig
+from contracts.errors import UserError
 from trainer.cursor import SlotRequest, slot_requests
-from trainer.data import SlotBatch, SlotDataset, make_loader
+from trainer.cut import Cut
+from trainer.data import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.optim import make_optimizer
 
 WINDOWS = 3
@@ -35,7 +37,14 @@ class Window:
 
 
 def measure_point(
-    config: RunConfig, model: nn.Module, dataset: SlotDataset, *, slot_size: int, num_workers: int, device: torch.device
+    config: RunConfig,
+    model: nn.Module,
+    dataset: SlotDataset,
+    *,
+    slot_size: int,
+    num_workers: int,
+    ranks: int,
+    device: torch.device,
 ) -> ProfilePoint:
     """Measure samples per second of one rank at a slot size and a number of loader processes.
 
@@ -45,11 +54,12 @@ def measure_point(
         dataset: The training split.
         slot_size: Samples per forward pass.
         num_workers: Loader processes.
+        ranks: Training processes that share the global batch.
         device: Where the model is.
     """
     optimizer = make_optimizer(model, config.train)
     # As the training does: gradients add up over the slots of a rank, then the optimizer steps.
-    slots_per_step = max(1, config.train.global_batch_size // slot_size)
+    slots_per_step = Cut(slot_size, num_workers, "").slots_per_rank(config.train.global_batch_size, ranks)
     model.train()
     loader = make_loader(
         dataset,
@@ -58,7 +68,7 @@ def measure_point(
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=device.type == "cuda",
     )
-    slots = iter(loader)
+    slots = read_slots(loader)
     # Prefetched slots make the first window look fast: with loader processes they are drained first.
     warmup = WARMUP_STEPS + num_workers * config.data.prefetch_factor
     for _ in range(warmup):
@@ -133,7 +143,7 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _stop_workers(loader: DataLoader[SlotBatch]) -> None:
+def _stop_workers(loader: DataLoader[SlotBatch | UserError]) -> None:
     """End the loader's processes now: two sets of them would disturb the next measurement."""
     iterator = loader._iterator
     if iterator is not None and hasattr(iterator, "_shutdown_workers"):

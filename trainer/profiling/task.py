@@ -89,7 +89,15 @@ def _measure(
     stage.ready()
     for slot_size in slot_sizes:
         for workers in num_workers:
-            yield measure_point(config, model, dataset, slot_size=slot_size, num_workers=workers, device=device)
+            yield measure_point(
+                config,
+                model,
+                dataset,
+                slot_size=slot_size,
+                num_workers=workers,
+                ranks=num_ranks(config),
+                device=device,
+            )
 
 
 def _take_share_of_cores(ranks: int) -> None:

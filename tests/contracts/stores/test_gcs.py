@@ -93,7 +93,7 @@ def test_no_permission(server: BucketServer, status: int) -> None:
         lambda: storage.list_names(ROOT),
         lambda: storage.delete(f"{ROOT}/x"),
     ):
-        with pytest.raises(StorageError, match="no permission|credentials do not work") as caught:
+        with pytest.raises(StorageError, match=r"no permission|credentials do not work") as caught:
             call()
         assert caught.value.exit_code == 2
     assert all(entry.status == status for entry in server.access_log.entries())

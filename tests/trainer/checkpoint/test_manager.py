@@ -136,6 +136,18 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [3, 6, 7]
 
 
+def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:
+    """After a resume from an older one: what is saved then is behind the damaged ones, and all that there is."""
+    for step in (20, 30):
+        save(tmp_path, step)
+        truncate(next(tmp_path.glob(f"checkpoints/step-{step:08d}.*/{MODEL_FILE}")))
+    for step in (5, 10, 15):
+        found = save(tmp_path, step, attempt="b", keep_last=2).newest_valid()
+        assert found is not None
+        assert found[1].step == step
+    assert steps(tmp_path) == [10, 15, 20, 30]
+
+
 def test_retention_deletes_the_manifest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 1)
 
