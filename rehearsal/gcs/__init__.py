@@ -15,6 +15,7 @@ processes need). One concept a file:
     content        their bytes on disk, and the tree of plain files
     faults         what goes wrong, and what a request costs, by rule
     access_log     who asked for what
+    credentials    a service account that only this server knows
 
 Written with the standard library (http.server, sqlite3) and google-crc32c: nothing to install, readable to the end, and
 its limits were measured (benchmarks in the commit that added it). It serves loopback only.

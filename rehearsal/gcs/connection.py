@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rehearsal.gcs.access_log import Access
 from rehearsal.gcs.api import Call, JsonApi
 from rehearsal.gcs.batch import answer_batch
+from rehearsal.gcs.credentials import TOKEN_PATH, answer_token
 from rehearsal.gcs.faults import Effect, Rule
 from rehearsal.gcs.messages import ApiError, FileBody, Request, Response, error_response, parse_target
 
@@ -140,6 +141,9 @@ class Connection(BaseHTTPRequestHandler):
                 entry["operation"] = "control"
                 response = self._run(lambda: self._owner.control(request), xml=False)
                 self._finish(response, Effect(), body, entry)
+            elif path == TOKEN_PATH:
+                entry["operation"] = "token"
+                self._finish(answer_token(), Effect(), body, entry)
             else:
                 self._serve_api(request, body, entry)
         except ApiError as error:

@@ -27,6 +27,8 @@ from pydantic import TypeAdapter, ValidationError
 from rehearsal.gcs.access_log import AccessLog
 from rehearsal.gcs.api import JsonApi
 from rehearsal.gcs.connection import Connection
+from rehearsal.gcs.content import STATE_FOLDER
+from rehearsal.gcs.credentials import write_service_account
 from rehearsal.gcs.faults import Faults, Rule
 from rehearsal.gcs.messages import ApiError, Request, Response, json_response
 from rehearsal.gcs.objects import Objects
@@ -110,6 +112,8 @@ class BucketServer:
         self._xml_uploads = XmlUploads(self.objects, min_part_bytes)
         self.json_api = JsonApi(self.objects, self._uploads)
         self.xml_api = XmlApi(self.objects, self._uploads, self._xml_uploads)
+        self._account_lock = threading.Lock()
+        self._has_account = False
         existing = {bucket.name for bucket in self.objects.buckets()}
         for bucket in buckets:
             if bucket not in existing:
@@ -124,9 +128,15 @@ class BucketServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make clients in child processes use this server, and nothing else, at once."""
+        """Variables that make clients of this and of child processes use this server, and nothing else, at once."""
+        account = (self.root / STATE_FOLDER / "service-account.json").absolute()
+        with self._account_lock:
+            if not self._has_account:
+                write_service_account(account, self.endpoint)
+                self._has_account = True
         return {
             "STORAGE_EMULATOR_HOST": self.endpoint,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(account),
             # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             "NO_PROXY": HOST,

@@ -1,0 +1,291 @@
+"""gs:// when things go wrong: which error, which exit code, and what is left."""
+
+import gc
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import storage
+from contracts.errors import StorageError, TryAgain
+from contracts.stores import gcs_client
+from rehearsal.gcs import BucketServer, Rule
+
+# See tests/rehearsal/gcs/test_faults.py.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+ROOT = "gs://bucket-1"
+CONTENT = bytes(range(256)) * 4096 * 9  # 9 MiB: above the client's limit for an upload in one request
+
+
+@pytest.fixture(autouse=True)
+def server(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """The server, and a client that waits seconds, not a minute."""
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 1.5)
+    yield bucket_server
+    gcs_client.close()
+    gc.collect()
+
+
+def test_a_lost_answer_is_success(server: BucketServer, tmp_path: Path) -> None:
+    server.faults.set(Rule(operation="uploads", reset=True, after=True, nth=(1,)))
+    storage.publish(f"{ROOT}/x", b"abc")
+    assert storage.read_bytes(f"{ROOT}/x") == b"abc"
+    assert [entry.status for entry in server.access_log.entries(operation="uploads", object="x")] == [0, 412]
+    (tmp_path / "f").write_bytes(CONTENT)
+    # The session's start, then its one chunk: that answer is lost.
+    server.faults.set(Rule(method="PUT", object="y", status=503, after=True, nth=(1,)))
+    storage.publish_file(tmp_path / "f", f"{ROOT}/y")
+    assert storage.crc32c_of(f"{ROOT}/y") == storage.crc32c(CONTENT)
+
+
+def test_an_interrupted_upload_goes_on(server: BucketServer, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(CONTENT)
+    server.faults.set(Rule(method="PUT", read_at_most=1_000_000, nth=(1,)))
+    storage.publish_file(tmp_path / "f", f"{ROOT}/x")
+    assert storage.read_bytes(f"{ROOT}/x") == CONTENT
+    assert server.faults.hits() == [1]
+
+
+def test_another_writers_file_stays(tmp_path: Path) -> None:
+    storage.publish(f"{ROOT}/x", b"theirs")
+    (tmp_path / "f").write_bytes(CONTENT)
+    with pytest.raises(storage.AlreadyPublished):
+        storage.publish_file(tmp_path / "f", f"{ROOT}/x")
+    assert storage.read_bytes(f"{ROOT}/x") == b"theirs"
+
+
+def test_a_bucket_that_does_not_exist(tmp_path: Path) -> None:
+    uri = "gs://no-such-bucket/x"
+    (tmp_path / "f").write_bytes(b"x")
+    calls = [
+        lambda: storage.exists(uri),
+        lambda: storage.size(uri),
+        lambda: storage.read_bytes(uri),
+        lambda: storage.read_range(uri, 0, 1),
+        lambda: storage.open_read(uri),
+        lambda: storage.list_names(uri),
+        lambda: list(storage.list_objects(uri)),
+        lambda: storage.publish(uri, b"x"),
+        lambda: storage.publish_file(tmp_path / "f", uri),
+        lambda: storage.replace(uri, b"x"),
+        lambda: storage.delete_tree(uri, manifest_name="m"),
+        lambda: storage.crc32c_of(uri),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(StorageError, match="no such bucket") as caught:
+            call()
+            pytest.fail(f"call {number} raised nothing")
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_no_permission(server: BucketServer, status: int) -> None:
+    server.faults.set(Rule(status=status))
+    for call in (
+        lambda: storage.read_bytes(f"{ROOT}/x"),
+        lambda: storage.publish(f"{ROOT}/x", b"x"),
+        lambda: storage.list_names(ROOT),
+        lambda: storage.delete(f"{ROOT}/x"),
+    ):
+        with pytest.raises(StorageError, match=r"no permission|credentials do not work") as caught:
+            call()
+        assert caught.value.exit_code == 2
+    assert all(entry.status == status for entry in server.access_log.entries())
+
+
+@pytest.mark.parametrize("rule", [Rule(status=503), Rule(status=429, retry_after_s=1), Rule(reset=True)])
+def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, rule: Rule) -> None:
+    server.faults.set(rule)
+    (tmp_path / "f").write_bytes(b"x")
+    for call in (
+        lambda: storage.read_bytes(f"{ROOT}/x"),
+        lambda: storage.publish_file(tmp_path / "f", f"{ROOT}/x"),
+        lambda: list(storage.list_objects(ROOT)),
+    ):
+        with pytest.raises(TryAgain, match="does not answer") as caught:
+            call()
+        assert caught.value.exit_code == 75
+    server.faults.set()
+    assert not storage.exists(f"{ROOT}/x")
+
+
+def test_a_short_storm_is_ridden_out(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 20)
+    server.faults.set(Rule(probability=0.3, seed=1, status=503))
+    for number in range(3):
+        storage.publish(f"{ROOT}/{number}", b"%d" % number)
+    assert [storage.read_bytes(f"{ROOT}/{name}") for name in storage.list_names(ROOT)] == [b"0", b"1", b"2"]
+    storage.delete_tree(ROOT, manifest_name="m")
+    assert storage.list_names(ROOT) == []
+    assert server.faults.hits()[0] >= 2
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(TryAgain):
+            storage.read_bytes(f"{ROOT}/x")
+
+
+def test_bytes_that_changed_on_their_way(server: BucketServer) -> None:
+    storage.publish(f"{ROOT}/x", CONTENT)
+    server.faults.set(Rule(operation="objects.media", corrupt_at=7, nth=(1,)))
+    assert storage.read_bytes(f"{ROOT}/x") == CONTENT
+    server.faults.set(Rule(operation="objects.media", corrupt_at=7))
+    with pytest.raises(TryAgain, match="another checksum"):
+        storage.read_bytes(f"{ROOT}/x")
+    # Cut, continued, and cut again: Google's client does not compare what it continued.
+    server.faults.set(Rule(operation="objects.media", truncate_at=5 << 20, quietly=True, nth=(1, 2)))
+    assert storage.read_bytes(f"{ROOT}/x") == CONTENT
+
+
+def test_a_generation_is_pinned() -> None:
+    uri = f"{ROOT}/x"
+    storage.publish(uri, CONTENT)
+    (info,) = storage.list_objects(ROOT)
+    stream = storage.open_read(uri)
+    assert stream.read(10) == CONTENT[:10]
+    storage.replace(uri, b"new")
+    stream.seek(8 << 20)
+    for read in (
+        lambda: storage.read_bytes(uri, info.generation),
+        lambda: storage.read_range(uri, 0, 1, info.generation),
+        lambda: storage.open_read(uri, info.generation),
+    ):
+        with pytest.raises(FileNotFoundError):
+            read()
+    assert storage.read_bytes(uri) == b"new"
+
+
+def test_a_checksum_costs_no_byte(server: BucketServer) -> None:
+    storage.publish(f"{ROOT}/x", b"abc")
+    server.access_log.wait()
+    server.access_log.clear()
+    assert storage.crc32c_of(f"{ROOT}/x") == storage.crc32c(b"abc")
+    assert storage.size(f"{ROOT}/x") == 3
+    assert {entry.operation for entry in server.access_log.entries()} == {"objects.get"}
+
+
+def test_what_bulk_reading_cannot_explain_is_read_again(server: BucketServer) -> None:
+    for number in range(8):
+        storage.publish(f"{ROOT}/{number}", b"%d" % number * 1000)
+    wanted = [
+        storage.Wanted(f"{ROOT}/{info.name}", info.generation, info.crc32c) for info in storage.list_objects(ROOT)
+    ]
+    server.faults.set(Rule(object="3", corrupt_at=1, nth=(1,)), Rule(object="5", truncate_at=7, quietly=True, nth=(1,)))
+    assert storage.read_many(wanted) == [b"%d" % number * 1000 for number in range(8)]
+    assert server.faults.hits() == [1, 1]
+    storage.replace(f"{ROOT}/2", b"new")
+    server.faults.set()
+    assert [isinstance(content, FileNotFoundError) for content in storage.read_many(wanted[1:4])] == [
+        False,
+        True,
+        False,
+    ]
+    server.faults.set(Rule(status=403))
+    with pytest.raises(StorageError, match="no permission"):
+        storage.read_many(wanted)
+
+
+def test_listings_are_lazy(server: BucketServer) -> None:
+    for number in range(1203):
+        content = server.objects.contents.write([b"x"])
+        server.objects.commit("bucket-1", f"many/{number:04d}", content, {})
+    listing = storage.list_objects(f"{ROOT}/many")
+    assert next(listing).name == "0000"
+    assert len(server.access_log.entries(operation="objects.list")) == 1
+    assert sum(1 for _ in listing) == 1202
+    assert len(server.access_log.entries(operation="objects.list")) == 2
+
+
+def test_manifests_are_deleted_first(server: BucketServer) -> None:
+    for name in ("data", "deep/manifest.json", "manifest.json", "z"):
+        storage.publish(f"{ROOT}/t/{name}", b"x")
+    server.faults.set(Rule(method="DELETE", object="*/data", status=403))
+    with pytest.raises(StorageError):
+        storage.delete_tree(f"{ROOT}/t", manifest_name="manifest.json")
+    deleted = [entry.object for entry in server.access_log.entries(method="DELETE")]
+    assert sorted(deleted[:2]) == ["t/deep/manifest.json", "t/manifest.json"]
+    server.faults.set()
+    assert "manifest.json" not in str(list(storage.list_objects(f"{ROOT}/t")))
+
+
+def test_names_of_any_kind() -> None:
+    for name in ("a b", "ü", "100%", "a+b", "q?x=1#y", "%2F"):
+        storage.publish(storage.join(ROOT, "n", name), name.encode())
+        assert storage.read_bytes(storage.join(ROOT, "n", name)) == name.encode()
+    assert storage.list_names(storage.join(ROOT, "n")) == sorted(["a b", "ü", "100%", "a+b", "q?x=1#y", "%2F"])
+
+
+@pytest.mark.parametrize("uri", ["gs://", "gs:///x"])
+def test_a_uri_without_a_bucket(uri: str) -> None:
+    with pytest.raises(StorageError, match="names no bucket"):
+        storage.normalise(uri)
+
+
+def _read_in_child(uri: str, queue: "multiprocessing.Queue[bytes]") -> None:
+    queue.put(storage.read_bytes(uri))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_makes_its_own_client() -> None:
+    storage.publish(f"{ROOT}/x", b"abc")
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=_read_in_child, args=(f"{ROOT}/x", queue)) for _ in range(3)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=30) for _ in children] == [b"abc"] * 3
+    for child in children:
+        child.join(timeout=30)
+        assert child.exitcode == 0
+    assert storage.read_bytes(f"{ROOT}/x") == b"abc"
+    queue.close()
+
+
+def test_the_door_is_light_and_says_what_to_install() -> None:
+    program = """
+import sys
+before = set(sys.modules)
+from contracts import storage
+from contracts.errors import StorageError
+heavy = ("google.cloud", "google.auth", "google.api_core", "gcsfs", "fsspec", "requests")
+assert not [name for name in set(sys.modules) - before if name.startswith(heavy)]
+sys.modules["google.cloud"] = None
+try:
+    storage.read_bytes("gs://bucket/x")
+except StorageError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert 'pip install "shardline[gcp]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_credentials(tmp_path: Path) -> None:
+    program = """
+import google.auth
+from google.auth.exceptions import DefaultCredentialsError
+from contracts import storage
+from contracts.errors import StorageError
+def default(**_):
+    raise DefaultCredentialsError("none here")
+google.auth.default = default
+try:
+    storage.read_bytes("gs://bucket/x")
+except StorageError as error:
+    print(error)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("STORAGE_", "GOOGLE_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert "no credentials for gs://: none here" in done.stdout
+    assert "gcloud auth application-default login" in done.stdout
