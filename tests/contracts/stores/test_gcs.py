@@ -13,7 +13,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import gcs_client
+from contracts.stores import gcs, gcs_client
 from rehearsal.gcs import BucketServer, Rule
 
 # See tests/rehearsal/gcs/test_faults.py.
@@ -146,14 +146,16 @@ def test_bytes_that_changed_on_their_way(server: BucketServer) -> None:
     assert storage.read_bytes(f"{ROOT}/x") == CONTENT
 
 
-def test_a_generation_is_pinned() -> None:
+def test_a_generation_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs, "CHUNK_BYTES", 1 << 20)
     uri = f"{ROOT}/x"
     storage.publish(uri, CONTENT)
     (info,) = storage.list_objects(ROOT)
     stream = storage.open_read(uri)
     assert stream.read(10) == CONTENT[:10]
-    storage.replace(uri, b"new")
-    stream.seek(8 << 20)
+    storage.replace(uri, b"new" * (4 << 20))
+    with pytest.raises(FileNotFoundError):
+        stream.read(2 << 20)
     for read in (
         lambda: storage.read_bytes(uri, info.generation),
         lambda: storage.read_range(uri, 0, 1, info.generation),
@@ -161,7 +163,7 @@ def test_a_generation_is_pinned() -> None:
     ):
         with pytest.raises(FileNotFoundError):
             read()
-    assert storage.read_bytes(uri) == b"new"
+    assert storage.read_bytes(uri) == b"new" * (4 << 20)
 
 
 def test_a_checksum_costs_no_byte(server: BucketServer) -> None:
@@ -230,23 +232,25 @@ def test_a_uri_without_a_bucket(uri: str) -> None:
         storage.normalise(uri)
 
 
-def _read_in_child(uri: str, queue: "multiprocessing.Queue[bytes]") -> None:
-    queue.put(storage.read_bytes(uri))
+def _read_in_child(uri: str, parents: object, queue: "multiprocessing.Queue[tuple[bytes, bool]]") -> None:
+    queue.put((storage.read_bytes(uri), gcs_client.client() is parents))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_makes_its_own_client() -> None:
-    storage.publish(f"{ROOT}/x", b"abc")
+    uri, client = f"{ROOT}/x", gcs_client.client()
+    storage.publish(uri, b"abc")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    children = [context.Process(target=_read_in_child, args=(f"{ROOT}/x", queue)) for _ in range(3)]
+    children = [context.Process(target=_read_in_child, args=(uri, client, queue)) for _ in range(3)]
     for child in children:
         child.start()
-    assert [queue.get(timeout=30) for _ in children] == [b"abc"] * 3
+    assert [queue.get(timeout=30) for _ in children] == [(b"abc", False)] * 3
     for child in children:
         child.join(timeout=30)
         assert child.exitcode == 0
-    assert storage.read_bytes(f"{ROOT}/x") == b"abc"
+    assert storage.read_bytes(uri) == b"abc"
+    assert gcs_client.client() is client
     queue.close()
 
 
