@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
 import google_crc32c
 
-from contracts.errors import StorageError
-from contracts.stores import AlreadyPublished, ObjectInfo, Store, gcs, local, memory
+from contracts.errors import StorageError, TryAgain
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_bulk, local, memory
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "TEMPORARY_PREFIX",
     "AlreadyPublished",
     "ObjectInfo",
+    "Wanted",
     "check_scheme",
     "crc32c",
     "crc32c_of",
@@ -45,6 +46,7 @@ __all__ = [
     "publish",
     "publish_file",
     "read_bytes",
+    "read_many",
     "read_range",
     "replace",
     "size",
@@ -133,6 +135,30 @@ def read_bytes(uri: str, generation: int | None = None) -> bytes:
 def read_range(uri: str, start: int, length: int, generation: int | None = None) -> bytes:
     """Return up to `length` bytes from `start`: fewer at the end, none behind it; `generation` as in `read_bytes`."""
     return _store(uri).read_range(uri, start, length, generation)
+
+
+def read_many(wanted: Sequence[Wanted]) -> list[bytes | FileNotFoundError]:
+    """Return the contents of many small objects, in order; for one that is not there (any more) the error itself.
+
+    All are held in memory: the caller bounds their number. In gs:// the requests run side by side in this process; give
+    the crc32c of the listing, which costs no request.
+
+    Raises:
+        TryAgain: A content has another crc32c than the one that was given, also when it is read again.
+    """
+    if wanted and all(item.uri.startswith("gs://") for item in wanted):
+        return gcs_bulk.read_many(wanted)
+    contents: list[bytes | FileNotFoundError] = []
+    for item in wanted:
+        try:
+            content = read_bytes(item.uri, item.generation)
+        except FileNotFoundError as error:
+            contents.append(error)
+            continue
+        if item.crc32c not in (None, crc32c(content)):
+            raise TryAgain(f"{display(item.uri)} has crc32c {crc32c(content)}, its listing says {item.crc32c}")
+        contents.append(content)
+    return contents
 
 
 def open_read(uri: str, generation: int | None = None) -> BinaryIO:

@@ -31,6 +31,17 @@ class ObjectInfo:
     """32 hex digits; None where the storage keeps none (in gs://: objects that were composed or uploaded in parts)."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """An object to read, as a listing described it."""
+
+    uri: str
+    generation: int | None = None
+    """Only this version of it (gs://)."""
+    crc32c: str | None = None
+    """Eight hex digits that the content must have; None compares nothing."""
+
+
 class Store(Protocol):
     """What a module of this package offers; contracts.storage says what each function means."""
 

@@ -12,6 +12,7 @@ processes need). One concept a file:
     uploads        simple, multipart and resumable uploads; xml_uploads has the XML dialect's own
     batch          many small requests in one
     objects        the objects: generations, preconditions, copy, compose, list
+    index          which there are, in SQLite: the commit
     content        their bytes on disk, and the tree of plain files
     faults         what goes wrong, and what a request costs, by rule
     access_log     who asked for what

@@ -13,9 +13,10 @@ from functools import partial
 from urllib.parse import unquote
 
 from rehearsal.gcs import media
+from rehearsal.gcs.index import Record
 from rehearsal.gcs.listing import list_page
 from rehearsal.gcs.messages import ApiError, Request, Response, json_response
-from rehearsal.gcs.objects import Objects, Record
+from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import bucket_resource, object_resource, select_fields, settable
 from rehearsal.gcs.uploads import Uploads, peek_name

@@ -7,7 +7,6 @@ import struct
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any, cast
 
 from rehearsal.gcs.access_log import Access
@@ -16,6 +15,7 @@ from rehearsal.gcs.batch import answer_batch
 from rehearsal.gcs.credentials import TOKEN_PATH, answer_token
 from rehearsal.gcs.faults import Effect, Rule
 from rehearsal.gcs.messages import ApiError, FileBody, Request, Response, error_response, parse_target
+from rehearsal.gcs.request_body import RequestBody, Reset
 
 if TYPE_CHECKING:
     from rehearsal.gcs.server import BucketServer
@@ -26,72 +26,6 @@ _SMALL_BYTES = 128 << 10
 _DRAIN_BYTES = 4 << 20
 # http.HTTPStatus has no 499; Cloud Storage answers with it when an upload was cancelled.
 _CLIENT_CLOSED_REQUEST = 499
-
-
-class _Reset(Exception):
-    """The connection ends here, without an answer."""
-
-
-class _RequestBody:
-    """The body of the request on the wire: counted, slowed down, and cut off where a rule says so."""
-
-    def __init__(self, stream: BufferedIOBase, length: int | None) -> None:
-        self._stream = stream
-        self._left = length
-        """None while a chunked body goes on."""
-        self._chunk_left = 0
-        self.num_read = 0
-        self.bytes_per_s: float | None = None
-        self.reset_at: int | None = None
-        self._began = time.monotonic()
-
-    @property
-    def left(self) -> int | None:
-        """Bytes still to come; None when the client did not say."""
-        return self._left
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes."""
-        if self.reset_at is not None:
-            if self.num_read >= self.reset_at:
-                raise _Reset
-            room = self.reset_at - self.num_read
-            size = room if size < 0 else min(size, room)
-        if size < 0:
-            pieces = []
-            while piece := self.read(1 << 20):
-                pieces.append(piece)
-            return b"".join(pieces)
-        data = self._read_chunked(size) if self._left is None else self._stream.read(min(size, self._left))
-        if self._left is not None:
-            if not data and size and self._left:
-                raise ConnectionError("the client left in the middle of a body")
-            self._left -= len(data)
-        self.num_read += len(data)
-        self.keep_pace()
-        return data
-
-    def keep_pace(self) -> None:
-        """Wait until what was read so far may have come."""
-        if self.bytes_per_s is not None:
-            time.sleep(max(0.0, self.num_read / self.bytes_per_s - (time.monotonic() - self._began)))
-
-    def _read_chunked(self, size: int) -> bytes:
-        if not self._chunk_left:
-            line = self._stream.readline(1024)
-            if not line:
-                raise ConnectionError("the client left in the middle of a body")
-            self._chunk_left = int(line.split(b";")[0], 16)
-            if not self._chunk_left:
-                while self._stream.readline(1024).strip():
-                    pass
-                self._left = 0
-                return b""
-        data = self._stream.read(min(size, self._chunk_left))
-        self._chunk_left -= len(data)
-        if not self._chunk_left:
-            self._stream.readline(8)
-        return data
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -131,7 +65,7 @@ class Connection(BaseHTTPRequestHandler):
         began_s, began = time.time(), time.monotonic()
         headers = {name.lower(): value for name, value in self.headers.items()}
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-        body = _RequestBody(self.rfile, None if chunked else int(headers.get("content-length", "0")))
+        body = RequestBody(self.rfile, None if chunked else int(headers.get("content-length", "0")))
         entry = {"operation": "unknown", "bucket": "", "object": "", "status": 0, "bytes_out": 0, "fault": False}
         try:
             path, query = parse_target(self.path)
@@ -148,7 +82,7 @@ class Connection(BaseHTTPRequestHandler):
                 self._serve_api(request, body, entry)
         except ApiError as error:
             self._finish(error_response(error, xml=False), Effect(), body, entry)
-        except _Reset:
+        except Reset:
             self._reset()
         finally:
             if entry["operation"] != "control":
@@ -157,7 +91,7 @@ class Connection(BaseHTTPRequestHandler):
                     Access(began_s, self.command, bytes_in=body.num_read, duration_s=duration, **entry)  # type: ignore[arg-type]
                 )
 
-    def _serve_api(self, request: Request, body: _RequestBody, entry: dict[str, Any]) -> None:
+    def _serve_api(self, request: Request, body: RequestBody, entry: dict[str, Any]) -> None:
         xml = not JsonApi.is_for(request.path) and request.path not in _BATCH_PATHS
         try:
             call = self._find(request)
@@ -174,19 +108,19 @@ class Connection(BaseHTTPRequestHandler):
         time.sleep(effect.latency_s)
         if fault is not None and not fault.after:
             if fault.reset:
-                raise _Reset
+                raise Reset
             if fault.status is not None:
                 self._finish(_refusal(fault, xml=xml), effect, body, entry)
                 return
         if fault is not None and fault.read_at_most is not None:
             if body.num_read > fault.read_at_most:
-                raise _Reset
+                raise Reset
             body.reset_at = fault.read_at_most
         response = self._run(call.run, xml=xml)
         if fault is not None and fault.after and (fault.reset or fault.status is not None):
             response.close()
             if fault.reset:
-                raise _Reset
+                raise Reset
             response = _refusal(fault, xml=xml)
         self._finish(response, effect, body, entry)
 
@@ -235,7 +169,7 @@ class Connection(BaseHTTPRequestHandler):
 
     # --- the answer ---
 
-    def _finish(self, response: Response, effect: Effect, body: _RequestBody, entry: dict[str, Any]) -> None:
+    def _finish(self, response: Response, effect: Effect, body: RequestBody, entry: dict[str, Any]) -> None:
         """Read what is left of the request, then send the answer."""
         body.reset_at = None
         if body.left is None or body.left > _DRAIN_BYTES:
@@ -273,7 +207,7 @@ class Connection(BaseHTTPRequestHandler):
         else:
             self._send_slowly(head, _read_body(response, stop, fault.corrupt_at), effect.bytes_per_s, entry)
         if fault.reset_at is not None and stop == fault.reset_at:
-            raise _Reset
+            raise Reset
         if stop < length:
             self.close_connection = True
 

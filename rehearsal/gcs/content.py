@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -142,18 +143,22 @@ class ContentFolder:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             link.replace(target)
-        except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            # Another object is a folder of this one's name, or the other way round.
+            # A rename between two links to the same bytes (a copy onto itself) does nothing, by POSIX.
+            link.unlink(missing_ok=True)
+        except OSError as error:
             link.unlink()
+            # Another object is a folder of this one's name, or the other way round; or the path is too long.
+            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+                raise
 
-    def show_again(self, bucket: str, name: str, content_id: str) -> None:
+    def _show_again(self, bucket: str, name: str, content_id: str) -> None:
         """Show an object that a killed server had committed and not yet shown."""
         target = self._place(bucket, name)
         if target is None:
             return
         try:
             shown = target.samefile(self._folder / content_id)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             shown = False
         if not shown:
             self.show(bucket, name, content_id)
@@ -190,33 +195,42 @@ class ContentFolder:
 
     # --- after a start ---
 
-    def sweep(self, live_ids: set[str]) -> None:
-        """Remove the contents that no object names, and their plain files: what a killed server left."""
-        lost = {entry.name: entry.inode() for entry in os.scandir(self._folder) if entry.name not in live_ids}
-        kept = {entry.inode() for entry in os.scandir(self._folder) if entry.name in live_ids}
-        inodes = set(lost.values()) - kept
-        if inodes:
-            for path, inode in self._plain_files():
-                if inode in inodes:
-                    path.unlink()
-        for content_id in lost:
-            self.remove(content_id)
-        for path in (self.root / STATE_FOLDER).glob("link-*"):
-            path.unlink()
+    def recover(self, live: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, str, Content]]:
+        """Bring the files in line with the index after a kill, and yield the files that are new to it.
 
-    def strangers(self) -> Iterator[tuple[str, str, Content]]:
-        """Yield bucket, object name and content of plain files that no request wrote; their bytes are read once."""
-        known = {entry.inode() for entry in os.scandir(self._folder)}
+        Args:
+            live: Content of every object, by bucket and name.
+
+        Yields:
+            Bucket, object name and content of each plain file that no request wrote; its bytes are read once.
+        """
+        for link in (self.root / STATE_FOLDER).glob("link-*"):
+            link.unlink()
+        ours = {entry.inode() for entry in os.scandir(self._folder)}
+        strangers = []
         for path, inode in list(self._plain_files()):
-            if inode in known:
-                continue
             bucket, _, name = path.relative_to(self.root).as_posix().partition("/")
-            content_id, digests = uuid.uuid4().hex, _Digests()
-            with path.open("rb") as file:
-                while piece := file.read(_BLOCK_BYTES):
-                    digests.update(piece)
-            (self._folder / content_id).hardlink_to(path)
-            yield bucket, name, digests.content(content_id)
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                raise RuntimeError(f"{path} cannot be served: its name is not UTF-8, as an object's has to be")
+            if inode not in ours:
+                strangers.append((path, bucket, name))
+            elif (bucket, name) not in live:
+                self.hide(bucket, name)
+        for content_id in {entry.name for entry in os.scandir(self._folder)} - set(live.values()):
+            self.remove(content_id)
+        for (bucket, name), content_id in live.items():
+            self._show_again(bucket, name, content_id)
+        for path, bucket, name in strangers:
+            if path.exists():
+                yield bucket, name, self._adopt(path)
+
+    def _adopt(self, path: Path) -> Content:
+        content_id, digests = uuid.uuid4().hex, _Digests()
+        with path.open("rb") as file:
+            while piece := file.read(_BLOCK_BYTES):
+                digests.update(piece)
+        (self._folder / content_id).hardlink_to(path)
+        return digests.content(content_id)
 
     def _plain_files(self) -> Iterator[tuple[Path, int]]:
         for bucket in os.scandir(self.root):

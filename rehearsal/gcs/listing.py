@@ -10,8 +10,9 @@ import base64
 import binascii
 from dataclasses import dataclass, field
 
+from rehearsal.gcs.index import Record
 from rehearsal.gcs.messages import ApiError, Request
-from rehearsal.gcs.objects import Objects, Record
+from rehearsal.gcs.objects import Objects
 
 MAX_RESULTS = 1000
 _LAST = chr(0x10FFFF)

@@ -11,8 +11,8 @@ import time
 from typing import Any
 from urllib.parse import quote
 
+from rehearsal.gcs.index import Bucket, Record
 from rehearsal.gcs.messages import ApiError
-from rehearsal.gcs.objects import Bucket, Record
 
 PROJECT_NUMBER = "123456789012"
 # What a client may set in an upload or a patch; the rest of a resource is the service's.

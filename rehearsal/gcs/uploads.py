@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rehearsal.gcs.content import Content, ContentWriter
+from rehearsal.gcs.index import Record
 from rehearsal.gcs.messages import ApiError, Request, Response, blocks, json_response
-from rehearsal.gcs.objects import Objects, Record
+from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import object_resource, settable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import StorageError
+from contracts.errors import StorageError, TryAgain
 
 
 @pytest.fixture(params=["file", "memory", "gs"])
@@ -77,6 +77,23 @@ def test_parts_are_read(root: str) -> None:
             read(storage.join(root, "missing"))
     with pytest.raises(FileNotFoundError):
         storage.read_range(storage.join(root, "missing"), 0, 1)
+
+
+def test_many_are_read_at_once(root: str) -> None:
+    contents = {f"a/{number} ü#1": b"%d" % number for number in range(30)}
+    for name, content in contents.items():
+        storage.publish(storage.join(root, *name.split("/")), content)
+    wanted = [
+        storage.Wanted(storage.join(root, *info.name.split("/")), info.generation, storage.crc32c(contents[info.name]))
+        for info in storage.list_objects(root)
+    ]
+    wanted.insert(3, storage.Wanted(storage.join(root, "missing")))
+    found = storage.read_many(wanted)
+    assert isinstance(found.pop(3), FileNotFoundError)
+    assert found == [contents[name] for name in sorted(contents)]
+    with pytest.raises(TryAgain):
+        storage.read_many([storage.Wanted(wanted[0].uri, crc32c="00000000")])
+    assert storage.read_many([]) == []
 
 
 def test_folders_exist_where_something_is_below(root: str) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import requests
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
@@ -113,6 +114,17 @@ def test_an_interrupted_chunk_is_continued(bucket_server: BucketServer, bucket: 
     blob.upload_from_string(CONTENT * 9, checksum="crc32c", retry=RETRY)
     assert bucket.blob("y").download_as_bytes() == CONTENT * 9
     assert bucket_server.access_log.entries(method="PUT", object="y")[0].bytes_in == 300_000
+
+
+def test_of_an_interrupted_chunk_whole_multiples_are_kept(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    session = bucket.client._http
+    path = f"{bucket_server.endpoint}/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=y"
+    url = session.post(path, timeout=20).headers["Location"]
+    bucket_server.faults.set(Rule(method="PUT", read_at_most=300_000, limit=1))
+    with pytest.raises(requests.ConnectionError):
+        session.put(url, data=CONTENT, headers={"Content-Range": f"bytes 0-{len(CONTENT) - 1}/*"}, timeout=20)
+    asked = session.put(url, headers={"Content-Range": "bytes */*"}, timeout=20)
+    assert (asked.status_code, asked.headers["Range"]) == (308, f"bytes=0-{(256 << 10) - 1}")
 
 
 def test_costs_are_counted_in_time(bucket_server: BucketServer, bucket: storage.Bucket) -> None:

@@ -1,6 +1,7 @@
 """Listings: what https://cloud.google.com/storage/docs/json_api/v1/objects/list promises, and a model of it."""
 
 import string
+from collections.abc import Iterator
 
 import pytest
 from google.api_core import exceptions
@@ -8,6 +9,7 @@ from google.cloud.storage import Bucket, Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rehearsal.gcs.index import Record
 from rehearsal.gcs.listing import list_page
 from rehearsal.gcs.messages import Request
 from rehearsal.gcs.objects import Objects
@@ -81,11 +83,9 @@ def test_any_listing_equals_a_model(
     # Not sockets but the page itself: 200 examples of up to 25 objects.
     bucket = "b-1"
     for record in objects.rows(bucket, "", "", 1000):
-        objects._index.execute("delete from objects where bucket = ? and name = ?", (bucket, record.name))
+        objects._index.drop(bucket, record.name)
     for name in names:
-        objects._index.execute(
-            "insert or replace into objects values (?, ?, 1, 1, 1, '', 0, '', '', null, '{}')", (bucket, name)
-        )
+        objects._index.put(Record(bucket, name, 1, 1, 1, "", 0, "", "", None))
     query = {"prefix": prefix, "delimiter": delimiter, "maxResults": str(limit)}
     if trailing:
         query["includeTrailingDelimiter"] = "true"
@@ -116,7 +116,8 @@ def test_any_listing_equals_a_model(
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     found = Objects(tmp_path_factory.mktemp("objects"))
     found.create_bucket("b-1", {})
-    return found
+    yield found
+    found.close()

@@ -1,0 +1,118 @@
+"""The objects on disk when the server dies between two steps, wherever that is."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rehearsal.gcs.content import ContentFolder
+from rehearsal.gcs.messages import ApiError
+from rehearsal.gcs.objects import Objects
+from rehearsal.gcs.preconditions import NOTHING, Preconditions
+
+BUCKET = "bucket-1"
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing after it runs."""
+
+
+def write(objects: Objects, name: str, content: bytes) -> None:
+    objects.commit(BUCKET, name, objects.contents.write([content]), {})
+
+
+def files(root: Path) -> dict[str, bytes]:
+    found = (path for path in (root / BUCKET).rglob("*") if path.is_file())
+    return {path.relative_to(root / BUCKET).as_posix(): path.read_bytes() for path in found}
+
+
+def rows(objects: Objects) -> dict[str, bytes]:
+    return {row.name: b"".join(objects.contents.pieces(row.content_id)) for row in objects.rows(BUCKET, "", "", 100)}
+
+
+# What each request does on disk, in its order.
+@pytest.mark.parametrize(
+    ("step", "action", "expected"),
+    [
+        ("show", "create", {"a/x": b"old", "new": b"new"}),
+        ("show", "overwrite", {"a/x": b"new"}),
+        ("remove", "overwrite", {"a/x": b"new"}),
+        ("hide", "delete", {}),
+        ("remove", "delete", {}),
+        ("duplicate", "move", {"a/x": b"old"}),
+        ("show", "move", {"new": b"old"}),
+        ("hide", "move", {"new": b"old"}),
+    ],
+)
+def test_a_kill_between_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, action: str, expected: dict[str, bytes]
+) -> None:
+    objects = Objects(tmp_path)
+    objects.create_bucket(BUCKET, {})
+    write(objects, "a/x", b"old")
+    actions: dict[str, Any] = {
+        "create": lambda: write(objects, "new", b"new"),
+        "overwrite": lambda: write(objects, "a/x", b"new"),
+        "delete": lambda: objects.delete(BUCKET, "a/x", None, NOTHING),
+        "move": lambda: objects.move(BUCKET, "a/x", "new", None, NOTHING, NOTHING),
+    }
+    with monkeypatch.context() as patch:
+
+        def kill(*_: object) -> None:
+            raise Killed
+
+        patch.setattr(ContentFolder, step, kill)
+        with pytest.raises(Killed):
+            actions[action]()
+        objects.close()
+
+    objects = Objects(tmp_path)
+    assert rows(objects) == expected
+    assert files(tmp_path) == expected
+    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == len(expected)
+    objects.close()
+
+
+def test_bytes_without_an_object_are_swept(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.create_bucket(BUCKET, {})
+    write(objects, "x", b"kept")
+    objects.contents.write([b"an upload that was never committed"])
+    half = objects.contents.writer()
+    half.write(b"half")
+    half.finish()
+    objects.close()
+    objects = Objects(tmp_path)
+    assert rows(objects) == {"x": b"kept"}
+    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
+    objects.close()
+
+
+def test_a_refused_upload_leaves_nothing(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.create_bucket(BUCKET, {})
+    write(objects, "x", b"kept")
+    content = objects.contents.write([b"refused"])
+    with pytest.raises(ApiError):
+        objects.commit(BUCKET, "x", content, {}, Preconditions(generation_match=0))
+    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
+    objects.close()
+
+
+def test_a_copy_onto_itself_leaves_nothing(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.create_bucket(BUCKET, {})
+    write(objects, "x", b"same")
+    objects.copy(objects.get(BUCKET, "x"), BUCKET, "x", None, NOTHING)
+    assert rows(objects) == files(tmp_path) == {"x": b"same"}
+    assert not list((tmp_path / ".gcs").glob("link-*"))
+    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
+    objects.close()
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / BUCKET).mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / BUCKET) + b"/\xff.jpg")).write_bytes(b"x")
+    with pytest.raises(RuntimeError, match="not UTF-8"):
+        Objects(tmp_path)
