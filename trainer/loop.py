@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 
 from contracts import storage
@@ -29,7 +30,7 @@ from trainer.data import (
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
-from trainer.model import build_model, parameters_sha256
+from trainer.model import build_model, find_unused, parameters_sha256
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
 from trainer.parallel import distribute, settle_buckets
 
@@ -73,16 +74,13 @@ class Training:
         )
         # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
         torch.manual_seed(self.config.run.seed)
-        self.model = distribute(
-            build_model(
-                self.config.model, num_classes=len(self.manifest.classes), image_size=self.config.data.image_size
-            ).to(rank.device),
-            rank,
-        )
+        size = self.config.data.image_size
+        model = build_model(self.config.model, num_classes=len(self.manifest.classes), image_size=size).to(rank.device)
+        self._freeze_unused(model)
+        self.model = distribute(model, rank)
         self.optimizer = make_optimizer(self.model.module, self.config.train)
         resume_from = self._agree_on_checkpoint()
         self.cut = self._decide_cut(resume_from)
-        size = self.config.data.image_size
         settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
         self.progress = Progress() if resume_from is None else self._restore(*resume_from)
         self.scalars = Scalars(
@@ -115,6 +113,15 @@ class Training:
             self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
+
+    def _freeze_unused(self, model: nn.Module) -> None:
+        """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
+        size = self.config.data.image_size
+        unused = find_unused(model, torch.zeros(2, 3, size, size, device=self.rank.device))
+        for name in unused:
+            model.get_parameter(name).requires_grad_(False)
+        if unused:
+            self.log(f"frozen, since the logits do not depend on them: {', '.join(unused)}")
 
     def _agree_on_checkpoint(self) -> tuple[str, CheckpointManifest] | None:
         """Let the first rank find the newest valid checkpoint, and tell the others."""

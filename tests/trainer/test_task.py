@@ -223,3 +223,11 @@ def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path
     done = run(tmp_path, small_shards, "a", small_config(), "--profile", profile)
     assert done.returncode == 2
     assert "measured another model" in done.stderr
+
+
+def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Path) -> None:
+    arguments = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
+    config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 0, done.stderr
+    assert "frozen, since the logits do not depend on them: network.dinov2.embeddings.mask_token" in logs(tmp_path, "a")
