@@ -98,6 +98,29 @@ def find_unused(model: nn.Module, images: torch.Tensor) -> list[str]:
     return unused
 
 
+def find_single_sample_fault(model: nn.Module, image: torch.Tensor) -> str | None:
+    """Return why the model cannot train on one sample alone (BatchNorm at a spatial size of 1), or None.
+
+    Parameters and buffers are as before afterwards.
+
+    Args:
+        model: A model that trains on more samples.
+        image: [1, 3, H, W] float32, on the model's device.
+    """
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    was_training = model.training
+    model.train()
+    try:
+        with torch.no_grad():
+            model(image)
+    except ValueError as error:
+        return str(error)
+    finally:
+        model.train(was_training)
+        model.load_state_dict(state)
+    return None
+
+
 def parameters_sha256(state: dict[str, torch.Tensor]) -> str:
     """Return the hash over names, types, shapes and bytes of a state dict, in the order of the names."""
     digest = hashlib.sha256()

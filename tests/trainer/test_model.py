@@ -11,7 +11,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
-from trainer.model import build_model, find_unused, parameters_sha256
+from trainer.model import build_model, find_single_sample_fault, find_unused, parameters_sha256
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
 
@@ -92,6 +92,13 @@ def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
     assert parameters_sha256({**state, "a": changed}) != digest
     assert parameters_sha256({"c": state["a"], "b": state["b"]}) != digest
     assert parameters_sha256({**state, "a": state["a"].reshape(2, 2)}) != digest
+
+
+def test_a_model_that_cannot_train_on_one_sample_is_found() -> None:
+    norm = nn.BatchNorm2d(3)
+    assert find_single_sample_fault(norm, torch.ones(1, 3, 4, 4)) is None
+    assert "more than 1 value per channel" in (find_single_sample_fault(norm, torch.ones(1, 3, 1, 1)) or "")
+    assert norm.num_batches_tracked == 0
 
 
 class Integers(nn.Module):
