@@ -60,7 +60,8 @@ class Contract(Document):
 
     def to_json(self) -> bytes:
         """Return the document as JSON with sorted keys: equal documents are equal bytes."""
-        return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n").encode()
+        # A NaN is no JSON: other readers would refuse the document, so it is not written.
+        return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
     def owned_files(self) -> list[FileEntry]:
         """Return every file that the document speaks for."""

@@ -77,3 +77,9 @@ def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, 
         )
     reason = f"slot_size {slot_size}: {slot_reason}; num_workers {num_workers}: {workers_reason}"
     return Cut(slot_size, num_workers, reason)
+
+
+def has_single_sample_slot(num_samples: int, *, global_batch_size: int, slot_size: int) -> bool:
+    """Whether a slot of an epoch holds one sample only: the last of a full batch, or of the epoch's short one."""
+    batches = {min(num_samples, global_batch_size), num_samples % global_batch_size} - {0}
+    return any(1 in (min(batch, slot_size), batch % slot_size) for batch in batches)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, ShardManifest
 from contracts.config import RunConfig
-from contracts.errors import DataError
+from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
 from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
-from trainer.cut import Cut, choose_cut
+from trainer.cut import Cut, choose_cut, has_single_sample_slot
 from trainer.data import (
     EvaluationTransform,
     ShardReader,
@@ -30,7 +33,7 @@ from trainer.data import (
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
-from trainer.model import build_model, parameters_sha256
+from trainer.model import build_model, find_single_sample_fault, find_unused, parameters_sha256
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
 from trainer.parallel import distribute, settle_buckets
 
@@ -68,22 +71,25 @@ class Training:
             ShardReader(assignment.shards, self.manifest, "train"), train_transform, self.config.run.seed
         )
         batch = self.config.train.global_batch_size
+        if batch > (samples := len(self.dataset.reader)):
+            self.log(
+                f"warning: train.global_batch_size {batch} is more than the training split's {samples} samples: each "
+                f"step takes {samples}"
+            )
         self.total_steps = self.config.train.epochs * steps_per_epoch(len(self.dataset.reader), batch)
         self.checkpoints = CheckpointManager(
             assignment.folder, attempt=assignment.attempt, keep_last=self.config.checkpoint.keep_last
         )
         # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
         torch.manual_seed(self.config.run.seed)
-        self.model = distribute(
-            build_model(
-                self.config.model, num_classes=len(self.manifest.classes), image_size=self.config.data.image_size
-            ).to(rank.device),
-            rank,
-        )
+        size = self.config.data.image_size
+        model = build_model(self.config.model, num_classes=len(self.manifest.classes), image_size=size).to(rank.device)
+        self._freeze_unused(model)
+        self.model = distribute(model, rank)
         self.optimizer = make_optimizer(self.model.module, self.config.train)
         resume_from = self._agree_on_checkpoint()
         self.cut = self._decide_cut(resume_from)
-        size = self.config.data.image_size
+        self._check_slots_of_one()
         settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
         self.progress = Progress() if resume_from is None else self._restore(*resume_from)
         self.scalars = Scalars(
@@ -117,6 +123,15 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
+    def _freeze_unused(self, model: nn.Module) -> None:
+        """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
+        size = self.config.data.image_size
+        unused = find_unused(model, torch.zeros(2, 3, size, size, device=self.rank.device))
+        for name in unused:
+            model.get_parameter(name).requires_grad_(False)
+        if unused:
+            self.log(f"frozen, since the logits do not depend on them: {', '.join(unused)}")
+
     def _agree_on_checkpoint(self) -> tuple[str, CheckpointManifest] | None:
         """Let the first rank find the newest valid checkpoint, and tell the others."""
         answer: list[str | None] = [None]
@@ -135,6 +150,27 @@ class Training:
         cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return cut
+
+    def _check_slots_of_one(self) -> None:
+        """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy."""
+        batch, size = self.config.train.global_batch_size, self.config.data.image_size
+        samples, slot_size = len(self.dataset.reader), self.cut.slot_size
+        if not has_single_sample_slot(samples, global_batch_size=batch, slot_size=slot_size):
+            return
+        given = (
+            f"{samples} training samples in batches of {batch} (train.global_batch_size) and slots of {slot_size} "
+            "(parallel.slot_size) leave a slot of one sample"
+        )
+        todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
+        fault = find_single_sample_fault(self.model.module, torch.zeros(1, 3, size, size, device=self.rank.device))
+        if fault is not None:
+            raise ConfigError(
+                f"{given}, on which {self.config.model.architecture} cannot train: {fault}",
+                allowed="slots of two samples or more for this model",
+                todo=todo,
+            )
+        if any(isinstance(module, _BatchNorm) for module in self.model.module.modules()):
+            self.log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         self.model.module.load_state_dict(load_model_state(uri, manifest))
@@ -221,10 +257,20 @@ class Training:
     def _report(self, rate: float) -> None:
         """Show the mean loss since the last report, over all ranks."""
         loss = float(sum_over_ranks(self._loss_sum)) / self._loss_samples
+        self._require_finite("loss", loss)
         self._loss_sum.zero_()
         self._loss_samples = 0
         self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate})
         self._say(f"loss {loss:.4f}")
+
+    def _require_finite(self, name: str, value: float) -> None:
+        """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here."""
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"{name} became {value} at step {self.step} (train.learning_rate = {self.config.train.learning_rate})",
+                allowed="a finite loss",
+                todo="lower train.learning_rate, or look at the data",
+            )
 
     def _evaluate_epoch(self) -> None:
         share_buffers(self.model.module)
@@ -233,6 +279,7 @@ class Training:
             # Without a validation split the newest is the best.
             self.progress = replace(self.progress, metrics={}, best_step=self.step)
             return
+        self._require_finite("validation loss", found.loss)
         self.progress = self.progress.with_evaluation(found, self.step)
         self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
@@ -297,6 +344,7 @@ class Training:
             return
         metrics = dict(best.metrics)
         if test is not None:
+            self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
         folder = uri.removeprefix(self.assignment.folder + "/")
         weights = next(entry for entry in best.files if entry.name == MODEL_FILE)

@@ -13,9 +13,24 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
+
+# What a network raises, while it is built or run, when its arguments do not fit.
+_MISFITS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    ImportError,
+    NameError,
+    SyntaxError,
+)
 
 
 class ImageClassifier(nn.Module):
@@ -32,7 +47,7 @@ class ImageClassifier(nn.Module):
 
 
 def build_model(section: ModelSection, *, num_classes: int, image_size: int) -> nn.Module:
-    """Build the network with random weights from torch's current seed.
+    """Build the network with random weights from torch's current seed, and run it once on zeros.
 
     Args:
         section: The model section of the configuration.
@@ -40,11 +55,70 @@ def build_model(section: ModelSection, *, num_classes: int, image_size: int) -> 
         image_size: Side of the input in pixels, for architectures that depend on it.
 
     Raises:
-        ModelError: The architecture is unknown, or does not take these arguments.
+        ModelError: The architecture is unknown, does not take these arguments, or does not map images to logits.
     """
     if ":" in section.architecture:
-        return _build_from_callable(section, num_classes)
-    return _build_from_transformers(section, num_classes, image_size)
+        model = _build_from_callable(section, num_classes)
+    else:
+        model = _build_from_transformers(section, num_classes, image_size)
+    _try_out(model, section, num_classes=num_classes, image_size=image_size)
+    return model
+
+
+def find_unused(model: nn.Module, images: torch.Tensor) -> list[str]:
+    """Return the names of the parameters that get no gradient, though they ask for one.
+
+    A parameter counts as used when it gets one in training or in evaluation mode: layers that are dropped at random
+    are used. Parameters, buffers and gradients are as before afterwards.
+
+    Args:
+        model: A model that no rank has wrapped yet.
+        images: [B, 3, H, W] float32, on the model's device.
+
+    Raises:
+        ModelError: The model cannot be trained: no parameter gets a gradient.
+    """
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    was_training = model.training
+    for training in (True, False):
+        model.train(training)
+        logits = model(images)
+        if not isinstance(logits, torch.Tensor) or not logits.requires_grad:
+            raise ModelError(
+                f"the model cannot be trained: in {'training' if training else 'evaluation'} mode it returns "
+                f"{_describe(logits)} without gradient",
+                allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes] in both modes",
+                todo="correct model.architecture or model.arguments",
+            )
+        (logits.sum() * 0).backward()  # type: ignore[no-untyped-call]
+    unused = [name for name, tensor in model.named_parameters() if tensor.requires_grad and tensor.grad is None]
+    model.train(was_training)
+    model.load_state_dict(state)
+    model.zero_grad(set_to_none=True)
+    return unused
+
+
+def find_single_sample_fault(model: nn.Module, image: torch.Tensor) -> str | None:
+    """Return why the model cannot train on one sample alone (BatchNorm at a spatial size of 1), or None.
+
+    Parameters and buffers are as before afterwards.
+
+    Args:
+        model: A model that trains on more samples.
+        image: [1, 3, H, W] float32, on the model's device.
+    """
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    was_training = model.training
+    model.train()
+    try:
+        with torch.no_grad():
+            model(image)
+    except ValueError as error:
+        return str(error)
+    finally:
+        model.train(was_training)
+        model.load_state_dict(state)
+    return None
 
 
 def parameters_sha256(state: dict[str, torch.Tensor]) -> str:
@@ -72,13 +146,13 @@ def _build_from_transformers(section: ModelSection, num_classes: int, image_size
             f"{len(known)} in all), or module:callable",
             todo=f"did you mean {close[0]}?" if close else "choose one of them",
         )
-    settings = _check_arguments(section, AutoConfig.for_model(section.architecture))
-    if hasattr(AutoConfig.for_model(section.architecture), "image_size"):
-        settings.setdefault("image_size", image_size)
     try:
+        settings = _check_arguments(section, AutoConfig.for_model(section.architecture))
+        if hasattr(AutoConfig.for_model(section.architecture), "image_size"):
+            settings.setdefault("image_size", image_size)
         config = AutoConfig.for_model(section.architecture, **settings, num_labels=num_classes)
         network = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
-    except (TypeError, ValueError, AttributeError, RuntimeError, StrictDataclassError) as error:
+    except (*_MISFITS, StrictDataclassError) as error:
         raise _refused(section, error) from error
     return ImageClassifier(network)
 
@@ -101,7 +175,7 @@ def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
     module_name, _, name = section.architecture.partition(":")
     try:
         builder = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except _MISFITS as error:
         raise ModelError(
             f"model.architecture {section.architecture!r}: {error}",
             allowed="module:callable, importable in this environment",
@@ -109,7 +183,7 @@ def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
         ) from error
     try:
         model = builder(num_classes=num_classes, **section.arguments)
-    except (TypeError, ValueError) as error:
+    except _MISFITS as error:
         raise _refused(section, error) from error
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -118,6 +192,41 @@ def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
             todo="return the module itself",
         )
     return model
+
+
+def _try_out(model: nn.Module, section: ModelSection, *, num_classes: int, image_size: int) -> None:
+    """Map two zero images to logits in evaluation mode; buffers and torch's random state are as before afterwards."""
+    was_training = model.training
+    # A lazy module has no tensors yet: this call makes them, from the seed.
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not is_lazy(buffer)]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits = model(torch.zeros(2, 3, image_size, image_size, device=device))
+    except _MISFITS as error:
+        raise ModelError(
+            f"{section.architecture!r} with model.arguments {section.arguments} cannot take images of {image_size} "
+            f"pixels: {error}",
+            allowed=f"a model that maps images [B, 3, {image_size}, {image_size}] to logits [B, {num_classes}]",
+            todo="correct model.arguments or data.image_size, or choose another model.architecture",
+        ) from error
+    model.train(was_training)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes) or not logits.is_floating_point():
+        raise ModelError(
+            f"{section.architecture!r} with model.arguments {section.arguments} returns {_describe(logits)} for two "
+            "images",
+            allowed=f"logits: a floating-point tensor of shape (2, {num_classes})",
+            todo="correct model.arguments, or choose another model.architecture",
+        )
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, torch.Tensor):
+        return f"a {output.dtype} tensor of shape {tuple(output.shape)}"
+    return "nothing" if output is None else f"a {type(output).__name__}"
 
 
 def _refused(section: ModelSection, error: Exception) -> ModelError:

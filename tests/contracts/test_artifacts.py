@@ -11,6 +11,7 @@ from contracts.artifacts import (
     CONTRACTS,
     FileEntry,
     ProfileChoice,
+    ProfilePoint,
     ProfileReport,
     ShardManifest,
     find_damage,
@@ -41,6 +42,19 @@ def test_a_document_comes_back_and_equal_documents_are_equal_bytes() -> None:
     assert ProfileReport.parse(document.to_json(), where="x") == document
     assert report().to_json() == document.to_json()
     assert report(ranks=3).sha256 != document.sha256
+
+
+def test_a_document_with_a_nan_is_not_written() -> None:
+    point = ProfilePoint(
+        slot_size=1,
+        num_workers=0,
+        samples_per_s=float("nan"),
+        samples_per_s_min=1,
+        samples_per_s_max=1,
+        data_time_fraction=0,
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        report(points=[point]).to_json()
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.artifacts import ProfileChoice, ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
-from trainer.cut import choose_cut
+from trainer.cursor import slot_requests
+from trainer.cut import choose_cut, has_single_sample_slot
 
 
 def config(**sections: Any) -> RunConfig:
@@ -73,3 +76,12 @@ def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         choose_cut(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
     assert "train.global_batch_size to 4" in caught.value.todo
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
+def test_slots_of_one_sample_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
+    requests = slot_requests(
+        0, num_samples=num_samples, epochs=1, global_batch_size=batch, slot_size=slot_size, seed=0, rank=0, ranks=1
+    )
+    seen = any(len(request.samples) == 1 for request in requests)
+    assert has_single_sample_slot(num_samples, global_batch_size=batch, slot_size=slot_size) == seen

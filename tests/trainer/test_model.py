@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
-from trainer.model import build_model, parameters_sha256
+from trainer.model import build_model, find_single_sample_fault, find_unused, parameters_sha256
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
 
@@ -43,6 +44,43 @@ def test_the_seed_decides_the_weights() -> None:
         return parameters_sha256(build("resnet", DIGITS).state_dict())
 
     assert digest(1) == digest(1) != digest(2)
+    # That of torch's own generator: neither the trial on zeros nor anything else draws before the weights.
+    assert digest(0) == "58205304da0d60baf0655918ecc64c3d5de2c16475e2f868904453b738cfef35"
+
+
+class Counting(nn.Module):
+    """Draws and counts in every forward pass, and has a parameter that nothing uses."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, num_classes)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        logits: torch.Tensor = self.head(images.mean(dim=(2, 3)) + torch.rand(1))
+        return logits
+
+
+def test_the_trial_leaves_no_trace(user_module: types.ModuleType) -> None:
+    torch.manual_seed(3)
+    weights = Counting(10).head.weight
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    model = build("user_models:counting", {})
+    assert torch.rand(1) == expected
+    assert torch.equal(model.head.weight, weights)  # type: ignore[union-attr,arg-type]
+    assert model.passes == 0
+    assert model.training
+
+
+def test_parameters_without_gradient_are_found(user_module: types.ModuleType) -> None:
+    model = build("user_models:counting", {})
+    assert find_unused(model, torch.zeros(2, 3, 8, 8)) == ["unused"]
+    assert model.passes == 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert find_unused(build("resnet", DIGITS), torch.zeros(2, 3, 32, 32)) == []
 
 
 def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
@@ -56,6 +94,18 @@ def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
     assert parameters_sha256({**state, "a": state["a"].reshape(2, 2)}) != digest
 
 
+def test_a_model_that_cannot_train_on_one_sample_is_found() -> None:
+    norm = nn.BatchNorm2d(3)
+    assert find_single_sample_fault(norm, torch.ones(1, 3, 4, 4)) is None
+    assert "more than 1 value per channel" in (find_single_sample_fault(norm, torch.ones(1, 3, 1, 1)) or "")
+    assert norm.num_batches_tracked == 0
+
+
+class Integers(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(images), 10, dtype=torch.int64)
+
+
 @pytest.fixture
 def user_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module = types.ModuleType("user_models")
@@ -64,6 +114,8 @@ def user_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, num_classes))
 
     module.linear = linear  # type: ignore[attr-defined]
+    module.counting = Counting  # type: ignore[attr-defined]
+    module.integers = lambda num_classes: Integers()  # type: ignore[attr-defined]
     module.wrong = lambda num_classes: "no module"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "user_models", module)
     return module
@@ -83,6 +135,11 @@ def test_any_callable_can_build_the_model(user_module: types.ModuleType) -> None
         ("user_models:missing", {}, "missing", "install the package"),
         ("user_models:linear", {"depth": 3}, "depth", "correct model.arguments"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
+        ("user_models:integers", {}, "returns a torch.int64 tensor of shape (2, 10)", "model.architecture"),
+        ("resnet", {**DIGITS, "num_channels": 1}, "cannot take images of 32 pixels", "correct model.arguments"),
+        ("swin", {"image_size": 30}, "cannot take images of 32 pixels", "correct model.arguments or data.image_size"),
+        ("pp_lcnet", {}, "no attribute 'logits'", "choose another model.architecture"),
+        ("dinat", {}, "natten", "correct model.arguments"),
     ],
 )
 def test_what_cannot_be_built_is_explained(
@@ -93,3 +150,11 @@ def test_what_cannot_be_built_is_explained(
     assert given in caught.value.given
     assert todo in caught.value.todo
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("source", ["def build(:", "import no_such_module_here", "raise RuntimeError('no licence')"])
+def test_a_module_that_fails_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    (tmp_path / "failing_models.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModelError, match=r"model\.architecture 'failing_models:build'"):
+        build("failing_models:build", {})

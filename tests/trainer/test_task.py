@@ -223,3 +223,42 @@ def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path
     done = run(tmp_path, small_shards, "a", small_config(), "--profile", profile)
     assert done.returncode == 2
     assert "measured another model" in done.stderr
+
+
+def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Path) -> None:
+    arguments = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
+    config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 0, done.stderr
+    assert "frozen, since the logits do not depend on them: network.dinov2.embeddings.mask_token" in logs(tmp_path, "a")
+
+
+def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_shards: str, tmp_path: Path) -> None:
+    # Four halvings of 16 pixels: BatchNorm sees one value a channel.
+    deep = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+    config = small_config(
+        model={"architecture": "resnet", "arguments": deep},
+        train={"global_batch_size": 13, "epochs": 1},
+        data={"image_size": 8},
+    )
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 2, done.stderr
+    assert "so that no slot has a single sample" in done.stderr
+    shallow = small_config(train={"global_batch_size": 13, "epochs": 1})
+    done = run(tmp_path, small_shards, "b", shallow)
+    assert done.returncode == 0, done.stderr
+    assert "BatchNorm's statistics of one sample are noisy" in logs(tmp_path, "b")
+
+
+def test_a_loss_that_is_not_finite_ends_training(small_shards: str, tmp_path: Path) -> None:
+    done = run(tmp_path, small_shards, "a", small_config(train={"learning_rate": 1e30, "epochs": 3}))
+    assert done.returncode == 2, done.stderr
+    assert "loss became nan at step" in done.stderr
+    assert "lower train.learning_rate" in done.stderr
+
+
+def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_path: Path) -> None:
+    config = small_config(train={"global_batch_size": 256, "epochs": 1}, parallel={"slot_size": 32})
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 0, done.stderr
+    assert "train.global_batch_size 256 is more than the training split's" in logs(tmp_path, "a")
