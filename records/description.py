@@ -7,11 +7,11 @@ elsewhere may have none.
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from pathlib import Path
 from typing import Any
 
+from contracts import storage
 from records.tar import BLOCK_BYTES
 from records.tfrecord import read_varint
 
@@ -20,19 +20,20 @@ _WINDOW_BYTES = 1 << 16
 _FILENAME = b"image/filename"
 
 
-def read_path(shard: Path, record: Any) -> str | None:
+def read_path(shard: Path | str, record: Any) -> str | None:
     """Return the path of a sample in its source, None where the shard does not say it.
 
     Args:
-        shard: A file of either format.
+        shard: Path or URI of a file of either format.
         record: The sample's element of the index.
     """
     end = int(record["offset"]) + int(record["size"])
-    with shard.open("rb") as stream:
-        if shard.suffix == ".tar":
-            end += -end % BLOCK_BYTES
-        window = os.pread(stream.fileno(), _WINDOW_BYTES, end)
-    return _path_in_tar(window) if shard.suffix == ".tar" else _path_in_features(window)
+    uri = storage.normalise(shard)
+    is_tar = uri.endswith(".tar")
+    if is_tar:
+        end += -end % BLOCK_BYTES
+    window = storage.read_range(uri, end, _WINDOW_BYTES)
+    return _path_in_tar(window) if is_tar else _path_in_features(window)
 
 
 def _path_in_tar(window: bytes) -> str | None:

@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from contracts import storage
 from contracts.errors import DataError
 
 INDEX_NAME = "index.bin"
@@ -89,11 +90,11 @@ def open_index(path: Path) -> Index:
     return np.memmap(path, RECORD, mode="r", offset=_HEADER.size, shape=(count,))
 
 
-def read_payload(shard: Path | int, record: Any) -> bytes:
+def read_payload(shard: Path | int | str, record: Any) -> bytes:
     """Return the image bytes of one sample, checked.
 
     Args:
-        shard: Path of the shard file, or a descriptor of it; its file position is neither used nor moved.
+        shard: Path or URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
         record: One element of the index.
 
     Raises:
@@ -102,7 +103,9 @@ def read_payload(shard: Path | int, record: Any) -> bytes:
     where = f"shard {int(record['shard'])}" if isinstance(shard, int) else f"shard {shard}"
     size = int(record["size"])
     try:
-        if isinstance(shard, int):
+        if isinstance(shard, str):
+            content = storage.read_range(shard, int(record["offset"]), size)
+        elif isinstance(shard, int):
             content = _read_range(shard, int(record["offset"]), size)
         else:
             with shard.open("rb") as stream:

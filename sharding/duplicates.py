@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -37,11 +36,11 @@ class Findings(BaseModel):
     """Keys of the images to leave out, as hex digits."""
 
 
-def find_duplicates(folder: Path, shards: Sequence[ShardEntry], index: Index) -> Findings | None:
+def find_duplicates(folder: str, shards: Sequence[ShardEntry], index: Index) -> Findings | None:
     """Return the images with the same bytes, None when there are none.
 
     Args:
-        folder: Where the shards are.
+        folder: URI of the folder of the shards.
         shards: In the order that the index counts them.
         index: Of all samples.
     """
@@ -103,12 +102,12 @@ def take_findings(output_uri: str) -> Findings | None:
     return Findings.model_validate_json(storage.read_bytes(uri)) if storage.exists(uri) else None
 
 
-def _confirm(folder: Path, shards: Sequence[ShardEntry], index: Index) -> Iterator[list[int]]:
+def _confirm(folder: str, shards: Sequence[ShardEntry], index: Index) -> Iterator[list[int]]:
     """Yield the places in the index of each group of equal images."""
     for places in _find_candidates(index):
         by_hash = defaultdict(list)
         for at in places:
-            content = read_payload(folder / shards[index[at]["shard"]].name, index[at])
+            content = read_payload(storage.join(folder, shards[index[at]["shard"]].name), index[at])
             by_hash[hashlib.sha256(content).digest()].append(at)
         yield from (group for group in by_hash.values() if len(group) > 1)
 
@@ -123,11 +122,11 @@ def _find_candidates(index: Index) -> Iterator[list[int]]:
             yield run.tolist()
 
 
-def _describe(folder: Path, shards: Sequence[ShardEntry], group: list[np.void]) -> DuplicateGroup:
+def _describe(folder: str, shards: Sequence[ShardEntry], group: list[np.void]) -> DuplicateGroup:
     copies = []
     for record in group:
         entry = shards[record["shard"]]
-        path = read_path(folder / entry.name, record) or key_of(record)
+        path = read_path(storage.join(folder, entry.name), record) or key_of(record)
         copies.append(Copy(path=path, split=entry.split, label=int(record["label"])))
-    content = read_payload(folder / shards[group[0]["shard"]].name, group[0])
+    content = read_payload(storage.join(folder, shards[group[0]["shard"]].name), group[0])
     return DuplicateGroup(sha256=hashlib.sha256(content).hexdigest(), copies=copies)

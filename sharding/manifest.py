@@ -8,7 +8,6 @@ wherever the graph runs to the command that started it.
 from __future__ import annotations
 
 import importlib.metadata
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
 from sharding.limits import check_rejected, check_training_classes, encode_path
-from sharding.shard import Job, ShardRecord, neighbour_name
+from sharding.shard import Job, ShardRecord, neighbour_name, scratch_file
 from sharding.wids import publish_wids
 
 REFUSAL_NAME = "refusal.json"
@@ -69,7 +68,7 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
     """
     job = commit.job
     collected = _Collected(job)
-    scratch = storage.local_path(job.output_uri) / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    scratch = scratch_file(job.output_uri)
     try:
         num_samples = write_index(scratch, collected.add_all(records))
         shown = f"sharding.source {storage.display(job.source_uri)}"
@@ -78,15 +77,15 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         splits = collected.describe_splits()
         check_training_classes(job.classes, splits[SPLITS[0]].samples_by_class, shown)
         duplicates = commit.dropped
-        if duplicates is None:
-            folder = storage.local_path(job.output_uri)
-            if findings := find_duplicates(folder, collected.shards, open_index(scratch)):
-                duplicates = findings.report
-                if commit.duplicates == "drop":
-                    leave_findings(job.output_uri, findings)
-                    return
-                if commit.duplicates == "fail":
-                    check_duplicates(duplicates, shown)
+        shards = collected.shards
+        looked = find_duplicates(job.output_uri, shards, open_index(scratch)) if duplicates is None else None
+        if looked is not None:
+            duplicates = looked.report
+            if commit.duplicates == "drop":
+                leave_findings(job.output_uri, looked)
+                return
+            if commit.duplicates == "fail":
+                check_duplicates(duplicates, shown)
         storage.publish_file(scratch, storage.join(job.output_uri, INDEX_NAME))
     finally:
         scratch.unlink(missing_ok=True)

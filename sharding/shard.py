@@ -11,9 +11,11 @@ import dataclasses
 import functools
 import marshal
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
@@ -30,7 +32,7 @@ from sharding.attempt import WORK_NAME
 from sharding.check import Checked, Checks, check
 from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
-from sharding.sources import Reference, absolute_path
+from sharding.sources import Reference, absolute_path, remote_uri
 from sharding.stream import read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
@@ -126,9 +128,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         TryAgain: A file vanished or changed since it was listed, or reading it failed repeatedly.
     """
     name = job.plan.name_of(shard) + SUFFIXES[job.shard_format]
-    folder = storage.local_path(job.output_uri)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    temporary = scratch_file(job.output_uri)
     is_training = job.plan.split_of(shard) == 0
     rows = []
     rejected = []
@@ -211,6 +211,16 @@ def _record_uri(shard: int, job: Job) -> str:
     return storage.join(job.work_uri, f"record-{shard:05d}")
 
 
+def scratch_file(output_uri: str) -> Path:
+    """Return the path of a new temporary file: beside the output, where publishing is a link; for a bucket, here."""
+    if storage.is_local(output_uri):
+        folder = storage.local_path(output_uri)
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = Path(tempfile.gettempdir())
+    return folder / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+
 def read_file(source_uri: str, reference: Reference) -> bytes:
     """Return the content of a listed file, which must be what the listing saw.
 
@@ -235,6 +245,21 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
 
 
 def _read_once(source_uri: str, reference: Reference) -> bytes:
+    uri = remote_uri(source_uri, reference.path)
+    return _read_file(source_uri, reference) if uri is None else _read_object(uri, reference)
+
+
+def _read_object(uri: str, reference: Reference) -> bytes:
+    """Read the version of an object that the listing saw; storage itself retries and compares checksums."""
+    try:
+        return storage.read_bytes(uri, reference.generation or None)
+    except FileNotFoundError:
+        raise TryAgain(
+            f"{uri} vanished or was replaced while the stage ran; run it again to list the source anew"
+        ) from None
+
+
+def _read_file(source_uri: str, reference: Reference) -> bytes:
     try:
         with open(absolute_path(source_uri, reference.path), "rb", 0) as stream:
             status = os.fstat(stream.fileno())

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
+REMOTE_WATCH_INTERVAL_S = 2.0
 _NEIGHBOUR_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.idx|wids-({'|'.join(SPLITS)})\.json")
 _SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
@@ -80,10 +81,6 @@ def _prepare(stage: Stage) -> _Prepared | str:
     if output.reused:
         _check_limit_of(output, stage, listing)
         return output.uri
-    if not storage.is_local(output.uri):
-        raise StorageError(
-            f"output {output.uri} is not a local folder", allowed="a local path or file://", todo="give a local path"
-        )
     for warning in describe_gaps(listing, section.splits):
         stage.log(warning)
     _take_folder(output, stage.attempt)
@@ -257,7 +254,8 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
 
     def watch() -> None:
         said = -1
-        while not ended.wait(WATCH_INTERVAL_S):
+        # Looking into a bucket is a request.
+        while not ended.wait(WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S):
             done = count()
             if done != said:
                 try:

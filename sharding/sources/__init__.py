@@ -1,6 +1,6 @@
 """What is to be sharded: a deterministic listing of images, checked before anything is spent.
 
-    a folder                  class folders (folders.py)
+    a folder                  class folders (folders.py), in a bucket (buckets.py)
     .csv, .jsonl, .parquet    a manifest (manifests.py), in our own simple form or in Vertex AI's (tables.py, vertex.py)
 
 All give the same references (reference.py). Nothing here reads the content of an image.
@@ -12,12 +12,13 @@ from contracts import storage
 from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from sharding.limits import check_training_classes, encode_path, name_some
+from sharding.sources.buckets import list_bucket
 from sharding.sources.folders import ALLOWED, list_folders
 from sharding.sources.manifests import list_manifest
-from sharding.sources.reference import Listing, Reference, absolute_path
+from sharding.sources.reference import Listing, Reference, absolute_path, remote_uri
 from sharding.sources.tables import SUFFIXES
 
-__all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source"]
+__all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 
 _ALLOWED = f"{ALLOWED}; or a manifest ({', '.join(SUFFIXES)})"
 
@@ -38,14 +39,16 @@ def list_source(section: ShardingSection) -> Listing:
             todo="set sharding.source to the folder of your images, or to a manifest",
         )
     uri = storage.normalise(section.source)
-    path = storage.local_path(uri)
     shown = f"sharding.source {storage.display(uri)}"
-    if not path.exists():
+    if not storage.exists(uri):
         raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path")
-    if path.is_dir():
+    is_local = storage.is_local(uri)
+    if is_local and storage.local_path(uri).is_dir():
         listing = list_folders(section, uri)
-    elif path.suffix.lower() in SUFFIXES:
+    elif uri.lower().endswith(tuple(SUFFIXES)):
         listing = list_manifest(section, uri)
+    elif not is_local:
+        listing = list_bucket(section, uri)
     else:
         raise DataError(
             f"{shown} is a file, but no manifest", allowed=_ALLOWED, todo="give the folder above the classes"

@@ -13,7 +13,7 @@ from contracts.config import ShardingSection
 from contracts.errors import DataError
 from sharding.limits import encode_path, name_some
 from sharding.sources.names import is_ignored
-from sharding.sources.reference import Listing, Reference, absolute_path
+from sharding.sources.reference import Listing, Reference, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
 from sharding.sources.tables import is_vertex, read_rows
@@ -65,8 +65,9 @@ def list_manifest(section: ShardingSection, uri: str) -> Listing:
     places = {name: place for place, name in enumerate(classes)}
     references = []
     missing = []
+    find = _Finder(folder)
     for item in items:
-        found = _find(folder, item.path)
+        found = find(item.path)
         if found is None:
             missing.append(f"{encode_path(item.path)} ({item.row.place})")
             continue
@@ -136,6 +137,26 @@ def _order_classes(items: Sequence[_Item], shown: str) -> list[str | int]:
     if str in first:
         return sorted(classes, key=lambda name: os.fsencode(str(name)))
     return sorted(classes)
+
+
+class _Finder:
+    """Finds size and generation of images; a folder of a bucket is listed once, instead of a request an image."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._listed: dict[str, dict[str, tuple[int, int]]] = {}
+
+    def __call__(self, path: bytes) -> tuple[int, int] | None:
+        """Return size and generation of an image, None when it is not there."""
+        uri = remote_uri(self._folder, path)
+        if uri is None:
+            return _find(self._folder, path)
+        parent, _, name = uri.rpartition("/")
+        if parent not in self._listed:
+            self._listed[parent] = {
+                entry.name: (entry.size, entry.generation or 0) for entry in storage.list_objects(parent)
+            }
+        return self._listed[parent].get(name)
 
 
 def _find(folder: str, path: bytes) -> tuple[int, int] | None:

@@ -78,6 +78,13 @@ class Listing:
         return counts
 
 
+def remote_uri(source_uri: str, path: bytes) -> str | None:
+    """Return the URI of an image that is in a bucket, None for a local file."""
+    if path.startswith(b"gs://"):
+        return path.decode()
+    return None if storage.is_local(source_uri) else storage.join(source_uri, path.decode())
+
+
 def absolute_path(source_uri: str, path: bytes) -> bytes:
     """Return the path of a local file of the source, in bytes."""
     return os.path.join(os.fsencode(storage.local_path(source_uri)), path)  # noqa: PTH118

@@ -1,0 +1,123 @@
+"""Sharding from and into a bucket: the real client against the bucket server, faults included."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.stage import run_stage
+from rehearsal.gcs import BucketServer
+from rehearsal.gcs.faults import Rule
+from sharding.task import shard
+from tests.conftest import SMALL
+
+
+@pytest.fixture
+def server(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """A bucket `photos` with the pictures below raw/."""
+    with BucketServer(tmp_path / "buckets") as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        running.objects.create_bucket("photos", {})
+        for path in sorted(pictures.rglob("*.png")):
+            storage.publish(f"gs://photos/raw/{path.relative_to(pictures).as_posix()}", path.read_bytes())
+        storage.publish("gs://photos/raw/red/.DS_Store", b"junk")
+        yield running
+
+
+def run(output: str, source: str, **section: Any) -> int:
+    sections = {"sharding": {**SMALL["sharding"], "source": source, **section}}
+    return run_stage("shard", shard, ["--output", output, "--config-json", json.dumps(sections)])
+
+
+def contents(uri: str, manifest: ShardManifest) -> dict[str, bytes]:
+    names = [entry.name for entry in manifest.owned_files()]
+    return {name: storage.read_bytes(storage.join(uri, name)) for name in names}
+
+
+def test_a_bucket_gives_the_bytes_of_a_folder(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    local = storage.normalise(tmp_path / "local")
+    assert run(local, str(pictures)) == 0
+    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    mine, theirs = ShardManifest.load(local), ShardManifest.load("gs://photos/shards")
+    assert contents(local, mine) == contents("gs://photos/shards", theirs)
+    assert theirs.splits == mine.splits
+    assert theirs.mean == mine.mean
+    assert theirs.ignored == ["red/.DS_Store"]
+    left = {name for name in storage.list_names("gs://photos/shards") if not name.startswith(".")}
+    assert left == {entry.name for entry in theirs.owned_files()} | {"manifest.json"}
+
+
+def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServer) -> None:
+    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    before = ShardManifest.load("gs://photos/shards")
+    server.access_log.clear()
+    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    assert server.access_log.entries(method="GET", object="raw/*") == []
+    image = storage.read_bytes("gs://photos/raw/red/000.png")
+    storage.publish("gs://photos/raw/red/new.png", image)
+    assert run("gs://photos/again", "gs://photos/raw") == 0
+    after = ShardManifest.load("gs://photos/again")
+    assert sum(split.samples for split in after.splits.values()) == 1 + sum(
+        split.samples for split in before.splits.values()
+    )
+    # The copy is found by reading its candidates out of the shards in the bucket.
+    assert after.duplicates is not None
+    assert {copy.path for copy in after.duplicates.listed[0].copies} == {"red/000.png", "red/new.png"}
+
+
+def test_a_manifest_may_name_objects(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    paths = sorted(path.relative_to(pictures).as_posix() for path in pictures.rglob("*.png"))
+    rows = "".join(f"gs://photos/raw/{path},{path.split('/')[0]}\n" for path in paths)
+    (tmp_path / "list.csv").write_text("uri,label\n" + rows)
+    output = storage.normalise(tmp_path / "out")
+    assert run(output, str(tmp_path / "list.csv")) == 0
+    manifest = ShardManifest.load(output)
+    assert sum(split.samples for split in manifest.splits.values()) == len(paths)
+
+
+def test_errors_on_the_way_are_survived(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    server.faults.set(
+        Rule(method="GET", object="raw/*", nth=(3, 40), status=503),
+        Rule(method="GET", object="raw/*", nth=(7,), reset=True),
+        Rule(method="GET", object="raw/*", nth=(11,), truncate_at=20, quietly=True),
+    )
+    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    assert all(server.faults.hits()), "every fault was met"
+    server.faults.set()
+    local = storage.normalise(tmp_path / "local")
+    assert run(local, str(pictures)) == 0
+    assert contents(local, ShardManifest.load(local)) == contents(
+        "gs://photos/shards", ShardManifest.load("gs://photos/shards")
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("gs://nowhere/raw", "nowhere"),
+        ("gs://photos/missing", "does not exist"),
+        ("gs://photos/raw/red", "no class folder"),
+    ],
+)
+def test_what_cannot_be_sharded_is_said(
+    server: BucketServer, source: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("gs://photos/shards", source) == 2
+    assert message in capsys.readouterr().err
+    assert not storage.exists("gs://photos/shards/manifest.json")
+
+
+def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(json.dumps({"sharding": {**SMALL["sharding"], "source": "gs://photos/raw"}}))
+    command = [sys.executable, "-m", "pipelines.cli", "shard", str(config), f"run.root={tmp_path / 'runs'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1])).format == "webdataset"
