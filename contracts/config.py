@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Auto = Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveInt = Annotated[int, Field(ge=1)]
+# Strict: true is no whole number, though Python says 1.
+PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 SPLITS = ("train", "validation", "test")
 
@@ -29,7 +30,7 @@ REFUSED_RUNNERS = {
 class Section(BaseModel):
     """Base of the sections: immutable, strict about keys, documented by the strings below the fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class RunSection(Section):
@@ -39,7 +40,7 @@ class RunSection(Section):
     """Name of the line: lower-case letters, digits, '-' and '_'."""
     root: str = "runs"
     """Folder or URI that holds lines; this line's files are below root/name."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     """Start of all randomness: shards, order of samples, initial weights, augmentation."""
 
 
@@ -92,7 +93,7 @@ class ShardingSection(Section):
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
     splits: SplitFractions = SplitFractions()
     """Share of the samples in each split, where the source does not give their split."""
-    target_shard_bytes: Annotated[int, Field(ge=1024)] = 128 << 20
+    target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
     """Size of a shard to aim at, in bytes of the source files."""
     min_shards: PositiveInt = 1
     """Least number of shards per split (never more than it has samples)."""
@@ -106,9 +107,9 @@ class ShardingSection(Section):
     out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
     convert: ConvertSection = ConvertSection()
     """What is changed in images; needs verify=decode."""
-    resize: Annotated[int, Field(ge=8, le=16384)] | None = None
+    resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
     """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
-    jpeg_quality: Annotated[int, Field(ge=1, le=100)] = 90
+    jpeg_quality: Annotated[int, Field(strict=True, ge=1, le=100)] = 90
     """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
 
     @model_validator(mode="after")
@@ -121,19 +122,19 @@ class ShardingSection(Section):
 class DataSection(Section):
     """How samples are read and turned into model input."""
 
-    image_size: Annotated[int, Field(ge=8, le=4096)] = 224
+    image_size: Annotated[int, Field(strict=True, ge=8, le=4096)] = 224
     """Side of the square model input, in pixels."""
-    mean: Annotated[list[float], Field(min_length=3, max_length=3)] | None = None
+    mean: Annotated[list[Fraction], Field(min_length=3, max_length=3)] | None = None
     """Mean of the red, green and blue channel in [0, 1]; unset: that of the training split."""
-    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=3, max_length=3)] | None = None
-    """Standard deviation of the channels in [0, 1]; unset: that of the training split."""
+    std: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=3, max_length=3)] | None = None
+    """Standard deviation of the channels in (0, 1]; unset: that of the training split."""
     crop: Literal["center", "random_resized"] = "center"
     """Crop of training images; evaluation always takes the centre."""
     horizontal_flip: bool = False
     """Whether training images are mirrored with probability 1/2."""
-    num_workers: Annotated[int, Field(ge=0, le=256)] | Auto = "auto"
+    num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
-    prefetch_factor: Annotated[int, Field(ge=1, le=64)] = 4
+    prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4
     """Slots that each loader process prepares ahead."""
 
 
@@ -184,7 +185,7 @@ class ProfileSection(Section):
 
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to measure; `auto`: an even share of the global batch per rank, and its half and quarter."""
-    num_workers: Annotated[list[Annotated[int, Field(ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
+    num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
     """Numbers of loader processes to measure; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
     window_s: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """Length of one measurement, in seconds; each point is measured three times."""
@@ -195,7 +196,7 @@ class ExportSection(Section):
 
     precision: Literal["fp32", "fp16"] = "fp16"
     """Precision carried by the ONNX graph that the engine is built from."""
-    opset: Annotated[int, Field(ge=20, le=24)] = 20
+    opset: Annotated[int, Field(strict=True, ge=20, le=24)] = 20
     """ONNX opset."""
     opt_batch: PositiveInt = 8
     """Batch size that the engine is tuned for."""
@@ -216,9 +217,9 @@ class ResourcesSection(Section):
     """Training processes on this machine; `auto`: one per GPU, without a GPU two."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
-    beam_workers: Annotated[int, Field(ge=1, le=1024)] | Auto = "auto"
+    beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
-    read_threads: Annotated[int, Field(ge=0, le=256)] | Auto = "auto"
+    read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Source files that a worker reads at a time; `auto`: 4 from a file system, 32 from a bucket; 0: one by one."""
     beam_job_endpoint: str = ""
     """HOST:PORT of the job service; needed by `portable`."""
@@ -247,9 +248,9 @@ class DataflowSection(Section):
     """Container image of the workers: Beam and this project installed."""
     machine_type: str = "n1-standard-4"
     """Compute Engine machine type of the workers."""
-    max_workers: Annotated[int, Field(ge=1, le=4000)] = 32
+    max_workers: Annotated[int, Field(strict=True, ge=1, le=4000)] = 32
     """Most worker machines that the job may grow to."""
-    disk_gb: Annotated[int, Field(ge=30, le=65536)] = 50
+    disk_gb: Annotated[int, Field(strict=True, ge=30, le=65536)] = 50
     """Disk of a worker, in GB: it holds the shards being written."""
     flexrs: bool = False
     """Flexible resource scheduling: cheaper machines, and a start that may wait for up to six hours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -15,6 +16,20 @@ from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML without duplicate keys: of two values PyYAML takes the last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value} is there twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Resolve defaults < the YAML file at `path` < `overrides`.
 
@@ -24,13 +39,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     values = read_yaml(Path(path))
     for override in overrides:
         apply_override(values, override)
-    return parse_config(values, where=str(path))
+    return parse_config(values, where=str(path), overrides=overrides)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file (an empty file is an empty mapping)."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise ConfigError(
             f"configuration {path} does not exist",
@@ -65,7 +80,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
             todo="write for example train.epochs=3 (the value is YAML)",
         )
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: {error}", allowed="a YAML value", todo="quote the value") from None
     target = values
@@ -83,12 +98,22 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     target[keys[-1]] = value
 
 
-def parse_config(values: Mapping[str, Any], *, where: str) -> RunConfig:
-    """Validate a nested mapping; `where` names its origin in errors."""
+def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Validate a nested mapping.
+
+    Args:
+        values: Sections; an empty one (None) stands for its defaults.
+        where: Origin of the values, for errors.
+        overrides: What `apply_override` has set in them, for errors.
+
+    Raises:
+        ConfigError: A key or a value is not allowed.
+    """
     try:
-        return RunConfig.model_validate(values)
+        # What is no mapping is pydantic's to refuse.
+        return RunConfig.model_validate(_without_empty(values, RunConfig) if isinstance(values, Mapping) else values)
     except ValidationError as error:
-        raise _explain(error, where) from None
+        raise _explain(error, where, overrides) from None
 
 
 def stage_config(config: RunConfig, stage: str) -> dict[str, Any]:
@@ -101,11 +126,26 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def _explain(error: ValidationError, where: str) -> ConfigError:
+def _without_empty(values: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Leave out the sections of which every key is commented out: YAML reads them as null."""
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        inner = _model_of(field.annotation) if field else None
+        if value is None and field and (inner or get_origin(field.annotation) is dict):
+            continue
+        kept[name] = _without_empty(value, inner) if inner and isinstance(value, Mapping) else value
+    return kept
+
+
+def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> ConfigError:
     """Turn pydantic's first finding into what was given, what is allowed and what to do."""
-    finding = error.errors(include_url=False)[0]
+    findings = error.errors(include_url=False)
+    finding = findings[0]
     # The branches of a union add their own names to the location ("int", "literal[...]"): keep what the user wrote.
     path = _written_path(finding["loc"])
+    name = ".".join(path) or "configuration"
+    where = _origin(path, where, overrides)
     if finding["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         close = difflib.get_close_matches(path[-1], known, n=1)
@@ -114,21 +154,79 @@ def _explain(error: ValidationError, where: str) -> ConfigError:
             f"did you mean {'.'.join([*path[:-1], close[0]])}?" if close else "remove it, or take one of the keys above"
         )
         return ConfigError(
-            f"{where}: unknown key {'.'.join(path)}",
-            allowed=f"{prefix + ': ' if prefix else ''}{', '.join(known)}",
-            todo=todo,
+            f"{where}: unknown key {name}", allowed=f"{prefix + ': ' if prefix else ''}{', '.join(known)}", todo=todo
         )
-    name = ".".join(path) or "configuration"
-    messages = [
-        str(item["msg"]).removeprefix("Value error, ")
-        for item in error.errors(include_url=False)
-        if _written_path(item["loc"]) == path
-    ]
+    allowed = dict.fromkeys(_in_words(item, path) for item in findings if _written_path(item["loc"]) == path)
     shown = "" if finding["type"] in ("value_error", "missing") else f" = {finding['input']!r}"
     # The branches of a union count as findings of their own.
-    others = len({_written_path(item["loc"]) for item in error.errors()}) - 1
+    others = len({_written_path(item["loc"]) for item in findings}) - 1
     more = f" ({others} more after this one)" if others else ""
-    return ConfigError(f"{where}: {name}{shown}{more}", allowed="; ".join(messages), todo=f"correct {name}")
+    todo = f"correct {name}"
+    if finding["type"] == "string_type" and isinstance(finding["input"], (int, float)):
+        text = f'"{finding["input"]}"'
+        todo = f"quote it: {name.rpartition('.')[2]}: {text} in a file, '{name}={text}' as an override"
+    return ConfigError(f"{where}: {name}{shown}{more}", allowed=" or ".join(allowed), todo=todo)
+
+
+def _origin(path: tuple[str, ...], where: str, overrides: Sequence[str]) -> str:
+    """Name the override that set `path`, or those that set a part of it, else where the values come from."""
+    keys = {override: tuple(override.partition("=")[0].split(".")) for override in overrides}
+    whole = [override for override, key in keys.items() if path[: len(key)] == key]
+    if whole:
+        return f"override {whole[-1]!r}"
+    parts = [override for override, key in keys.items() if path and key[: len(path)] == path]
+    return f"{where} with {' '.join(parts)}" if parts else where
+
+
+def _in_words(finding: Any, path: tuple[str, ...]) -> str:
+    """Say what is allowed where pydantic found something else (the kinds that RunConfig's fields can have)."""
+    kind, context = finding["type"], finding.get("ctx", {})
+    bounds = {
+        "greater_than_equal": ("ge", "of at least"),
+        "less_than_equal": ("le", "of at most"),
+        "greater_than": ("gt", "greater than"),
+        "less_than": ("lt", "less than"),
+    }
+    if kind in bounds:
+        key, words = bounds[kind]
+        limit = context[key]
+        # pydantic gives the limits of floats as floats.
+        whole = isinstance(limit, int)
+        return f"a whole number {words} {limit}" if whole else f"a number {words} {limit:g}"
+    if kind == "literal_error":
+        names = re.findall(r"'([^']*)'", context["expected"])
+        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    if kind in ("too_short", "too_long"):
+        limit = context.get("min_length", context.get("max_length"))
+        return f"a list of {'at least' if kind == 'too_short' else 'at most'} {limit} values"
+    if kind == "string_too_short":
+        return "text that is not empty"
+    if kind == "string_pattern_mismatch":
+        return _description(path)
+    plain = {
+        "int_parsing": "a whole number",
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_parsing": "a number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "text",
+        "bool_parsing": "true or false",
+        "bool_type": "true or false",
+        "list_type": "a list",
+        "dict_type": "a mapping of keys",
+        "model_type": "a mapping of keys",
+    }
+    return plain.get(kind, str(finding["msg"]).removeprefix("Value error, "))
+
+
+def _description(path: Sequence[str]) -> str:
+    model: type[BaseModel] = RunConfig
+    for part in path[:-1]:
+        inner = _model_of(model.model_fields[part].annotation)
+        assert inner is not None, path
+        model = inner
+    return str(model.model_fields[path[-1]].description)
 
 
 def _written_path(location: Iterable[int | str]) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ from pipelines.summary import Times, make_record
 from pipelines.trace import StageTrace
 from pipelines.watch import Ending, find_interruption, watch
 
+# Sources that may name each image's split (sharding/sources/tables.py).
+MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
 RUNS_FOLDER = "runs"
 RUN_NAME = "run.json"
 REPORT_NAME = "report.md"
@@ -65,8 +67,9 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         started_at_s: When the command started, in seconds since the epoch.
 
     Raises:
-        UserError: The line's folder cannot be used.
+        UserError: The line's folder cannot be used, or a later stage could not succeed.
     """
+    check_line(config)
     line = line_uri(config)
     run_id = new_attempt_id()
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at_s))
@@ -84,6 +87,29 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     )
     _close_run(record, line=line, run_uri=storage.normalise(folder))
     return Outcome(line, record, error)
+
+
+def check_line(config: RunConfig) -> None:
+    """Find what no data can mend before the first stage spends anything.
+
+    Raises:
+        ConfigError: A later stage could not succeed.
+    """
+    batch, ranks = config.train.global_batch_size, config.resources.ranks
+    if ranks != "auto" and batch < ranks:
+        raise ConfigError(
+            f"train.global_batch_size {batch} for resources.ranks = {ranks}",
+            allowed="at least one sample per rank and step",
+            todo=f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
+        )
+    # A manifest may give the splits itself; folders are split by these fractions alone.
+    gives_splits = config.sharding.source.lower().endswith(MANIFEST_SUFFIXES)
+    if config.sharding.splits.test == 0 and not gives_splits:
+        raise ConfigError(
+            "sharding.splits.test = 0, and export proves the exported graphs on the test split",
+            allowed="a fraction above 0 for `shardline run`",
+            todo="set sharding.splits.test, or run the stages shard, profile and train one by one",
+        )
 
 
 def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fresh: bool, debug: bool) -> Path:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -173,6 +175,9 @@ def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
 
 def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
     module_name, _, name = section.architecture.partition(":")
+    # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     try:
         builder = getattr(importlib.import_module(module_name), name)
     except _MISFITS as error:

@@ -55,6 +55,86 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
     assert "pydantic" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "allowed"),
+    [
+        ("train.epochs=true", "a whole number"),
+        ("train.epochs=0", "a whole number of at least 1"),
+        ("train.epochs=many", "a whole number"),
+        ("train.epochs=[1]", "a whole number"),
+        ("train.learning_rate=.inf", "a finite number"),
+        ("train.learning_rate=.nan", "a finite number"),
+        ("train.learning_rate=0", "a number greater than 0"),
+        ("train.learning_rate=fast", "a number"),
+        ("train.warmup_fraction=1", "a number less than 1"),
+        ("data.num_workers=-1", "a whole number of at least 0 or auto"),
+        ("data.num_workers=true", "a whole number or auto"),
+        ("data.mean=[0.5, 0.5, 127]", "a number of at most 1"),
+        ("data.std=[0.5, 0.5, 0]", "a number greater than 0"),
+        ("data.std=[0.5, 0.5, 58]", "a number of at most 1"),
+        ("data.mean=[0.5]", "a list of at least 3 values"),
+        ("data.mean=[0.5, 0.5, 0.5, 0.5]", "a list of at most 3 values"),
+        ("data.horizontal_flip=perhaps", "true or false"),
+        ("data.crop=left", "one of center, random_resized"),
+        ("sharding.format=zip", "one of webdataset, tfrecord"),
+        ("sharding.uri_column=''", "text that is not empty"),
+        ("run.name=My Line", "Name of the line: lower-case letters, digits, '-' and '_'."),
+        ("model.arguments=3", "a mapping of keys"),
+        ("sharding.splits=3", "a mapping of keys"),
+        ("resources.beam_options=x", "a list"),
+    ],
+)
+def test_what_is_allowed_is_said_in_plain_words(tmp_path: Path, override: str, allowed: str) -> None:
+    (tmp_path / "c.yaml").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "c.yaml", [override])
+    assert caught.value.allowed == allowed
+    assert caught.value.given.startswith(f"override {override!r}: ")
+
+
+def test_the_override_is_blamed_for_what_it_set_only(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {epochs: 0}\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml: train\.epochs = 0"):
+        load_config(path, ["train.learning_rate=0.1"])
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"override 'train\.learnin_rate=1': unknown key train\.learnin_rate"):
+        load_config(path, ["train.epochs=1", "train.learnin_rate=1"])
+    with pytest.raises(ConfigError, match=r"c\.yaml with sharding\.splits\.train=0\.5: sharding\.splits"):
+        load_config(path, ["sharding.splits.train=0.5"])
+
+
+def test_text_that_yaml_reads_as_a_number_is_to_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "c.yaml", ["sharding.source=2024"])
+    assert caught.value.allowed == "text"
+    assert caught.value.todo == """quote it: source: "2024" in a file, 'sharding.source="2024"' as an override"""
+    assert load_config(tmp_path / "c.yaml", ['sharding.source="2024"']).sharding.source == "2024"
+
+
+def test_an_empty_section_means_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("train:\n  # epochs: 3\nmodel:\n  arguments:\nsharding:\n  splits:\n")
+    assert load_config(tmp_path / "c.yaml") == RunConfig()
+
+
+@pytest.mark.parametrize("content", ["train: {epochs: 1, epochs: 2}", "train:\n  epochs: 1\nrun:\ntrain:\n"])
+def test_a_duplicate_key_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    with pytest.raises(ConfigError, match="is there twice"):
+        load_config(tmp_path / "c.yaml")
+
+
+def test_a_merged_key_may_be_overridden(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("train: &t {epochs: 2}\nmodel: {arguments: {<<: *t, epochs: 3}}\n")
+    assert load_config(tmp_path / "c.yaml").model.arguments == {"epochs": 3}
+
+
+def test_json_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a mapping of keys"):
+        parse_config([], where="--config-json")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "=3", "train.=3", "train.epochs={"])
 def test_a_malformed_override_is_refused(override: str) -> None:
     with pytest.raises(ConfigError):

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from contracts.artifacts import RunRecord
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from pipelines.local import check_line
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 KFP_CHATTER = ("KFP Executor", "executor_input", "parameterValues", "INFO", "Traceback", "RuntimeError")
@@ -195,3 +198,31 @@ def test_nohup_is_respected(project: Path, environment: dict[str, str]) -> None:
     wait_for(lambda: list(attempts.rglob("events.jsonl")) or process.poll() is not None, "no stage started")
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("sections", "given"),
+    [
+        ({"train": {"global_batch_size": 2}, "resources": {"ranks": 4}}, "global_batch_size 2 for resources.ranks = 4"),
+        ({"sharding": {"splits": {"train": 0.9, "validation": 0.1, "test": 0}}}, "sharding.splits.test = 0"),
+    ],
+)
+def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str, Any], given: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_line(RunConfig.model_validate(sections))
+    assert given in caught.value.given
+
+
+def test_a_manifest_may_bring_its_own_test_split() -> None:
+    splits = {"train": 0.9, "validation": 0.1, "test": 0}
+    check_line(RunConfig.model_validate({"sharding": {"source": "photos.CSV", "splits": splits}}))
+    check_line(RunConfig.model_validate({"train": {"global_batch_size": 4}, "resources": {"ranks": 4}}))
+
+
+def test_the_check_comes_before_any_document(shardline: Shardline, project: Path) -> None:
+    done = shardline(
+        "run", "tiny.yaml", "run.name=refused", "train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1"
+    )
+    assert done.returncode == 2
+    assert "train.global_batch_size to 2 or more" in done.stderr
+    assert not list(project.glob("*/refused"))
