@@ -18,8 +18,8 @@ SPLITS = ("train", "validation", "test")
 
 # Beam runners that people ask for, and why they are no choice (docs/decisions/0001-beam-runners.md).
 REFUSED_RUNNERS = {
-    "dask": "Beam's DaskRunner reports DONE with wrong data: a second sink is skipped, what finish_bundle emits is lost",
-    "direct": "Beam's DirectRunner tries Prism first, which it downloads, and falls back silently: fnapi is the embedded one",
+    "dask": "Beam's DaskRunner reports DONE with wrong data: of two sinks only one runs, steps run twice",
+    "direct": "Beam's DirectRunner tries Prism first, which it downloads, or falls back silently: take fnapi",
     "prism": "Beam's PrismRunner is a binary that Beam downloads: start its job service yourself and use portable",
     "flink": "give the job service of Flink as resources.beam_job_endpoint and use portable",
     "spark": "give the job service of Spark as resources.beam_job_endpoint and use portable",

@@ -55,7 +55,7 @@ def worker_processes() -> Iterator[SubprocessSDKEnvironment]:
         threading.excepthook = threads_report
 
 
-class WorkerProcess(SubprocessSdkWorkerHandler):
+class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]  # Beam has no types
     """One worker process, from its start to its end."""
 
     def __init__(self, deaths: list[str], *arguments: Any) -> None:
@@ -64,7 +64,7 @@ class WorkerProcess(SubprocessSdkWorkerHandler):
         self._process: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._closing = threading.Event()
-        # The kernel ends a child with the thread that started it (end_with_parent): this one lives as long as the child.
+        # The kernel ends a child with the thread that started it (end_with_parent): this one lives as long.
         self._watcher = threading.Thread(target=self._run, name=f"watch {self.worker_id}", daemon=True)
 
     def start_worker(self) -> None:

@@ -224,7 +224,9 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
     except OSError:
         # The way without errors is the hot one: what repeats a call costs more than reading a file.
         retrying = Retrying(
-            stop=stop_after_attempt(READ_ATTEMPTS - 1), wait=wait_exponential(0.1), retry=retry_if_exception_type(OSError)
+            stop=stop_after_attempt(READ_ATTEMPTS - 1),
+            wait=wait_exponential(0.1),
+            retry=retry_if_exception_type(OSError),
         )
     try:
         return retrying(_read_once, source_uri, reference)
@@ -250,7 +252,8 @@ def _read_once(source_uri: str, reference: Reference) -> bytes:
         ) from None
     if (len(content), status.st_size, status.st_mtime_ns) != (reference.size, reference.size, reference.generation):
         raise TryAgain(
-            f"{_show(source_uri, reference)} changed while the stage ran; run it again when nothing writes to the source"
+            f"{_show(source_uri, reference)} changed while the stage ran; "
+            "run it again when nothing writes to the source"
         )
     return content
 

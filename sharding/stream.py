@@ -7,7 +7,7 @@ so they go to a thread many at a time: a call apiece would cost more than it sav
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sharding.sources import Reference
@@ -23,7 +23,7 @@ Read = Callable[[Reference], bytes]
 
 def read_ahead(
     references: Iterable[Reference], read: Read, *, threads: int, bytes_in_flight: int = BYTES_IN_FLIGHT
-) -> Iterator[tuple[Reference, bytes]]:
+) -> Generator[tuple[Reference, bytes], None, None]:
     """Yield references with their content, in order.
 
     Args:

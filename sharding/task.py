@@ -31,6 +31,7 @@ from sharding.sources import Listing, describe_gaps, list_source
 
 if TYPE_CHECKING:
     from sharding.manifest import Commit
+    from sharding.plan import Plan
     from sharding.runners import Work
 
 # How often shard files are counted for the progress shown, in seconds.
@@ -39,12 +40,14 @@ _SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
 
 def shard(stage: Stage) -> str:
-    """Write the shards of `sharding.source`, or find them; return the URI of their folder.
+    """Write the shards of `sharding.source`, or find them; return the URI of their folder (a dry run: the estimate).
 
     Raises:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
+    if stage.dry_run:
+        return _estimate(stage)
     prepared = _prepare(stage)
     if isinstance(prepared, str):
         return prepared
@@ -84,18 +87,12 @@ def _prepare(stage: Stage) -> _Prepared | str:
     _take_folder(output, stage.attempt)
 
     from sharding.manifest import Commit
-    from sharding.plan import make_plan
     from sharding.references import write_parts
     from sharding.runners import Work
     from sharding.shard import Job
 
     stage.ready()
-    plan = make_plan(
-        ((reference.path, reference.split, reference.size) for reference in listing.references),
-        seed=stage.config.run.seed,
-        target_shard_bytes=section.target_shard_bytes,
-        min_shards=section.min_shards,
-    )
+    plan = _plan(stage, listing)
     threads = stage.config.resources.read_threads
     if threads == "auto":
         threads = 4 if storage.is_local(listing.uri) else 32
@@ -116,6 +113,27 @@ def _prepare(stage: Stage) -> _Prepared | str:
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
     return _Prepared(output, commit, work, num_parts)
+
+
+def _plan(stage: Stage, listing: Listing) -> Plan:
+    from sharding.plan import make_plan
+
+    section = stage.config.sharding
+    return make_plan(
+        ((reference.path, reference.split, reference.size) for reference in listing.references),
+        seed=stage.config.run.seed,
+        target_shard_bytes=section.target_shard_bytes,
+        min_shards=section.min_shards,
+    )
+
+
+def _estimate(stage: Stage) -> str:
+    """Return in words what a run would write and what it would cost on Dataflow."""
+    from sharding.estimate import describe, estimate, read_prices
+
+    prices = read_prices(stage.prices) if stage.prices else None
+    listing = list_source(stage.config.sharding)
+    return describe(estimate(listing, _plan(stage, listing), stage.config), stage.config, prices)
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:

@@ -8,9 +8,9 @@ Beam's service forgets the number of workers and the repeats that its runner kno
 import sys
 import threading
 
+from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability import local_job_service
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.portability.api import beam_job_api_pb2
 
 NUM_WORKERS = int(sys.argv[1])
 BUNDLE_REPEAT = int(sys.argv[2]) if len(sys.argv) > 2 else 0

@@ -109,9 +109,7 @@ def test_kill_of_a_worker_process_ends_the_command(run_shard, start_shard, whole
 
 
 @pytest.mark.slow
-def test_kill_of_the_command_ends_its_worker_processes(
-    run_shard, start_shard, whole, pause, tmp_path, find_children
-):
+def test_kill_of_the_command_ends_its_worker_processes(run_shard, start_shard, whole, pause, tmp_path, find_children):
     process = start_shard("killed", PROCESSES, environment=pause.environment)
     pause.wait()
     workers = find_children(process.pid)

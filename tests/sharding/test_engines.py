@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def check_accepted_once(folder, expected):
     splits = [manifest.splits[name] for name in SPLITS]
     ranges = [(split.first, split.first + split.samples) for split in splits]
     assert ranges[0][0] == 0 and ranges[-1][1] == len(found)
-    assert all(one[1] == other[0] for one, other in zip(ranges, ranges[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(ranges))
     assert {path.name for path in folder.iterdir()} == {"manifest.json"} | {
         entry.name for entry in manifest.owned_files()
     }

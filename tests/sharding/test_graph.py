@@ -100,7 +100,9 @@ def test_parts_hold_every_reference_once_whatever_its_name(make_commit, tmp_path
     references = [references[0]._replace(path=b"\xff\n\0 odd"), *references]
     work, plan = storage.normalise(tmp_path / "work"), commit.job.plan
     assert write_parts(work, iter(references), 25) == 3
-    found = [(shard, one) for number in range(3) for shard, blob in place_part(work, number, plan) for one in unpack(blob)]
+    found = [
+        (shard, one) for number in range(3) for shard, blob in place_part(work, number, plan) for one in unpack(blob)
+    ]
     assert sorted(one for _, one in found) == sorted(references)
     assert all(shard == place(plan, one.path, one.split) for shard, one in found)
     assert unpack(pack([])) == [] and write_parts(storage.normalise(tmp_path / "none"), []) == 0

@@ -98,7 +98,9 @@ def test_flags_for_a_job_service():
     with pytest.raises(ConfigError, match="beam_environment_config is not set"):
         portable_flags(ResourcesSection(beam_job_endpoint="host:1"), "job")
     flags = portable_flags(
-        ResourcesSection(beam_job_endpoint="host:1", beam_environment_config="pool:2", beam_options=["--parallelism=8"]),
+        ResourcesSection(
+            beam_job_endpoint="host:1", beam_environment_config="pool:2", beam_options=["--parallelism=8"]
+        ),
         "job",
     )
     assert flags[-1] == "--parallelism=8"
@@ -125,12 +127,17 @@ def test_flags_for_dataflow():
 def test_a_job_service_that_is_not_there_is_for_another_attempt(source, tmp_path):
     config = {
         "sharding": {"source": str(source)},
-        "resources": {"beam_runner": "portable", "beam_job_endpoint": "localhost:1", "beam_environment_type": "LOOPBACK"},
+        "resources": {
+            "beam_runner": "portable",
+            "beam_job_endpoint": "localhost:1",
+            "beam_environment_type": "LOOPBACK",
+        },
     }
     code = (
         "import sys; from sharding import runners, task; from contracts.stage import run_stage;"
         "runners.CONNECT_TIMEOUT_S = 1;"
-        f"sys.exit(run_stage('shard', task.shard, ['--config-json', {json.dumps(config)!r}, '--root', {str(tmp_path)!r}]))"
+        f"arguments = ['--config-json', {json.dumps(config)!r}, '--root', {str(tmp_path)!r}];"
+        "sys.exit(run_stage('shard', task.shard, arguments))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 75, done.stderr
