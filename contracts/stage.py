@@ -7,6 +7,7 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --shards, --profile, --checkpoint   URIs of inputs
     --fresh                             delete this configuration's own output first
     --locate                            print the URI of a finished output and do no work
+    --dry-run, --prices FILE            print what would be done and do no work (stage shard)
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
 in `attempts/ATTEMPT/` beside the output.
@@ -75,6 +76,9 @@ class Stage:
     checkpoint: str | None = None
     fresh: bool = False
     locate: bool = False
+    dry_run: bool = False
+    prices: str | None = None
+    """Path of a price file, for a dry run."""
     _lock: TextIO | None = field(default=None, repr=False)
 
     def log(self, message: str) -> None:
@@ -299,6 +303,8 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--launched-at", type=float, default=None)
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--locate", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--prices", default=None)
     parser.add_argument("--end-with-parent", action="store_true")
     parser.add_argument("--debug", action="store_true")
     return parser.parse_args(arguments)
@@ -306,7 +312,7 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventLog:
     folder = None
-    if not options.locate:
+    if not (options.locate or options.dry_run):
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
         place = options.root or (options.output or "").rstrip("/").rpartition("/")[0]
         if place and storage.is_local(storage.normalise(place)):
@@ -340,6 +346,8 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog) -> Sta
         checkpoint=uri(options.checkpoint),
         fresh=options.fresh,
         locate=options.locate,
+        dry_run=options.dry_run,
+        prices=options.prices,
     )
 
 

@@ -45,6 +45,12 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Output = Annotated[
     str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the shards and bytes that a run would write, and its cost on Dataflow.")
+]
+Prices = Annotated[
+    str | None, typer.Option("--prices", metavar="FILE", help="YAML with vcpu_hour, gb_hour and shuffle_gib.")
+]
 Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="URI", help="Profile report to follow [default: the line's].")
@@ -84,9 +90,17 @@ def shard(
     overrides: Overrides = None,
     output: Output = None,
     fresh: Fresh = False,
+    dry_run: DryRun = False,
+    prices: Prices = None,
     debug: Debug = False,
 ) -> None:
     """Turn images in class folders, or those that a manifest lists, into shards."""
+    if dry_run:
+        with _reported(debug):
+            from pipelines.stages import estimate_shards
+
+            print(estimate_shards(_load(config, overrides), prices=prices), flush=True)
+        return
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 
 

@@ -121,6 +121,28 @@ def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]
     return inputs
 
 
+def estimate_shards(config: RunConfig, *, prices: str | None) -> str:
+    """Return in words what the shard stage would write and cost, as its own command knows it.
+
+    Raises:
+        StageFailed: The source or the price file cannot be used.
+    """
+    return (
+        _ask(
+            "shard",
+            stage_command(
+                "shard",
+                place={"root": stage_root(config, "shard")},
+                config=_config_option("shard", config),
+                inputs={"prices": prices} if prices else {},
+                flags="dry-run",
+            ),
+        )
+        .decode()
+        .rstrip()
+    )
+
+
 def _locate(stage: str, config: RunConfig, found: Mapping[str, str]) -> str:
     """Ask a stage's command where its finished output is."""
     inputs = {name: found[name] for name in INPUTS[stage] if name in found}
@@ -133,15 +155,24 @@ def _locate(stage: str, config: RunConfig, found: Mapping[str, str]) -> str:
         inputs=inputs,
         flags="locate",
     )
+    return last_line(_ask(stage, command))
+
+
+def _ask(stage: str, command: list[str]) -> bytes:
+    """Run a stage's command that only answers, and return what it printed.
+
+    Raises:
+        StageFailed: It said no.
+    """
     answer = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False
     )
     if answer.returncode == EXIT_OK:
-        return last_line(answer.stdout)
+        return answer.stdout
     said = answer.stderr.decode(errors="replace").strip()
     # A stage's last words are `NAME: error: MESSAGE`, over several lines; warnings of libraries may stand before.
-    message = said.rpartition(f"{stage}: error: ")[2] or f"`{stage} --locate` ended with exit code {answer.returncode}"
-    raise StageFailed(ErrorDocument(kind="Locate", exit_code=abs(answer.returncode), message=message))
+    message = said.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
+    raise StageFailed(ErrorDocument(kind="Answer", exit_code=abs(answer.returncode), message=message))
 
 
 def _config_option(stage: str, config: RunConfig) -> dict[str, str]:

@@ -57,7 +57,7 @@ def space_needed(uri: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise disk_full(uri, error.strerror or str(error)) from None
+        raise disk_full(uri, os.strerror(error.errno)) from None
     except RuntimeError as error:
         # What a worker process raises comes back as the text of its traceback.
         if f"[Errno {errno.ENOSPC}]" not in str(error):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from contracts.artifacts import Duplicates
     from sharding.duplicates import Findings
     from sharding.manifest import Commit
+    from sharding.plan import Plan
     from sharding.runners import Work
 
 # How often shard files are counted for the progress shown, in seconds.
@@ -44,12 +45,14 @@ _SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
 
 def shard(stage: Stage) -> str:
-    """Write the shards of `sharding.source`, or find them; return the URI of their folder.
+    """Write the shards of `sharding.source`, or find them; return the URI of their folder (a dry run: the estimate).
 
     Raises:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
+    if stage.dry_run:
+        return _estimate(stage)
     prepared = _prepare(stage)
     if isinstance(prepared, str):
         return prepared
@@ -92,18 +95,12 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
     from records.statistics import summed_share
     from sharding.check import Checks
     from sharding.manifest import Commit
-    from sharding.plan import make_plan
     from sharding.references import write_parts
     from sharding.runners import Work
     from sharding.shard import Job
 
     section = stage.config.sharding
-    plan = make_plan(
-        ((reference.path, reference.split, reference.size) for reference in listing.references),
-        seed=stage.config.run.seed,
-        target_shard_bytes=section.target_shard_bytes,
-        min_shards=section.min_shards,
-    )
+    plan = _arrange(stage, listing)
     threads = stage.config.resources.read_threads
     if threads == "auto":
         threads = 4 if storage.is_local(listing.uri) else 32
@@ -135,6 +132,27 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
     return _Prepared(output, commit, work, num_parts)
+
+
+def _arrange(stage: Stage, listing: Listing) -> Plan:
+    from sharding.plan import make_plan
+
+    section = stage.config.sharding
+    return make_plan(
+        ((reference.path, reference.split, reference.size) for reference in listing.references),
+        seed=stage.config.run.seed,
+        target_shard_bytes=section.target_shard_bytes,
+        min_shards=section.min_shards,
+    )
+
+
+def _estimate(stage: Stage) -> str:
+    """Return in words what a run would write and what it would cost on Dataflow."""
+    from sharding.estimate import describe, estimate, read_prices
+
+    prices = read_prices(stage.prices) if stage.prices else None
+    listing = list_source(stage.config.sharding)
+    return describe(estimate(listing, _arrange(stage, listing), stage.config), stage.config, prices)
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:

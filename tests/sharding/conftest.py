@@ -68,6 +68,7 @@ class Result:
     stderr: str
     root: Path
     folder: Path | None = None
+    stdout: str = ""
 
     @property
     def manifest(self) -> ShardManifest:
@@ -93,7 +94,7 @@ def run_shard(tmp_path, source, capsys):
     """Run the stage in this process on `source`; keyword arguments are fields of the sharding section."""
     number = 0
 
-    def run(*arguments, root="out", seed=0, resources=None, **sharding):
+    def run(*arguments, root="out", seed=0, resources=None, printed=False, **sharding):
         nonlocal number
         number += 1
         section = {"source": str(source), "target_shard_bytes": 4096, **sharding}
@@ -105,8 +106,8 @@ def run_shard(tmp_path, source, capsys):
             "shard", shard, ["--config-json", config, "--attempt", f"attempt-{number}", *where, *arguments]
         )
         captured = capsys.readouterr()
-        folder = storage.local_path(captured.out.strip()) if code == 0 else None
-        return Result(code, captured.err, place, folder)
+        folder = storage.local_path(captured.out.strip()) if code == 0 and not printed else None
+        return Result(code, captured.err, place, folder, captured.out)
 
     return run
 

@@ -1,0 +1,325 @@
+"""Sharding beside plain copies, webdataset's writer and bare decoding, as ratios from one run.
+
+    python benchmarks/sharding.py                        # about 10 minutes
+    python benchmarks/sharding.py --gigabytes 5 --rounds 5 --record benchmarks/results
+
+Every arm works on the same files with as many processes, in turn, for several rounds; a ratio is that of one round, and
+what is printed is the median of the rounds and their range. All arms have their bytes on the disk before they count as
+done: shards by fsync, copies by sync after as many bytes as a shard has. The source is read once beforehand, so that it
+comes from memory as far as it fits there. Run it on an otherwise idle machine: the load is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.pictures import write_pictures
+from contracts.process import available_cores, thread_environment
+
+SHARD_BYTES = 128 << 20
+GROWTH = (500_000, 5_000_000)
+# Fields of `sharding` in all arms: a single split, so that shards are as large as they were asked to be.
+SECTION = {"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "target_shard_bytes": SHARD_BYTES}
+
+Arm = Callable[[], float]
+
+
+def main() -> None:
+    """Run what the arguments ask for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the source [default: 1]")
+    parser.add_argument("--decode-gigabytes", type=float, default=None, help="for decoding [default: half of it]")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=available_cores())
+    parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
+    parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
+    parser.add_argument("--only", choices=("write", "decode", "growth"), default=None)
+    parser.add_argument("--growth-of", type=int, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.growth_of:
+        print(json.dumps(_measure_growth(options.growth_of)))
+        return
+    decode_gigabytes = options.decode_gigabytes or options.gigabytes / 2
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        place = Path(name)
+        report = {"about": _describe_machine(options)}
+        if options.only in (None, "write"):
+            report["write"] = compare_writing(place, options.gigabytes, options)
+        if options.only in (None, "decode"):
+            report["decode"] = {
+                f"{kilobytes} KB": compare_decoding(place, decode_gigabytes, kilobytes, options)
+                for kilobytes in (100, 25)
+            }
+        if options.only in (None, "growth"):
+            report["growth"] = compare_growth()
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.record:
+        options.record.mkdir(parents=True, exist_ok=True)
+        (options.record / f"{datetime.now(UTC):%Y-%m-%d}-sharding.json").write_text(text + "\n")
+
+
+def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) -> dict[str, object]:
+    """Compare the whole stage without checks with a copy and with webdataset."""
+    source = place / "source"
+    num_files = write_pictures(source, total_bytes=int(gigabytes * 1e9), file_bytes=100_000)
+    files = _warm(source)
+    processes = options.processes
+    few = place / "few"
+    write_pictures(few, total_bytes=4_000_000, file_bytes=100_000)
+    arms: dict[str, Arm] = {
+        "copy": lambda: _in_processes(_copy, files, source, place / "out", processes),
+        "copy again": lambda: _in_processes(_copy, files, source, place / "out", processes),
+        "stage": lambda: _run_stage(source, place / "out", processes, verify="none"),
+        "webdataset": lambda: _in_processes(_write_webdataset, files, source, place / "out", processes),
+        "start-up": lambda: _run_stage(few, place / "out", processes, verify="none"),
+    }
+    times = _take_turns(arms, place / "out", options.rounds)
+    shutil.rmtree(source)
+    return {
+        "files": num_files,
+        "seconds": {name: _summary(values) for name, values in times.items()},
+        "copy / copy again": _ratios(times["copy"], times["copy again"]),
+        "copy / stage": _ratios(times["copy"], times["stage"]),
+        "copy / (stage - start-up)": _ratios(times["copy"], _less(times["stage"], times["start-up"])),
+        "webdataset / stage": _ratios(times["webdataset"], times["stage"]),
+        "webdataset / (stage - start-up)": _ratios(times["webdataset"], _less(times["stage"], times["start-up"])),
+    }
+
+
+def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: argparse.Namespace) -> dict[str, object]:
+    """Compare the whole stage with every image decoded with reading and decoding alone."""
+    source = place / f"source{kilobytes}"
+    num_files = write_pictures(source, total_bytes=int(gigabytes * 1e9), file_bytes=kilobytes * 1000)
+    files = _warm(source)
+    processes = options.processes
+    few = place / f"few{kilobytes}"
+    write_pictures(few, total_bytes=40 * kilobytes * 1000, file_bytes=kilobytes * 1000)
+    arms: dict[str, Arm] = {
+        "decode": lambda: _in_processes(_read_and_decode, files, source, place / "out", processes),
+        "decode again": lambda: _in_processes(_read_and_decode, files, source, place / "out", processes),
+        "stage": lambda: _run_stage(source, place / "out", processes, verify="decode"),
+        "start-up": lambda: _run_stage(few, place / "out", processes, verify="decode"),
+    }
+    times = _take_turns(arms, place / "out", options.rounds)
+    shutil.rmtree(source)
+    return {
+        "files": num_files,
+        "seconds": {name: _summary(values) for name, values in times.items()},
+        "decode again / decode": _ratios(times["decode again"], times["decode"]),
+        "stage / decode": _ratios(times["stage"], times["decode"]),
+        "(stage - start-up) / decode": _ratios(_less(times["stage"], times["start-up"]), times["decode"]),
+    }
+
+
+def compare_growth(rounds: int = 3) -> dict[str, object]:
+    """Compare CPU time and memory by reference, at both ends, in processes of their own and in turn."""
+    found: dict[int, list[dict[str, float]]] = {count: [] for count in GROWTH}
+    for _ in range(rounds):
+        for count in GROWTH:
+            command = [sys.executable, __file__, "--growth-of", str(count)]
+            environment = {**os.environ, **thread_environment(1)}
+            answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+            found[count].append(json.loads(answer.stdout.splitlines()[-1]))
+    few, many = GROWTH
+    cpu = {count: [one["cpu_s"] / count * 1e6 for one in found[count]] for count in GROWTH}
+    peak = {count: statistics.median(one["peak_bytes"] for one in found[count]) for count in GROWTH}
+    return {
+        "cpu_us_per_reference": {str(count): _summary(cpu[count]) for count in GROWTH},
+        "cpu ratio": _ratios(cpu[many], cpu[few]),
+        "peak_bytes": {str(count): peak[count] for count in GROWTH},
+        "bytes_per_reference": round((peak[many] - peak[few]) / (many - few), 1),
+    }
+
+
+def _take_turns(arms: dict[str, Arm], out: Path, rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        for name, arm in arms.items():
+            shutil.rmtree(out, ignore_errors=True)
+            os.sync()
+            times[name].append(arm())
+            print(f"round {number + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr, flush=True)
+    shutil.rmtree(out, ignore_errors=True)
+    return times
+
+
+def _run_stage(source: Path, out: Path, processes: int, *, verify: str) -> float:
+    config = {
+        "sharding": {"source": str(source), "verify": verify, **SECTION},
+        "resources": {"beam_workers": processes},
+    }
+    command = [sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--root", str(out)]
+    environment = {
+        **os.environ,
+        **thread_environment(1),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    return time.perf_counter() - began
+
+
+def _in_processes(
+    work: Callable[[list[Path], Path, Path], None], files: list[Path], source: Path, out: Path, processes: int
+) -> float:
+    out.mkdir(parents=True)
+    context = get_context("fork")
+    began = time.perf_counter()
+    workers = [
+        context.Process(target=work, args=(files[number::processes], source, out / str(number)))
+        for number in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    return time.perf_counter() - began
+
+
+def _copy(files: list[Path], source: Path, out: Path) -> None:
+    for folder in source.iterdir():
+        (out / folder.name).mkdir(parents=True)
+    unsynced = 0
+    for path in files:
+        with open(path, "rb", 0) as stream:
+            content = stream.read()
+        with open(out / path.parent.name / path.name, "wb", 0) as stream:
+            stream.write(content)
+        unsynced += len(content)
+        if unsynced >= SHARD_BYTES:
+            os.sync()
+            unsynced = 0
+    os.sync()
+
+
+def _write_webdataset(files: list[Path], source: Path, out: Path) -> None:
+    import webdataset
+
+    out.mkdir()
+
+    def sync(name: str) -> None:
+        with open(name, "rb") as stream:
+            os.fsync(stream.fileno())
+
+    pattern = str(out / "%05d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=10**9, maxsize=SHARD_BYTES, post=sync, verbose=0) as writer:
+        for number, path in enumerate(files):
+            label = int(path.parent.name[-2:])
+            description = {"path": str(path), "label": label}
+            writer.write({"__key__": f"{number:09d}", "jpg": path.read_bytes(), "cls": label, "json": description})
+
+
+def _read_and_decode(files: list[Path], source: Path, out: Path) -> None:
+    from records.decode import decode
+
+    for path in files:
+        with open(path, "rb", 0) as stream:
+            decode(stream.read())
+
+
+def _warm(source: Path) -> list[Path]:
+    files = sorted(source.glob("*/*.jpg"))
+    for path in files:
+        path.read_bytes()
+    return files
+
+
+def _measure_growth(count: int) -> dict[str, float]:
+    """Run the graph on a listing without content; return what this process used."""
+    import numpy as np
+
+    from contracts import storage
+    from records.index import RECORD
+    from sharding import graph
+    from sharding.manifest import Commit
+    from sharding.plan import make_plan
+    from sharding.references import write_parts
+    from sharding.runners import fnapi_pipeline
+    from sharding.shard import ChannelSums, Job, ShardRecord
+    from sharding.sources import Reference
+
+    def write_nothing(shard: int, references: list[Reference], job: Job) -> ShardRecord:
+        rows = np.zeros(len(references), RECORD)
+        rows["label"] = [one.label for one in references]
+        return ShardRecord(shard, job.plan.name_of(shard), 1, "0" * 8, rows.tobytes(), 1, (), ChannelSums())
+
+    graph.write_shard = write_nothing
+
+    def prepare(output_uri: str) -> tuple[Commit, int]:
+        # As the stage does it: the listing is gone when the graph runs.
+        listing = [
+            Reference(b"class%03d/photograph-%09d.jpg" % (number % 1000, number), number % 1000, 0, 100_000, 10**18)
+            for number in range(count)
+        ]
+        samples = ((one.path, one.split, one.size) for one in listing)
+        plan = make_plan(samples, seed=0, target_shard_bytes=SHARD_BYTES, min_shards=1)
+        classes = tuple(b"class%03d" % number for number in range(1000))
+        job = Job("file:///none", output_uri, classes, "webdataset", plan, verify="none")
+        return Commit(job, "0" * 16, {}, 0.0), write_parts(job.work_uri, listing)
+
+    with tempfile.TemporaryDirectory() as name:
+        began = time.process_time()
+        commit, num_parts = prepare(storage.normalise(name))
+        with fnapi_pipeline() as pipeline:
+            graph.build_graph(pipeline, num_parts, commit)
+        cpu_s = time.process_time() - began
+    return {"cpu_s": cpu_s, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def _less(times: list[float], starts: list[float]) -> list[float]:
+    return [one - start for one, start in zip(times, starts, strict=True)]
+
+
+def _ratios(one: list[float], other: list[float]) -> dict[str, float]:
+    return _summary([top / bottom for top, bottom in zip(one, other, strict=True)])
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(values), 3),
+        "least": round(min(values), 3),
+        "most": round(max(values), 3),
+    }
+
+
+def _describe_machine(options: argparse.Namespace) -> dict[str, object]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "commit": commit.stdout.strip(),
+        "load": os.getloadavg()[0],
+        "cores": available_cores(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "machine": platform.processor() or platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("apache-beam", "webdataset", "simplejpeg", "google-crc32c")},
+        "gigabytes": options.gigabytes,
+        "processes": options.processes,
+        "rounds": options.rounds,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Signs of life: shown while the work lasts, and missed when they stop."""
+
+import pytest
+
+from contracts import storage
+from sharding import heartbeat
+from sharding.heartbeat import Monitor, beating
+from sharding.plan import Plan
+from sharding.shard import Job
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job("file:///none", storage.normalise(tmp_path), (), "tfrecord", Plan(0, (), ()), attempt="a", beats=True)
+
+
+def count_marks(job):
+    return len(storage.list_names(job.work_uri))
+
+
+def test_marks_are_there_while_the_block_runs_and_gone_after_an_error(job):
+    with pytest.raises(ValueError, match="mine"), beating(job):
+        while not count_marks(job):
+            pass
+        raise ValueError("mine")
+    assert count_marks(job) == 0
+
+
+def test_no_marks_where_none_are_asked_for(job):
+    with beating(Job(**{**vars(job), "beats": False})):
+        assert count_marks(job) == 0
+
+
+def test_silence_counts_from_the_last_change(job, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
+    monitor = Monitor(job.work_uri, 10)
+    assert monitor.find_silent() is None
+    storage.replace(storage.join(job.work_uri, "alive-1"), b"1")
+    storage.replace(storage.join(job.work_uri, "record-00001"), b"no mark")
+    assert monitor.find_silent() is None
+    now = 109.0
+    storage.replace(storage.join(job.work_uri, "alive-1"), b"2")
+    assert monitor.find_silent() is None
+    now = 118.0
+    assert monitor.find_silent() is None
+    now = 120.0
+    assert monitor.find_silent() == 11.0
+    storage.delete(storage.join(job.work_uri, "alive-1"))
+    assert monitor.find_silent() is None
+
+
+def test_a_worker_that_stopped_is_told_from_one_that_works(job, monkeypatch):
+    monkeypatch.setattr(heartbeat, "BEAT_INTERVAL_S", 0.2)
+    monitor = Monitor(job.work_uri, 10)
+    assert not monitor.find_dead()
+    with beating(job):
+        while not count_marks(job):
+            pass
+        assert not monitor.find_dead()
+    storage.replace(storage.join(job.work_uri, "alive-1"), b"1")
+    assert monitor.find_dead()
