@@ -60,7 +60,9 @@ def list_page(objects: Objects, bucket: str, request: Request) -> Page:
             common = record.name[: cut + len(delimiter)] if cut >= 0 else None
             is_item = common is None or (with_delimited and record.name == common)
             is_prefix = common is not None and common != last_prefix
-            if len(page.items) + len(page.prefixes) + is_item + is_prefix > limit and (page.items or page.prefixes):
+            is_full = len(page.items) + len(page.prefixes) + is_item + is_prefix > limit
+            # What adds nothing ends no page: the next one would name its prefix again.
+            if is_full and (is_item or is_prefix) and (page.items or page.prefixes):
                 page.next_token = _token_of(record.name)
                 return page
             if is_prefix and common is not None:

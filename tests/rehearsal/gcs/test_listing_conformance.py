@@ -77,6 +77,7 @@ _NAMES = st.lists(st.text("ab/-", min_size=1, max_size=6) | st.text(string.print
     limit=st.integers(1, 7),
     trailing=st.booleans(),
 )
+@example(names=["/", "/0"], prefix="", delimiter="/", limit=1, trailing=True)
 def test_any_listing_equals_a_model(
     objects: Objects, names: list[str], prefix: str, delimiter: str, limit: int, trailing: bool
 ) -> None:
