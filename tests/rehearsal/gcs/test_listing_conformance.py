@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from google.api_core import exceptions
 from google.cloud.storage import Bucket, Client
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rehearsal.gcs.index import Record
