@@ -30,7 +30,7 @@ from sharding.attempt import WORK_NAME
 from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path
-from sharding.stream import read_ahead
+from sharding.stream import WriteBehind, read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -162,7 +162,8 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 read_ahead(ordered, functools.partial(read_file, job.source_uri), threads=job.read_threads)
             ) as contents,
         ):
-            stream = ChecksumStream(file)
+            behind = WriteBehind(file)
+            stream = ChecksumStream(behind)
             writer = WRITERS[job.shard_format](stream)
             for reference, content in contents:
                 try:
@@ -178,8 +179,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 if image.pixels is not None and reference.path in sampled:
                     channel_sums += ChannelSums.of(image.pixels)
             writer.close()
-            file.flush()
-            os.fsync(file.fileno())
+            behind.close()
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))
     finally:
