@@ -105,7 +105,7 @@ class WriteBehind:
         self._stream.write(content)
         self._written += len(content)
         if self._begin is not None and self._written - self._begun >= WRITE_BEHIND_BYTES:
-            # What is still in the stream's buffer is begun with the next ones. The answer does not matter: it is a hint.
+            # A hint: what is still in the buffer is begun with the next ones, and the answer does not matter.
             length = self._written - self._begun
             self._begin(
                 self._stream.fileno(),
