@@ -6,7 +6,7 @@ the shard; a reader that has the index needs no knowledge of the format. Nothing
 
 from __future__ import annotations
 
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 
@@ -55,6 +55,13 @@ class ShardWriter(Protocol):
         """Return the index of the shard in the form that NVIDIA DALI reads."""
 
 
+class Writable(Protocol):
+    """What a shard is written to."""
+
+    def write(self, content: bytes, /) -> int:
+        """Append `content`; all of it is taken."""
+
+
 class ChecksumStream:
     """Passes bytes on to a stream, counting them and keeping the crc32c of all of them.
 
@@ -62,7 +69,7 @@ class ChecksumStream:
         stream: A binary stream, at its start.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Writable) -> None:
         self._stream = stream
         self._crc = 0
         self.position = 0

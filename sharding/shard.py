@@ -33,7 +33,7 @@ from sharding.check import Checked, Checks, check
 from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
-from sharding.stream import read_ahead
+from sharding.stream import WriteBehind, read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -145,7 +145,8 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 read_ahead(ordered, functools.partial(read_file, job.source_uri), threads=job.read_threads)
             ) as contents,
         ):
-            stream = ChecksumStream(file)
+            behind = WriteBehind(file)
+            stream = ChecksumStream(behind)
             writer = WRITERS[job.shard_format](stream)
             for reference, content in contents:
                 # A hash of the path, whatever the seed: the place's own hash orders the shards.
@@ -169,8 +170,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 if is_counted and image.pixels is not None:
                     channel_sums += ChannelSums.of(image.pixels)
             writer.close()
-            file.flush()
-            os.fsync(file.fileno())
+            behind.close()
         neighbour = writer.neighbour_index()
         if rows:
             storage.publish_file(temporary, storage.join(job.output_uri, name))

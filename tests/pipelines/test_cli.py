@@ -112,3 +112,12 @@ def test_export_says_that_training_has_to_run_first(shardline: Shardline) -> Non
     answer = shardline("export", "tiny.yaml", "run.root=half")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "run `shardline train CONFIG` first" in answer.stderr
+
+
+def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline: Shardline) -> None:
+    before = sorted(project.iterdir())
+    answer = shardline("shard", "tiny.yaml", "--dry-run")
+    assert answer.returncode == 0, answer.stderr
+    assert "train-00000.tar  " in answer.stdout and "GiB shuffled" in answer.stdout
+    assert shardline("shard", "tiny.yaml", "--dry-run", "--prices", "missing.yaml").returncode == 2
+    assert sorted(project.iterdir()) == before

@@ -203,7 +203,7 @@ def test_a_file_that_may_not_grow(run_shard, start_shard, whole, tmp_path, resou
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-@pytest.mark.parametrize("kilobytes", [40, 100, 160, 200])
+@pytest.mark.parametrize("kilobytes", [100, *(pytest.param(size, marks=pytest.mark.slow) for size in (40, 160, 200))])
 @pytest.mark.parametrize("resources", [{}, pytest.param(PROCESSES, marks=pytest.mark.slow)])
 def test_a_full_disk(run_shard, start_shard, whole, tmp_path, kilobytes, resources):
     disk = tmp_path / "full"

@@ -69,3 +69,15 @@ def test_a_writer_that_gives_up_ends_the_reading():
     next(reading)
     reading.close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("step", [1, 1000, 1 << 30])
+def test_bytes_written_behind_are_those_that_were_given(tmp_path, monkeypatch, step):
+    monkeypatch.setattr(stream, "WRITE_BEHIND_BYTES", step)
+    pieces = [bytes([number]) * (number * 37) for number in range(200)]
+    with (tmp_path / "shard").open("wb") as file:
+        behind = stream.WriteBehind(file)
+        for piece in pieces:
+            assert behind.write(piece) == len(piece)
+        behind.close()
+        assert (tmp_path / "shard").read_bytes() == b"".join(pieces)
