@@ -84,6 +84,12 @@ def _prepare(stage: Stage) -> _Prepared | str:
     if output.reused:
         _check_limit_of(output, stage, listing)
         return output.uri
+    if output.uri.startswith("memory://"):
+        raise StorageError(
+            f"output {output.uri} would be gone with this process",
+            allowed="a local path, file:// or gs://",
+            todo="give a local path",
+        )
     for warning in describe_gaps(listing, section.splits):
         stage.log(warning)
     _take_folder(output, stage.attempt)

@@ -17,13 +17,12 @@ from contracts.config import SPLITS
 from contracts.stage import run_stage
 from records.index import key_of, open_index, read_payload
 from sharding.plan import make_key
+from sharding.sources.names import is_ignored
 from sharding.task import shard
 
 PROCESSES = {"beam_workers": 2}
 # Every name a file system allows, and few enough of them to hold two classes.
-NAMES = st.binary(min_size=1, max_size=6).filter(
-    lambda name: not set(name) & set(b"/\0") and not name.startswith(b".") and name not in (b"Thumbs.db",)
-)
+NAMES = st.binary(min_size=1, max_size=6).filter(lambda name: not set(name) & set(b"/\0") and not is_ignored(name))
 SOURCES = st.dictionaries(NAMES, st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=8, max_size=30)
 FORMATS = st.sampled_from(["webdataset", "tfrecord"])
 # An example is a run of the stage: shrinking one would take longer than reading it.
