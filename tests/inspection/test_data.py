@@ -186,6 +186,7 @@ def small_values():
     }
 
 
+@pytest.mark.slow
 def test_shards_of_webdataset_are_indexed_and_train(pictures, tmp_path):
     samples = pictures_of(pictures)
     folder = write_webdataset(tmp_path / "wds", samples, lambda one: {"cls": one[1], "json": {"class": one[2]}})
@@ -199,6 +200,7 @@ def test_shards_of_webdataset_are_indexed_and_train(pictures, tmp_path):
     assert again.returncode == 2 and "has a manifest.json already" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [False, True])
 def test_tfrecords_of_another_writer_are_indexed_and_train(pictures, tmp_path, text):
     samples = pictures_of(pictures)

@@ -225,6 +225,7 @@ def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path
     assert "measured another model" in done.stderr
 
 
+@pytest.mark.slow
 def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Path) -> None:
     arguments = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
     config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
@@ -233,6 +234,7 @@ def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Pa
     assert "frozen, since the logits do not depend on them: network.dinov2.embeddings.mask_token" in logs(tmp_path, "a")
 
 
+@pytest.mark.slow
 def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_shards: str, tmp_path: Path) -> None:
     # Four halvings of 16 pixels: BatchNorm sees one value a channel.
     deep = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
@@ -257,6 +259,7 @@ def test_a_loss_that_is_not_finite_ends_training(small_shards: str, tmp_path: Pa
     assert "lower train.learning_rate" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_path: Path) -> None:
     config = small_config(train={"global_batch_size": 256, "epochs": 1}, parallel={"slot_size": 32})
     done = run(tmp_path, small_shards, "a", config)
