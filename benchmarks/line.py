@@ -39,7 +39,7 @@ def run_line(folder: Path, number: int) -> dict[str, float]:
     record = json.loads((root / "digits/run.json").read_text())
     stages = {f"stage {stage['name']}": stage["wall_s"] for stage in record["stages"]}
     totals = {name: record[name] for name in ("wall_s", "kfp_s", "process_start_s")}
-    return totals | stages | {"test_accuracy": record["results"]["test_accuracy"]}
+    return totals | stages | {"test_accuracy": record["results"]["metrics"]["test_accuracy"]}
 
 
 def spread(values: list[float]) -> dict[str, float]:
