@@ -252,6 +252,7 @@ def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_sh
     assert "BatchNorm's statistics of one sample are noisy" in logs(tmp_path, "b")
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_training(small_shards: str, tmp_path: Path) -> None:
     done = run(tmp_path, small_shards, "a", small_config(train={"learning_rate": 1e30, "epochs": 3}))
     assert done.returncode == 2, done.stderr

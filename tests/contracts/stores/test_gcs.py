@@ -115,6 +115,7 @@ def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, r
     assert not storage.exists(f"{ROOT}/x")
 
 
+@pytest.mark.slow
 def test_a_short_storm_is_ridden_out(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 20)
     server.faults.set(Rule(probability=0.3, seed=1, status=503))
