@@ -1,0 +1,56 @@
+"""The documents that pass between stages, a module a stage; what they have in common is in document.py."""
+
+from __future__ import annotations
+
+from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
+from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
+from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
+from contracts.artifacts.run import RunRecord, StageRecord
+from contracts.artifacts.shards import (
+    Copy,
+    DuplicateGroup,
+    Duplicates,
+    ImageStatistics,
+    Prepared,
+    Rejected,
+    ShardEntry,
+    ShardManifest,
+    SplitEntry,
+)
+from contracts.artifacts.training import CheckpointManifest
+
+__all__ = [
+    "CONTRACTS",
+    "MANIFEST_NAME",
+    "CheckpointManifest",
+    "Contract",
+    "Copy",
+    "Document",
+    "DuplicateGroup",
+    "Duplicates",
+    "EngineEntry",
+    "ExportManifest",
+    "FileEntry",
+    "ImageStatistics",
+    "NewerVersion",
+    "Parity",
+    "Prepared",
+    "ProfileChoice",
+    "ProfilePoint",
+    "ProfileReport",
+    "Rejected",
+    "RunRecord",
+    "ShardEntry",
+    "ShardManifest",
+    "SplitEntry",
+    "StageRecord",
+    "find_damage",
+]
+
+CONTRACTS: dict[str, type[Contract]] = {
+    "shards": ShardManifest,
+    "profile": ProfileReport,
+    "checkpoint": CheckpointManifest,
+    "export": ExportManifest,
+    "run": RunRecord,
+}

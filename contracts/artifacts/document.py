@@ -1,0 +1,139 @@
+"""The documents that pass between stages, and the rule that makes them trustworthy.
+
+A document is the commit: data first, the manifest last and create-only. What has no manifest does not exist. Each
+document carries a format version, the hashes of what it was made from, and size and crc32c of the files it speaks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from contracts import storage
+from contracts.errors import DataError
+
+MANIFEST_NAME = "manifest.json"
+
+
+class NewerVersion(DataError):
+    """A document of a format version that this version does not know."""
+
+
+class Document(BaseModel):
+    """Base of the models in a document: frozen and strict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FileEntry(Document):
+    """A file that a document speaks for."""
+
+    name: str
+    """Path relative to the document's folder."""
+    bytes: int
+    """Size in bytes."""
+    crc32c: str
+    """crc32c of the content, eight hex digits."""
+
+    @classmethod
+    def of(cls, folder_uri: str, name: str) -> FileEntry:
+        """Describe the file `name` below `folder_uri`; it is read once for its crc32c."""
+        uri = storage.join(folder_uri, *name.split("/"))
+        return cls(name=name, bytes=storage.size(uri), crc32c=storage.crc32c_of(uri))
+
+
+class Contract(Document):
+    """Base of the five documents."""
+
+    FORMAT_VERSION: ClassVar[int] = 1
+
+    kind: str
+    format_version: int = 1
+    fingerprint: str
+    """Hash of the configuration fields and inputs that decide the content; also the name of the folder."""
+    made_from: dict[str, str] = {}
+    """Hashes of what went into the fingerprint, by name: enough to see which input differs."""
+
+    def to_json(self) -> bytes:
+        """Return the document as JSON with sorted keys: equal documents are equal bytes."""
+        # A NaN is no JSON: other readers would refuse the document, so it is not written.
+        return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+    def owned_files(self) -> list[FileEntry]:
+        """Return every file that the document speaks for."""
+        return []
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the document's bytes."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    @classmethod
+    def parse(cls, content: bytes, *, where: str) -> Self:
+        """Read a document.
+
+        Raises:
+            DataError: It is no such document, or one of a newer format version.
+        """
+        todo = "pass the URI of the folder that the earlier stage printed"
+        expected = cls.model_fields["kind"].default
+        try:
+            values = json.loads(content)
+        except ValueError:
+            raise DataError(f"{where} is not JSON", allowed=f"a {expected} document", todo=todo) from None
+        if not isinstance(values, dict) or values.get("kind") != expected:
+            kind = values.get("kind") if isinstance(values, dict) else type(values).__name__
+            raise DataError(f"{where} is a {kind!r} document", allowed=f"a {expected} document", todo=todo)
+        version = values.get("format_version")
+        if not isinstance(version, int) or version > cls.FORMAT_VERSION:
+            raise NewerVersion(
+                f"{where} has format version {version}",
+                allowed=f"versions up to {cls.FORMAT_VERSION}",
+                todo="use the version of shardline that wrote it, or a newer one",
+            )
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            finding = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in finding["loc"])
+            raise DataError(
+                f"{where} is damaged at {place}: {finding['msg']}", allowed=f"a {expected} document", todo=todo
+            ) from None
+
+    @classmethod
+    def load(cls, folder_uri: str) -> Self:
+        """Read the manifest of a folder (or the document itself, when its own URI is given).
+
+        Raises:
+            DataError: There is no such document.
+        """
+        uri = folder_uri if folder_uri.endswith(".json") else storage.join(folder_uri, MANIFEST_NAME)
+        try:
+            content = storage.read_bytes(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            expected = cls.model_fields["kind"].default
+            raise DataError(
+                f"{storage.display(folder_uri)} holds no {MANIFEST_NAME}: nothing finished there",
+                allowed=f"the URI of a finished {expected} folder",
+                todo="run the stage that writes it, or check the URI",
+            ) from None
+        return cls.parse(content, where=storage.display(uri))
+
+
+def find_damage(folder_uri: str, files: Iterable[FileEntry], *, checksums: bool = True) -> str | None:
+    """Compare files with their entries; return what is wrong with the first bad one, or None."""
+    for entry in files:
+        uri = storage.join(folder_uri, *entry.name.split("/"))
+        try:
+            found = storage.size(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{entry.name} is missing"
+        if found != entry.bytes:
+            return f"{entry.name} has {found} bytes, its manifest says {entry.bytes}"
+        if checksums and (found_crc := storage.crc32c_of(uri)) != entry.crc32c:
+            return f"{entry.name} has crc32c {found_crc}, its manifest says {entry.crc32c}"
+    return None

@@ -1,0 +1,44 @@
+"""What `shardline run` leaves: a record of one execution of the line."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from contracts.artifacts.document import Contract, Document
+
+
+class StageRecord(Document):
+    """What one stage of a run did."""
+
+    name: str
+    state: Literal["done", "reused", "failed", "not started"]
+    wall_s: float = 0.0
+    start_s: float = 0.0
+    """Part of wall_s spent on process starts and imports."""
+    uri: str | None = None
+    """Folder of the stage's document."""
+    manifest_sha256: str | None = None
+    made: str = ""
+    """What it made, in words."""
+
+
+class RunRecord(Contract):
+    """One execution of the line."""
+
+    kind: Literal["run"] = "run"
+    id: str
+    state: Literal["succeeded", "failed"]
+    error: str = ""
+    started_at: str
+    """UTC, ISO 8601."""
+    config: dict[str, Any]
+    """The resolved configuration."""
+    stages: list[StageRecord]
+    wall_s: float
+    """Whole run: everything from the command's first line to this record."""
+    kfp_s: float
+    """kfp itself: the orchestrating process and the executors, less the stages they waited for."""
+    process_start_s: float
+    """Process starts and imports of the stages."""
+    results: dict[str, Any]
+    """Test accuracy, how the global batch was cut, the engine and its parity."""

@@ -1,0 +1,133 @@
+"""What the shard stage leaves: the manifest of the shards of a source."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from contracts.artifacts.document import Contract, Document, FileEntry
+
+
+class SplitEntry(Document):
+    """One split of the data: a contiguous range of the index."""
+
+    first: int
+    """Place of the split's first sample in the index."""
+    samples: int
+    source_bytes: int
+    """Bytes of the source files."""
+    samples_by_class: list[int]
+    """Number of samples of each class, in the order of `ShardManifest.classes`."""
+
+
+class ShardEntry(FileEntry):
+    """One shard file."""
+
+    split: str
+    first: int
+    """Place of the shard's first sample in the index."""
+    samples: int
+
+
+class Rejected(Document):
+    """A file that was left out of the shards."""
+
+    path: str
+    """Path relative to the source, percent-encoded where it is not plain text."""
+    reason: str
+
+
+class Copy(Document):
+    """One of several images with the same bytes."""
+
+    path: str
+    """Path in the source, encoded as in `Rejected`."""
+    split: str
+    label: int
+
+
+class DuplicateGroup(Document):
+    """Images with the same bytes; of these, the first is kept where copies are dropped."""
+
+    sha256: str
+    """Hash of their content."""
+    copies: list[Copy]
+
+
+class Duplicates(Document):
+    """What is known about images with the same bytes."""
+
+    dropped: bool
+    """Whether all but one of each group were left out of the shards."""
+    groups: int
+    copies: int
+    """Number of images beyond the first of each group."""
+    leaking_groups: int
+    """Groups with images in more than one split."""
+    listed: list[DuplicateGroup]
+    """The groups, those that leak first; at most 1,000."""
+
+
+class ImageStatistics(Document):
+    """What the images are. Formats and modes are those of the source, sizes those of the shards."""
+
+    formats: dict[str, int]
+    """Number of images by format."""
+    modes: dict[str, int]
+    """Number of images by colour mode, in Pillow's terms; empty with verify=none."""
+    width: list[int] | None
+    """Smallest and largest, in pixels; None with verify=none."""
+    height: list[int] | None
+
+
+class Prepared(Document):
+    """What was changed in images while sharding."""
+
+    convert: list[str]
+    """Kinds of change that were asked for: cmyk, depth, orientation."""
+    resize: int | None
+    """Shorter side in pixels that larger images were shrunk to."""
+    jpeg_quality: int
+    changed: dict[str, int]
+    """Number of images that needed each change."""
+
+
+class ShardManifest(Contract):
+    """What the shards of a source hold."""
+
+    kind: Literal["shards"] = "shards"
+    format: Literal["webdataset", "tfrecord"]
+    seed: int
+    classes: list[str]
+    """Names of the classes; a label is a place in this list."""
+    multi_label: bool = False
+    """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
+    splits: dict[str, SplitEntry]
+    shards: list[ShardEntry]
+    index: FileEntry
+    """The packed index of all samples (records/index.py)."""
+    rejected: list[Rejected]
+    """Files that are no usable images by their content."""
+    ignored: list[str] = Field(default=[])
+    """Files and folders of the source that are no images by their name, encoded as in `rejected`."""
+    mean: list[float] | None = None
+    """Mean of the red, green and blue channel, in [0, 1], over all pixels of at most 10,000 images of the training
+    split; None where no image was decoded."""
+    std: list[float] | None = None
+    """Standard deviation of the channels over the same pixels."""
+    verify: Literal["decode", "header", "none"] = "decode"
+    """How images were checked."""
+    images: ImageStatistics | None = None
+    prepared: Prepared | None = None
+    """None where nothing was to be changed."""
+    duplicates: Duplicates | None = None
+    """None where no two images have the same bytes."""
+    neighbours: list[FileEntry] = Field(default=[])
+    """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
+    code_version: str = ""
+    """Version of the package that wrote the shards."""
+
+    def owned_files(self) -> list[FileEntry]:
+        """Return the shards, the index, and what others read."""
+        return [*self.shards, self.index, *self.neighbours]

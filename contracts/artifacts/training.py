@@ -1,0 +1,47 @@
+"""What the train stage leaves: checkpoints, the best of which says that training is finished."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from contracts.artifacts.document import Contract, FileEntry
+
+
+class CheckpointManifest(Contract):
+    """A checkpoint; at the top of a training folder: the best one, which says that training is finished."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    finished: bool = False
+    """True only at the top of a training folder."""
+    step: int
+    """Optimizer steps taken."""
+    position: int
+    """Global sample position: samples seen since the start of training. The whole data state."""
+    epoch: int
+    """Epochs completed."""
+    slot_size: int
+    """Fixed when training starts; a later profile does not change it."""
+    model: dict[str, Any]
+    """The model section that built the network."""
+    classes: list[str]
+    data: dict[str, Any]
+    """The evaluation transform: image_size, mean, std."""
+    shards_fingerprint: str
+    metrics: dict[str, float]
+    """validation_accuracy in [0, 1] and validation_loss; at the top also test_accuracy and test_loss."""
+    best_step: int
+    """Step of the best checkpoint so far, by validation accuracy."""
+    best_validation_accuracy: float | None = None
+    """None before the first evaluation, and without a validation split."""
+    best_validation_loss: float | None = None
+    """Decides between checkpoints of equal accuracy."""
+    parameters_sha256: str
+    """Hash over names and bytes of all parameters and buffers."""
+    environment: dict[str, str]
+    """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
+    files: list[FileEntry]
+    """model.safetensors and optimizer.safetensors (at the top: the best weights only)."""
+
+    def owned_files(self) -> list[FileEntry]:
+        """Return the tensors' files."""
+        return self.files
