@@ -105,6 +105,10 @@ class ShardingSection(Section):
     duplicates: Literal["warn", "fail", "drop"] = "warn"
     """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
     out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    incremental: bool = False
+    """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
+    compact_share: Fraction = 0.2
+    """Share of a reused shard's samples that may be gone from the source; above it the shard is written again."""
     convert: ConvertSection = ConvertSection()
     """What is changed in images; needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None

@@ -73,7 +73,7 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     draw = ImageDraw.Draw(sheet)
     for number, place in enumerate(chosen):
         record = index[place]
-        content = read_payload(folder / manifest.shards[int(record["shard"])].name, record)
+        content = read_payload(manifest.shards[int(record["shard"])].uri(folder_uri), record)
         picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
         left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)
         sheet.paste(picture, (left, top + _CAPTION_PIXELS))

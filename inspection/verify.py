@@ -64,9 +64,9 @@ def check_file(folder_uri: str, entry: FileEntry, index_name: str | None) -> lis
     if damage is None:
         return []
     lines = [damage]
-    path = storage.local_path(folder_uri) / entry.name
+    path = storage.local_path(entry.uri(folder_uri))
     if isinstance(entry, ShardEntry) and index_name is not None and path.exists():
-        samples = _find_damaged_samples(path, entry, path.parent / index_name)
+        samples = _find_damaged_samples(path, entry, storage.local_path(folder_uri) / index_name)
         lines += samples or [f"{entry.name}: no image is hit, but a header, a label or a description"]
     return lines
 

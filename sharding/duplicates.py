@@ -107,7 +107,7 @@ def _confirm(folder: str, shards: Sequence[ShardEntry], index: Index) -> Iterato
     for places in _find_candidates(index):
         by_hash = defaultdict(list)
         for at in places:
-            content = read_payload(storage.join(folder, shards[index[at]["shard"]].name), index[at])
+            content = read_payload(shards[index[at]["shard"]].uri(folder), index[at])
             by_hash[hashlib.sha256(content).digest()].append(at)
         yield from (group for group in by_hash.values() if len(group) > 1)
 
@@ -126,7 +126,7 @@ def _describe(folder: str, shards: Sequence[ShardEntry], group: list[np.void]) -
     copies = []
     for record in group:
         entry = shards[record["shard"]]
-        path = read_path(storage.join(folder, entry.name), record) or key_of(record)
+        path = read_path(entry.uri(folder), record) or key_of(record)
         copies.append(Copy(path=path, split=entry.split, label=int(record["label"])))
-    content = read_payload(storage.join(folder, shards[group[0]["shard"]].name), group[0])
+    content = read_payload(shards[group[0]["shard"]].uri(folder), group[0])
     return DuplicateGroup(sha256=hashlib.sha256(content).hexdigest(), copies=copies)

@@ -103,6 +103,8 @@ class ShardRecord:
     neighbour_crc32c: str = ""
     label_counts: tuple[int, ...] = ()
     """Number of its images of each class; only where an image may have several (the index holds one label)."""
+    sources: bytes = b""
+    """What each of its samples was made of (Reference.identity), in the order of its rows."""
 
     @property
     def num_samples(self) -> int:
@@ -132,6 +134,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     is_training = job.plan.split_of(shard) == 0
     rows = []
     rejected = []
+    sources = []
     source_bytes = 0
     channel_sums = ChannelSums()
     ordered = [one for _, one in sorted((make_place_hash(job.plan.seed, one.path), one) for one in references)]
@@ -163,6 +166,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 rows.append(
                     (shard, NO_LABEL if job.multi_label else reference.label, at.offset, at.size, crc, sample.key)
                 )
+                sources.append(reference.identity(job.classes))
                 source_bytes += reference.size
                 counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
                 for one in reference.labels if job.multi_label else ():
@@ -190,6 +194,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         neighbour_bytes=len(neighbour),
         neighbour_crc32c=storage.crc32c(neighbour),
         label_counts=tuple(label_counts),
+        sources=b"".join(sources),
     )
 
 

@@ -103,7 +103,7 @@ class ShardReader:
         self._descriptors: OrderedDict[int, int] = OrderedDict()
         folder = storage.local_path(shards_uri)
         entry = manifest.splits[split]
-        self._paths = [folder / shard.name for shard in manifest.shards]
+        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
         self._index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
 
     def __len__(self) -> int:
