@@ -27,6 +27,10 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
         ", several labels an image" if manifest.multi_label else ""
     )
+    if manifest.parent is not None:
+        reused = sum(bool(entry.folder) for entry in manifest.shards)
+        tombstones = sum(entry.tombstones for entry in manifest.shards)
+        yield f"increment {manifest.generation} on {manifest.parent}: {reused} shards reused, {tombstones} tombstones"
     for name, split in manifest.splits.items():
         shards = sum(entry.split == name for entry in manifest.shards)
         yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
