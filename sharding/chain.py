@@ -75,7 +75,12 @@ def _read_head(uri: str) -> dict[str, Any]:
         values = json.loads(storage.read_bytes(storage.join(uri, MANIFEST_NAME)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    is_ours = isinstance(values, dict) and values.get("kind") == "shards" and isinstance(values.get("made_from"), dict)
+    is_ours = (
+        isinstance(values, dict)
+        and values.get("kind") == "shards"
+        and isinstance(values.get("made_from"), dict)
+        and isinstance(values.get("generation", 0), int)
+    )
     return values if is_ours else {}
 
 

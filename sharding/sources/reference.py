@@ -41,7 +41,9 @@ class Reference(NamedTuple):
 
         Classes count by name: their places may differ between two states of a source.
         """
-        names = b"\0".join(sorted(classes[label] for label in self.labels))
+        names = classes[self.label]
+        if self.more_labels:
+            names = b"\0".join(sorted(classes[label] for label in self.labels))
         content = b"%d\0%d\0%b\0%b" % (self.size, self.generation, self.content_hash, names)
         return hashlib.blake2b(content, digest_size=IDENTITY_BYTES, person=b"shardline source").digest()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import ShardManifest, find_damage
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
@@ -42,7 +42,8 @@ def run(output: str, source: str, **section: Any) -> int:
 
 
 def contents(uri: str, manifest: ShardManifest) -> dict[str, bytes]:
-    names = [entry.name for entry in manifest.owned_files()]
+    # What samples were made of holds the time of a file, and the generation of an object.
+    names = [entry.name for entry in manifest.owned_files() if entry.name != "sources.bin"]
     return {name: storage.read_bytes(storage.join(uri, name)) for name in names}
 
 
@@ -75,6 +76,29 @@ def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServ
     # The copy is found by reading its candidates out of the shards in the bucket.
     assert after.duplicates is not None
     assert {copy.path for copy in after.duplicates.listed[0].copies} == {"red/000.png", "red/new.png"}
+
+
+def test_increments_live_in_a_bucket(server: BucketServer, tmp_path: Path) -> None:
+    def grow(root: str) -> ShardManifest:
+        sections = {"sharding": {**SMALL["sharding"], "source": "gs://photos/raw", "incremental": True}}
+        assert run_stage("shard", shard, ["--root", root, "--config-json", json.dumps(sections)]) == 0
+        names = [name.rstrip("/") for name in storage.list_names(root)]
+        manifests = [
+            ShardManifest.load(storage.join(root, name))
+            for name in names
+            if storage.exists(storage.join(root, name, "manifest.json"))
+        ]
+        return max(manifests, key=lambda manifest: manifest.generation)
+
+    roots = ("gs://photos/chain", storage.normalise(tmp_path / "chain"))
+    for root in roots:
+        grow(root)
+    storage.delete("gs://photos/raw/red/001.png")
+    storage.publish("gs://photos/raw/red/new.png", storage.read_bytes("gs://photos/raw/red/000.png"))
+    theirs, mine = (grow(root) for root in roots)
+    assert theirs.generation == 1 and any(entry.folder for entry in theirs.shards)
+    assert theirs.to_json() == mine.to_json()
+    assert find_damage(storage.join(roots[0], theirs.fingerprint), theirs.owned_files()) is None
 
 
 def test_a_manifest_may_name_objects(server: BucketServer, pictures: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import wids
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import SPLITS, ShardingSection
+from contracts.config import SPLITS, DataSection, ShardingSection
 from inspection.show import describe, draw_grid
 from inspection.verify import verify
 from records.description import read_path
@@ -21,6 +21,7 @@ from records.index import key_of, open_index, read_payload
 from sharding.plan import make_key, make_plan
 from sharding.sources import list_source
 from trainer.data import ShardReader
+from trainer.shards import load_shards
 
 FORMATS = ("webdataset", "tfrecord")
 
@@ -448,7 +449,8 @@ def test_training_reads_the_chain(run_shard, source, grow, shard_format):
     grow(range(10))
     (source / "bee/01.jpg").unlink()
     child = run_shard(format=shard_format, incremental=True)
-    uri, manifest = storage.normalise(child.folder), child.manifest
+    uri = storage.normalise(child.folder)
+    manifest = load_shards(uri, DataSection())
     labels = []
     for split in SPLITS:
         reader = ShardReader(uri, manifest, split)
