@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -24,11 +23,13 @@ from contracts.artifacts import ShardManifest
 from contracts.config import SPLITS
 from contracts.errors import StorageError, TryAgain
 from contracts.fingerprint import combine
+from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import SHARD_NAME, clean_up, remove_leftovers, take_folder
 from sharding.choice import choose
 from sharding.limits import check_rejected, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
+from sharding.work import Work, prepare_workers
 
 if TYPE_CHECKING:
     from contracts.artifacts import Duplicates
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from sharding.manifest import Commit
     from sharding.plan import Plan
     from sharding.reuse import Growth
-    from sharding.runners import Work
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
@@ -109,21 +109,25 @@ def _plan(
     dropped: Duplicates | None = None,
 ) -> _Prepared:
     """Plan the shards and leave the listing where the graph reads it."""
-    from records.statistics import summed_share
-    from sharding.check import Checks
-    from sharding.manifest import Commit
-    from sharding.references import write_parts
-    from sharding.runners import Work
-    from sharding.shard import Job
-
     section = stage.config.sharding
     ignored = listing.ignored
     if growth is not None:
         listing = growth.listing
     plan = _arrange(stage, listing, parent if growth else None)
+    source_bytes = sum(reference.size for reference in listing.references)
+    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
+    prepare_workers(stage.config.resources, work)
+
+    # Beam is imported from here on.
+    from records.statistics import summed_share
+    from sharding.check import Checks
+    from sharding.manifest import Commit
+    from sharding.references import write_parts
+    from sharding.shard import Job
+
     threads = stage.config.resources.read_threads
     if threads == "auto":
-        threads = 4 if storage.is_local(listing.uri) else 32
+        threads = 0 if storage.is_local(listing.uri) else 32
     beats = stage.config.resources.beam_runner == "portable"
     num_training = sum(reference.split == 0 for reference in listing.references)
     job = Job(
@@ -150,8 +154,6 @@ def _plan(
         dropped,
         growth.increment if growth else None,
     )
-    source_bytes = sum(reference.size for reference in listing.references)
-    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
         if growth is not None and parent is not None:
@@ -307,4 +309,4 @@ def _describe(manifest: ShardManifest) -> str:
 if __name__ == "__main__":
     # What Pillow remarks about metadata does not touch the pixels; what does is a reason in the manifest.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    sys.exit(run_stage("shard", shard))
+    run_process(lambda: run_stage("shard", shard))
