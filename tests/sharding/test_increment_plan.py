@@ -1,6 +1,7 @@
 """The arithmetic of increments, over chains of any kind: every sample once, no split moves, the shards stay few."""
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -68,7 +69,7 @@ class Chain:
             size = sum(state[number][1] for number in fresh)
             count = count_shards(len(fresh), size, target_shard_bytes=TARGET_BYTES, min_shards=1)
             edges = [0, *cut_evenly(len(fresh), count), len(fresh)] if fresh else []
-            for start, end in zip(edges, edges[1:], strict=False):
+            for start, end in pairwise(edges):
                 shards.append((split, [(number, state[number][0]) for number in fresh[start:end]], 0))
         self.shards = shards
         return chosen
@@ -120,7 +121,7 @@ def test_any_chain_holds_the_source_once(weeks, compact_share, min_shards):
 
 
 def test_without_change_nothing_is_written():
-    chain, state = Chain(), {number: (1, 100) for number in range(300)}
+    chain, state = Chain(), dict.fromkeys(range(300), (1, 100))
     chain.grow(state, 0.0, 1)
     before = list(chain.shards)
     chosen = chain.grow(state, 0.0, 1)
@@ -128,19 +129,19 @@ def test_without_change_nothing_is_written():
 
 
 def test_an_ordinary_increment_writes_only_what_is_new():
-    chain, state = Chain(), {number: (1, 100) for number in range(3000)}
+    chain, state = Chain(), dict.fromkeys(range(3000), (1, 100))
     chain.grow(state, 0.2, 1)
-    state |= {number: (2, 100) for number in range(3000, 3030)}
+    state |= dict.fromkeys(range(3000, 3030), (2, 100))
     chosen = chain.grow(state, 0.2, 1)
     assert chosen.fresh.sum() == 30 and chosen.num_merged == chosen.num_compacted == 0
 
 
 def test_a_year_of_weeks_writes_little_and_stays_short():
-    chain, state = Chain(), {number: (0, 100) for number in range(2400)}
+    chain, state = Chain(), dict.fromkeys(range(2400), (0, 100))
     chain.grow(state, 0.2, 1)
     written = []
     for week in range(1, 53):
-        state |= {number: (week, 100) for number in range(len(state), len(state) + 24)}
+        state |= dict.fromkeys(range(len(state), len(state) + 24), (week, 100))
         chosen = chain.grow(state, 0.2, 1)
         written.append(int(chosen.fresh.sum()) / 24)
         assert len(chain.shards) <= 1.5 * count_full(state, 1)
