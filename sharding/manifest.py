@@ -32,7 +32,7 @@ from records.convert import Changes
 from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
-from sharding.limits import check_rejected, check_training_classes, encode_path
+from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
 from sharding.shard import Job, ShardRecord, neighbour_name, scratch_file
 from sharding.wids import publish_wids
 
@@ -99,7 +99,7 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         made_from=commit.made_from,
         format=job.shard_format,  # type: ignore[arg-type]  # validated by the model
         seed=job.plan.seed,
-        classes=[encode_path(name) for name in job.classes],
+        classes=[encode_name(name) for name in job.classes],
         multi_label=job.multi_label,
         splits=splits,
         shards=collected.shards,

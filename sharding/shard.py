@@ -30,7 +30,7 @@ from records.sample import ChecksumStream, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
 from sharding.check import Checked, Checks, check
-from sharding.limits import encode_path, space_needed
+from sharding.limits import encode_name, encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
 from sharding.stream import WriteBehind, read_ahead
@@ -297,11 +297,11 @@ def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> 
         content=image.content,
         image_format=image.image_format,
         label=reference.label,
-        class_name=encode_path(job.classes[reference.label]),
+        class_name=encode_name(job.classes[reference.label]),
         path=encode_path(reference.path),
         width=image.width,
         height=image.height,
         mode=image.mode,
         labels=reference.labels if job.multi_label else None,
-        class_names=tuple(encode_path(job.classes[label]) for label in reference.labels) if job.multi_label else (),
+        class_names=tuple(encode_name(job.classes[label]) for label in reference.labels) if job.multi_label else (),
     )
