@@ -139,17 +139,21 @@ def read_range(uri: str, start: int, length: int, generation: int | None = None)
     return _store(uri).read_range(uri, start, length, generation)
 
 
-def read_many(wanted: Sequence[Wanted]) -> list[bytes | FileNotFoundError]:
+def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | FileNotFoundError]:
     """Return the contents of many small objects, in order; for one that is not there (any more) the error itself.
 
-    All are held in memory: the caller bounds their number. In gs:// the requests run side by side in this process; give
-    the crc32c of the listing, which costs no request.
+    All are held in memory: the caller bounds their number. In gs:// the requests run side by side in this process, and
+    each content is compared with the crc32c that the bucket keeps.
+
+    Args:
+        wanted: What to read.
+        requests: Number of requests under way at a time; 64 hide a bucket's latency of 30 ms behind objects of 100 KB.
 
     Raises:
         TryAgain: A content has another crc32c than the one that was given, also when it is read again.
     """
     if wanted and all(item.uri.startswith("gs://") for item in wanted):
-        return gcs_bulk.read_many(wanted)
+        return gcs_bulk.read_many(wanted, requests)
     contents: list[bytes | FileNotFoundError] = []
     for item in wanted:
         try:
