@@ -28,7 +28,7 @@ from contracts.artifacts import (
 )
 from contracts.config import SPLITS
 from contracts.errors import DataError, ShardlineError, TryAgain, UserError
-from records.convert import Changes
+from records.convert import Changes, library_versions
 from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
@@ -232,4 +232,5 @@ def _describe_changes(changes: Changes, tally: Tally) -> Prepared:
         resize=changes.shorter_side,
         jpeg_quality=changes.jpeg_quality,
         changed=dict(tally.changes),
+        made_with=library_versions() if any(dict(tally.changes).values()) else {},
     )

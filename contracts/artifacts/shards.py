@@ -91,6 +91,9 @@ class Prepared(Document):
     jpeg_quality: int
     changed: dict[str, int]
     """Number of images that needed each change."""
+    made_with: dict[str, str] = Field(default={})
+    """Versions of the libraries that made the new bytes; empty where no image was changed. Another version may make
+    others, so they are recorded; they are not in the fingerprint."""
 
 
 class ShardManifest(Contract):
