@@ -34,7 +34,7 @@ from sharding.limits import encode_name, encode_path, space_needed
 from sharding.objects import read_objects
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
-from sharding.stream import WriteBehind, read_ahead
+from sharding.stream import WriteBehind, announce_file, read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -141,7 +141,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     try:
         with (
             space_needed(job.output_uri),
-            temporary.open("wb") as file,
+            temporary.open("wb", buffering=0) as file,
             contextlib.closing(_read(ordered, job)) as contents,
         ):
             behind = WriteBehind(file)
@@ -247,7 +247,13 @@ def _read(references: Sequence[Reference], job: Job) -> Generator[tuple[Referenc
     read = functools.partial(read_file, job.source_uri)
     if job.read_threads and any(remote_uri(job.source_uri, one.path) for one in references):
         return read_objects(job.source_uri, references, read, requests=job.read_threads)
-    return read_ahead(references, read, threads=job.read_threads)
+    announce = functools.partial(_announce, job.source_uri)
+    return read_ahead(references, read, threads=job.read_threads, announce=announce)
+
+
+def _announce(source_uri: str, reference: Reference) -> None:
+    if remote_uri(source_uri, reference.path) is None:
+        announce_file(absolute_path(source_uri, reference.path))
 
 
 def _read_once(source_uri: str, reference: Reference) -> bytes:

@@ -10,9 +10,10 @@ from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
-from sharding import runners
+from sharding import work as work_module
 from sharding.dataflow import dataflow_flags
-from sharding.runners import Work, choose_processes, portable_flags
+from sharding.runners import portable_flags
+from sharding.work import Work, choose_processes
 
 GIB = 1 << 30
 
@@ -78,7 +79,7 @@ def test_ranges(section, key, value):
     ("work", "processes"),
     [
         (Work(GIB // 100, 100, decodes=True), 1),
-        (Work(GIB, 100, decodes=False), 1),
+        (Work(GIB // 2, 100, decodes=False), 1),
         (Work(GIB, 100, decodes=True), 4),
         (Work(10 * GIB, 100, decodes=False), 4),
         (Work(10 * GIB, 3, decodes=False), 3),
@@ -87,7 +88,7 @@ def test_ranges(section, key, value):
     ],
 )
 def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, work, processes):
-    monkeypatch.setattr(runners, "available_cores", lambda: 4)
+    monkeypatch.setattr(work_module, "available_cores", lambda: 4)
     assert choose_processes(ResourcesSection(), work) == processes
     assert choose_processes(ResourcesSection(beam_workers=7), work) == 7
 
