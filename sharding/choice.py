@@ -13,7 +13,7 @@ from contracts.errors import ConfigError
 from contracts.fingerprint import increment_inputs, shard_inputs
 from contracts.stage import Stage
 from sharding.chain import Parent, find_parents
-from sharding.limits import check_training_classes, encode_path, name_some
+from sharding.limits import check_training_classes, encode_name, name_some
 from sharding.sources import Listing
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ def _check_classes(stage: Stage, listing: Listing, growth: Growth) -> None:
     shown = f"sharding.source {storage.display(listing.uri)}"
     check_training_classes(tuple(name for name, _ in counted), [count for _, count in counted], shown)
     if vanished:
-        names = name_some(sorted(encode_path(name) for name in vanished))
+        names = name_some(sorted(encode_name(name) for name in vanished))
         stage.log(f"warning: the source has no image of class {names} any more: it stays in the list, without samples")

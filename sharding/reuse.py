@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ from contracts.errors import DataError
 from records.index import Index, open_index
 from sharding.chain import Parent
 from sharding.increment import Finished, Match, Selection, Source, find_moved, match, select
-from sharding.limits import encode_path, name_some
+from sharding.limits import decode_name, encode_path, name_some
 from sharding.plan import KEY_BYTES, make_key
 from sharding.sources import Listing
 
@@ -112,7 +111,7 @@ def _grow(
         target_shard_bytes=section.target_shard_bytes,
         min_shards=section.min_shards,
     )
-    known = [unquote_to_bytes(name) for name in parent.manifest.classes]
+    known = [decode_name(name) for name in parent.manifest.classes]
     classes = (*known, *(name for name in listing.classes if name not in set(known)))
     places = {name: place for place, name in enumerate(classes)}
     labels = [places[name] for name in listing.classes]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import posixpath
 from typing import Any, NamedTuple
@@ -40,6 +42,12 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
         value, is_list = [part.strip() for part in value.split(separator)], True
     labels = tuple(value) if is_list else (value,)
     for label in labels:
+        if isinstance(label, str) and not _is_encodable(label):
+            raise DataError(
+                f"{where}: the label {label!r} holds half of a character",
+                allowed="text",
+                todo="correct the row; JSON writes what is beyond \\uffff as a pair",
+            )
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
             raise DataError(
@@ -50,6 +58,34 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
     if not labels:
         raise DataError(f"{where}: the list of labels is empty", allowed="at least one label", todo="add its label")
     return labels, is_list
+
+
+def parse_list_cell(text: str, where: str) -> str | list[Any]:
+    """Return the list that a cell of a CSV holds as JSON, else the cell: all that it can hold is text.
+
+    Raises:
+        DataError: It looks like a list, and is none of JSON.
+    """
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    with contextlib.suppress(ValueError):
+        values: list[Any] = json.loads(text)
+        return values
+    if text[1] in "\"'" or "," in text:
+        raise DataError(
+            f"{where}: the label {text} is a list, but not of JSON",
+            allowed='["a", "b"], in a CSV written as "[""a"", ""b""]"; or sharding.label_separator',
+            todo="correct the row",
+        )
+    return text
+
+
+def _is_encodable(label: str) -> bool:
+    try:
+        label.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:

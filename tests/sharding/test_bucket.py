@@ -60,6 +60,20 @@ def test_a_bucket_gives_the_bytes_of_a_folder(server: BucketServer, pictures: Pa
     assert left == {entry.name for entry in theirs.owned_files()} | {"manifest.json"}
 
 
+def test_worker_processes_read_and_write_a_bucket(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    sharding = {**SMALL["sharding"], "source": "gs://photos/raw"}
+    config = json.dumps({"sharding": sharding, "resources": {"beam_workers": 2}})
+    command = [sys.executable, "-m", "sharding.task", "--config-json", config]
+    done = subprocess.run(
+        [*command, "--output", "gs://photos/two"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    local = storage.normalise(tmp_path / "local")
+    assert run(local, str(pictures)) == 0
+    mine, theirs = ShardManifest.load(local), ShardManifest.load("gs://photos/two")
+    assert contents(local, mine) == contents("gs://photos/two", theirs)
+
+
 def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServer) -> None:
     assert run("gs://photos/shards", "gs://photos/raw") == 0
     before = ShardManifest.load("gs://photos/shards")

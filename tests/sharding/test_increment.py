@@ -215,6 +215,18 @@ def test_classes_keep_their_places(run_shard, source, grow):
     assert full.manifest.classes == ["ant", "bee", "cow"]
 
 
+def test_names_of_classes_are_known_again(run_shard, source, write_file, make_image, grow):
+    odd = (b"50%", b"a%20b", b"caf\xe9")
+    for number in range(24):
+        write_file(source, odd[number % 3] + b"/%d.png" % number, make_image(7000 + number, "png"))
+    full = run_shard(incremental=True)
+    grow([1])
+    child = run_shard(incremental=True)
+    assert child.code == 0 and "1 new, 0 changed, 0 gone" in child.stderr
+    assert child.manifest.classes == full.manifest.classes and len(child.manifest.classes) == 6
+    assert "any more" not in child.stderr
+
+
 def test_a_new_class_needs_a_training_image(run_shard, source):
     run_shard(incremental=True)
     (source / "dog").mkdir()
