@@ -11,7 +11,8 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
 in `attempts/ATTEMPT/` beside the output: events begin before a folder given by --output is known to be this stage's, go
-on while --fresh empties it, and an error must outlive both.
+on while --fresh empties it, and an error must outlive both. `--events FOLDER` puts them elsewhere, as for an output in
+a bucket.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
@@ -246,6 +248,7 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile")
     parser.add_argument("--checkpoint")
     parser.add_argument("--attempt", default=None)
+    parser.add_argument("--events", default=None)
     parser.add_argument("--launched-at", type=float, default=None)
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--locate", action="store_true")
@@ -257,8 +260,8 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventLog:
-    folder = None
-    if not (options.locate or options.dry_run):
+    folder = Path(options.events) if options.events else None
+    if folder is None and not (options.locate or options.dry_run):
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
         place = options.root or (options.output or "").rstrip("/").rpartition("/")[0]
         if place and storage.is_local(storage.normalise(place)):

@@ -157,10 +157,15 @@ def test_what_cannot_be_sharded_is_said(
     assert not storage.exists("gs://photos/shards/manifest.json")
 
 
-def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [["run.root={runs}"], ["--output", "gs://photos/by-hand"]])
+def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path, flags: list[str]) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({"sharding": {**SMALL["sharding"], "source": "gs://photos/raw"}}))
-    command = [sys.executable, "-m", "pipelines.cli", "shard", str(config), f"run.root={tmp_path / 'runs'}"]
+    command = [sys.executable, "-m", "pipelines.cli", "shard", str(config)]
+    command += [flag.format(runs=tmp_path / "runs") for flag in flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert "shards" in done.stdout + done.stderr
     assert ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1])).format == "webdataset"
+    wrong = subprocess.run([*command, "sharding.source=gs://missing/x"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "gs://missing" in wrong.stderr, wrong.stderr
