@@ -20,7 +20,7 @@ from records.description import read_path
 from records.index import key_of, open_index, read_payload
 from sharding.plan import make_key, make_plan
 from sharding.sources import list_source
-from trainer.data import ShardReader
+from trainer.data.reader import ShardReader
 from trainer.shards import load_shards
 
 FORMATS = ("webdataset", "tfrecord")
