@@ -47,9 +47,25 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",
                 todo="correct the row, or leave the image out of the manifest",
             )
+        if isinstance(label, str) and b"\0" in encode_text(label, where):
+            raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")
     if not labels:
         raise DataError(f"{where}: the list of labels is empty", allowed="at least one label", todo="add its label")
     return labels, is_list
+
+
+def encode_text(text: str | bytes, where: str) -> bytes:
+    """Return text as the bytes that it was read from.
+
+    Raises:
+        DataError: It holds half a character (a lone surrogate that JSON spells out), which stands for no bytes.
+    """
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: {text!r} is no text: it holds half a character", allowed="UTF-8", todo="correct the row"
+        ) from None
 
 
 def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:
@@ -86,26 +102,38 @@ def parse_group(value: Any, column: str, where: str) -> bytes:
             allowed="a group for every image",
             todo="fill it in, or unset sharding.group_by",
         )
-    return value if isinstance(value, bytes) else os.fsencode(str(value))
+    return encode_text(value if isinstance(value, bytes) else str(value), where)
 
 
 def normalise_path(uri: str | bytes, folder_uri: str, where: str) -> bytes:
     """Return the path of an image: relative to the manifest's folder where it lies below it, so that both can move.
 
     Raises:
-        DataError: It is empty.
+        DataError: It is empty, or no object can have it as its name.
         StorageError: It is of a scheme that cannot be read.
     """
-    path = os.fsencode(uri)
+    path = encode_text(uri, where)
     if not path or b"\0" in path:
         raise DataError(f"{where}: no usable URI ({uri!r})", allowed="a URI or a path", todo="correct the row")
     if b"://" in path:
         text = os.fsdecode(path)
         storage.check_scheme(text)
         if not storage.is_local(text):
+            _check_object_name(path, where)
             return path.removeprefix(folder_uri.encode() + b"/")
         path = os.fsencode(storage.local_path(text))
     path = posixpath.normpath(path)
+    if not storage.is_local(folder_uri):
+        _check_object_name(path, where)
     if path.startswith(b"/") and storage.is_local(folder_uri):
         path = path.removeprefix(os.fsencode(storage.local_path(folder_uri)) + b"/")
     return path
+
+
+def _check_object_name(path: bytes, where: str) -> None:
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{where}: no object has the name {path!r}", allowed="names of objects are UTF-8", todo="correct the row"
+        ) from None
