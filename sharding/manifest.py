@@ -31,6 +31,7 @@ from contracts.errors import DataError, ShardlineError, TryAgain, UserError
 from records.convert import Changes
 from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
+from sharding.attempt import is_current
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
 from sharding.limits import check_rejected, check_training_classes, encode_path
 from sharding.shard import Job, ShardRecord, neighbour_name, scratch_file
@@ -115,7 +116,9 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         neighbours=neighbours,
         code_version=importlib.metadata.version("shardline"),
     )
-    storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+    # Looking for copies takes long: a successor may have cleared the folder meanwhile.
+    if is_current(job):
+        storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
 
 
 def refuse(output_uri: str, error: UserError | TryAgain) -> None:

@@ -4,15 +4,18 @@ import json
 import subprocess
 import sys
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
+from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
-from sharding import runners
+from sharding import dataflow, runners
 from sharding.dataflow import dataflow_flags
-from sharding.runners import Work, choose_processes, portable_flags
+from sharding.runners import Work, choose_processes, portable_flags, run_graph
 
 GIB = 1 << 30
 
@@ -47,6 +50,7 @@ def test_engines_move_no_fingerprint():
                     "beam_environment_type": "DOCKER",
                     "beam_environment_config": "image",
                     "beam_silence_s": 30,
+                    "beam_idle_s": 60,
                     "beam_options": ["--x=1"],
                 },
                 "vertex": {"project": "p", "region": "r", "labels": {"a": "b"}, "dataflow": {"flexrs": True}},
@@ -63,6 +67,7 @@ def test_engines_move_no_fingerprint():
         ("resources", "beam_workers", 1025),
         ("resources", "beam_environment_type", "SSH"),
         ("resources", "beam_silence_s", 4),
+        ("resources", "beam_idle_s", 4),
         ("vertex", "labels", {"a": 1}),
         ("vertex", "dataflow", {"max_workers": 0}),
         ("vertex", "dataflow", {"disk_gb": 29}),
@@ -90,6 +95,32 @@ def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, w
     monkeypatch.setattr(runners, "available_cores", lambda: 4)
     assert choose_processes(ResourcesSection(), work) == processes
     assert choose_processes(ResourcesSection(beam_workers=7), work) == 7
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, workers):
+    """As when a bucket does not answer a worker that asks whose turn it is."""
+    (tmp_path / "a").write_bytes(b"x")
+    wanted = storage.Wanted(storage.normalise(tmp_path / "a"), crc32c="00000000")
+    config = RunConfig(resources=ResourcesSection(beam_workers=workers))
+    with pytest.raises(TryAgain, match=r"crc32c"):
+        run_graph(
+            lambda pipeline: pipeline | beam.Create([[wanted]]) | beam.Map(storage.read_many),
+            config,
+            Work(1, 1, decodes=False),
+            job_name="job",
+            work_uri=storage.normalise(tmp_path),
+        )
+
+
+def test_a_dataflow_job_that_still_runs_is_waited_for(monkeypatch):
+    def refuse(*_, **__):
+        raise DataflowJobAlreadyExistsError("There is already active job named shardline-1")
+
+    monkeypatch.setattr(dataflow, "submit", refuse)
+    config = RunConfig(resources=ResourcesSection(beam_runner="dataflow"))
+    with pytest.raises(TryAgain, match="shardline-1 still runs"):
+        run_graph(None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o")
 
 
 def test_flags_for_a_job_service():
