@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, StorageError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage, run_stage
-from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, take_over
+from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, is_current, take_over
 from sharding.limits import check_rejected, name_some, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
 
@@ -61,7 +61,8 @@ def shard(stage: Stage) -> str:
         _write(stage, prepared)
     except StorageError:
         # A full disk: what is half done makes room for the error to be written down.
-        _remove_leftovers(prepared.output.uri)
+        if is_current(prepared.commit.job):
+            _remove_leftovers(prepared.output.uri)
         raise
     return prepared.output.uri
 
@@ -79,6 +80,7 @@ class _Prepared:
 def _prepare(stage: Stage) -> _Prepared | str:
     """List the source and plan the shards; return the URI of the folder instead when it is finished."""
     section = stage.config.sharding
+    _check_apart(stage)
     listing = list_source(section)
     output = stage.claim(ShardManifest, shard_inputs(stage.config, listing.sha256))
     if output.reused:
@@ -94,6 +96,18 @@ def _prepare(stage: Stage) -> _Prepared | str:
         stage.log(warning)
     _take_folder(output, stage.attempt)
     return _plan(stage, output, listing)
+
+
+def _check_apart(stage: Stage) -> None:
+    """Raise ConfigError when the shards would become images of their own source."""
+    source = storage.normalise(stage.config.sharding.source or ".")
+    place = stage.output or stage.root or ""
+    if stage.config.sharding.source and f"{place}/".startswith(f"{source}/"):
+        raise ConfigError(
+            f"the output {storage.display(place)} is inside of sharding.source {storage.display(source)}",
+            allowed="a folder outside of the source, which is never changed",
+            todo="choose another --output or run.root; what this attempt left in the source (attempts/) can be deleted",
+        )
 
 
 def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | None = None) -> _Prepared:
@@ -176,6 +190,9 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             job_name=f"shardline-{output.fingerprint}",
             work_uri=job.work_uri,
         )
+    if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        # What is there, a refusal too, is the successor's.
+        raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")
     if error := find_refusal(output.uri):
         _remove_leftovers(output.uri)
         raise error
@@ -280,13 +297,12 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
         said = -1
         # Looking into a bucket is a request.
         while not ended.wait(WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S):
-            done = count()
-            if done != said:
-                try:
+            # A full disk, a bucket that does not answer: the work itself will say so.
+            with contextlib.suppress(OSError, ShardlineError):
+                done = count()
+                if done != said:
                     stage.progress(done, total, "shards")
-                except OSError:
-                    return  # a full disk: the work itself will say so
-                said = done
+                    said = done
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     stage.progress(0, total, "shards")
