@@ -2,7 +2,8 @@
 
 Needed where the workers are somebody else's (a job service): a killed one leaves such a job waiting forever, and no
 message says so. One that is killed at work leaves a file that stands still; one that is killed between two steps, or
-before its first, leaves none, and after a while nobody is at work. Where Beam or the platform notices, nothing is written.
+before its first, leaves none, and after a while nobody is at work. Where Beam or the platform notices, nothing is
+written.
 """
 
 from __future__ import annotations

@@ -251,8 +251,13 @@ def _read_once(source_uri: str, reference: Reference) -> bytes:
 
 def _read_object(uri: str, reference: Reference) -> bytes:
     """Read the version of an object that the listing saw; storage itself retries and compares checksums."""
+    generation = reference.generation or None
     try:
-        return storage.read_bytes(uri, reference.generation or None)
+        if reference.size > SNIFFED_BYTES:
+            head = storage.read_range(uri, 0, SNIFF_BYTES, generation)
+            if image_format(head) is None:
+                return head
+        return storage.read_bytes(uri, generation)
     except FileNotFoundError:
         raise TryAgain(
             f"{uri} vanished or was replaced while the stage ran; run it again to list the source anew"

@@ -64,20 +64,21 @@ def list_names(uri: str) -> list[str]:
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
 
-def list_objects(uri: str) -> Iterator[ObjectInfo]:
+def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
     """Yield the files below a folder, in the order of their names as text."""
     folder = path_of(uri)
     if folder.is_dir():
-        yield from _below(folder, "")
+        yield from _below(folder, "", recursive)
 
 
-def _below(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+def _below(folder: Path, prefix: str, recursive: bool) -> Iterator[ObjectInfo]:
     with os.scandir(folder) as entries:
         # A folder sorts as its files do: with the slash.
         found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
     for name, entry in found:
         if name.endswith("/"):
-            yield from _below(folder / entry.name, prefix + name)
+            if recursive:
+                yield from _below(folder / entry.name, prefix + name, recursive)
         elif not name.startswith(TEMPORARY_PREFIX):
             yield ObjectInfo(prefix + name, entry.stat().st_size)
 
