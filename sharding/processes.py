@@ -97,18 +97,23 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
             "PIPELINE_OPTIONS": "{}",
             "WORKER_ID": self.worker_id,
         }
+        refusal = None
         try:
             self._process = subprocess.Popen(WORKER_COMMAND, stdin=subprocess.DEVNULL, env=environment)
+        except OSError as error:
+            refusal = error.strerror
         finally:
             self._started.set()
+        if self._process is None:
+            self._abort(f"could not be started ({refusal})")
+            return
         code = self._process.wait()
         if not self._closing.is_set():
-            self._abort(code)
+            self._abort(f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
-    def _abort(self, code: int) -> None:
+    def _abort(self, how: str) -> None:
         """Answer all requests to all workers with an error, until the runner closes them."""
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        message = f"a Beam worker process {ended}"
+        message = f"a Beam worker process {how}"
         self._deaths.append(message)
         control = self._grpc_server.control_handler
         for worker in list(control._worker_manager._workers_by_id.values()):
