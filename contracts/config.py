@@ -220,7 +220,7 @@ class ResourcesSection(Section):
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
     read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
-    """Source files that a worker reads at a time; `auto`: 4 from a file system, 32 from a bucket; 0: one by one."""
+    """Source files that a worker reads at a time; `auto`: 32 from a bucket, 0 from a file system; 0: one by one."""
     beam_job_endpoint: str = ""
     """HOST:PORT of the job service; needed by `portable`."""
     beam_environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"

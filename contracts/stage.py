@@ -33,7 +33,7 @@ from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError, TryAgain
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
-from contracts.process import end_with_parent
+from contracts.process import end_with_parent, imports_done
 from contracts.resolve import parse_config
 
 # Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
@@ -92,6 +92,7 @@ class Stage:
 
     def ready(self) -> None:
         """Say that imports are done; what came before counts as process start."""
+        imports_done()
         self.events.emit("ready")
 
     def require(self, name: str) -> str:

@@ -6,6 +6,7 @@ the shard; a reader that has the index needs no knowledge of the format. Nothing
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -58,8 +59,8 @@ class ShardWriter(Protocol):
 class Writable(Protocol):
     """What a shard is written to."""
 
-    def write(self, content: bytes, /) -> int:
-        """Append `content`; all of it is taken."""
+    def writelines(self, parts: Iterable[bytes], /) -> None:
+        """Append `parts` one after another; all of them are taken."""
 
 
 class ChecksumStream:
@@ -74,11 +75,12 @@ class ChecksumStream:
         self._crc = 0
         self.position = 0
 
-    def write(self, content: bytes) -> None:
-        """Append `content`."""
-        self._stream.write(content)
-        self._crc = google_crc32c.extend(self._crc, content)
-        self.position += len(content)
+    def write(self, *parts: bytes) -> None:
+        """Append parts one after another; what belongs together is passed on together."""
+        self._stream.writelines(parts)
+        for part in parts:
+            self._crc = google_crc32c.extend(self._crc, part)
+            self.position += len(part)
 
     @property
     def crc32c(self) -> str:

@@ -80,9 +80,7 @@ class TarWriter:
         key = sample.key.hex()
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
         offset = self._stream.position + BLOCK_BYTES
-        self._stream.write(pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content)))
-        self._stream.write(sample.content)
-        # One write for all that is small: the calls would cost more than the bytes.
+        header = pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content))
         small = [bytes(-len(sample.content) % BLOCK_BYTES)]
         at = offset + len(sample.content) + len(small[0])
         components = [f"{extension} {offset} {len(sample.content)} {key}.{extension}"]
@@ -90,7 +88,8 @@ class TarWriter:
             small += (pack_header(f"{key}.{name}".encode("ascii"), len(text)), text, bytes(-len(text) % BLOCK_BYTES))
             components.append(f"{name} {at + BLOCK_BYTES} {len(text)} {key}.{name}")
             at += BLOCK_BYTES + len(text) + len(small[-1])
-        self._stream.write(b"".join(small))
+        # One call for a sample: the calls would cost more than what is small.
+        self._stream.write(header, sample.content, b"".join(small))
         self._index_lines.append(" ".join(components))
         return Place(offset, len(sample.content))
 

@@ -42,12 +42,10 @@ class TFRecordWriter:
         crc = google_crc32c.value(before)
         crc = google_crc32c.extend(crc, sample.content)
         crc = google_crc32c.extend(crc, after)
-        self._stream.write(length + struct.pack("<I", mask_crc(google_crc32c.value(length))) + before)
-        offset = self._stream.position
-        self._stream.write(sample.content)
-        self._stream.write(after + struct.pack("<I", mask_crc(crc)))
+        head = length + struct.pack("<I", mask_crc(google_crc32c.value(length))) + before
+        self._stream.write(head, sample.content, after + struct.pack("<I", mask_crc(crc)))
         self._index_lines.append(f"{start} {self._stream.position - start}\n")
-        return Place(offset, len(sample.content))
+        return Place(start + len(head), len(sample.content))
 
     def close(self) -> None:
         """Nothing ends a TFRecord file."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -24,9 +23,9 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from contracts.errors import TryAgain
-from contracts.process import thread_environment
+from sharding.work import WORKER_MODULE, fork_context
+from sharding.worker import serve
 
-WORKER_COMMAND = (sys.executable, "-m", "sharding.worker")
 # How often requests that were sent after a death are failed, until the runner has noticed.
 _ABORT_INTERVAL_S = 0.2
 # A worker that was told to end has nothing left to do.
@@ -35,7 +34,7 @@ _CLOSE_TIMEOUT_S = 10.0
 
 @contextlib.contextmanager
 def worker_processes() -> Iterator[SubprocessSDKEnvironment]:
-    """Give the Beam environment whose workers are processes of `WORKER_COMMAND`, watched while the block runs.
+    """Give the Beam environment whose workers are copies of the fork server (sharding/work.py), all watched.
 
     Raises:
         TryAgain: The runner gave up because a worker died.
@@ -46,7 +45,8 @@ def worker_processes() -> Iterator[SubprocessSDKEnvironment]:
     # The threads that read what a dead process sent end with an error of the connection, each with a traceback.
     threading.excepthook = lambda report: None if deaths else threads_report(report)
     try:
-        yield SubprocessSDKEnvironment.from_command_string(" ".join(WORKER_COMMAND))
+        # Beam wants a command, which nobody runs: `WorkerProcess` knows what to start.
+        yield SubprocessSDKEnvironment.from_command_string(WORKER_MODULE)
     except (RuntimeError, OSError, grpc.RpcError):
         if deaths:
             raise TryAgain(f"{deaths[0]} before its work was done; the next attempt starts from the listing") from None
@@ -61,10 +61,9 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
     def __init__(self, deaths: list[str], *arguments: Any) -> None:
         super().__init__(*arguments)
         self._deaths = deaths
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkServerProcess | None = None
         self._started = threading.Event()
         self._closing = threading.Event()
-        # The kernel ends a child with the thread that started it (end_with_parent): it must live as long as the child.
         self._watcher = threading.Thread(target=self._run, name=f"watch {self.worker_id}", daemon=True)
 
     def start_worker(self) -> None:
@@ -91,24 +90,27 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
     def _run(self) -> None:
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
         environment = {
-            **os.environ,
-            **thread_environment(1),
             "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
             "PIPELINE_OPTIONS": "{}",
             "WORKER_ID": self.worker_id,
         }
+        process = fork_context().Process(target=serve, args=(environment, os.getpid()), daemon=True)
         refusal = None
         try:
-            self._process = subprocess.Popen(WORKER_COMMAND, stdin=subprocess.DEVNULL, env=environment)
-        except OSError as error:
-            refusal = error.strerror
+            process.start()
+            # Only now can it be killed.
+            self._process = process
+        except (OSError, EOFError) as error:
+            # No process is to be had, or the fork server is gone.
+            refusal = f"could not be started ({error or type(error).__name__})"
         finally:
             self._started.set()
-        if self._process is None:
-            self._abort(f"could not be started ({refusal})")
+        if refusal is not None:
+            self._abort(refusal)
             return
-        code = self._process.wait()
+        process.join()
         if not self._closing.is_set():
+            code = process.exitcode or 0
             self._abort(f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
     def _abort(self, how: str) -> None:

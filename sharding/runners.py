@@ -16,7 +16,6 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -26,14 +25,10 @@ from apache_beam.runners.runner import PipelineState
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from contracts.process import available_cores
 from sharding.heartbeat import Monitor
 from sharding.processes import worker_processes
+from sharding.work import Work, choose_processes
 
-# Two worker processes cost this much before the first byte moves, measured (docs/sharding.md).
-PROCESS_START_S = 2.5
-# Bytes of sources that one process turns into shards in a second, measured (docs/sharding.md), by whether it decodes.
-BYTES_PER_S = {False: 600e6, True: 30e6}
 POLL_INTERVAL_S = 0.5
 # Looking into a bucket is a request.
 REMOTE_POLL_INTERVAL_S = 2.0
@@ -44,28 +39,6 @@ CONNECT_TIMEOUT_S = 30
 _TRY_AGAIN = re.compile(r"^contracts\.errors\.TryAgain: (.*?)(?: \[while running .*)?$", re.MULTILINE)
 
 Build = Callable[[beam.Pipeline], None]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is known about the size of a job before it runs."""
-
-    source_bytes: int
-    num_shards: int
-    decodes: bool
-    """Whether every image is decoded on the way."""
-
-
-def choose_processes(resources: ResourcesSection, work: Work) -> int:
-    """Return the number of worker processes of the FnApiRunner; 1: everything happens in this process.
-
-    With `auto`, processes are used where the time they save is more than their start costs.
-    """
-    if resources.beam_workers != "auto":
-        return resources.beam_workers
-    processes = min(available_cores(), work.num_shards)
-    saved_s = work.source_bytes / BYTES_PER_S[work.decodes] * (1 - 1 / max(processes, 1))
-    return processes if saved_s > PROCESS_START_S else 1
 
 
 def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, work_uri: str) -> str:

@@ -33,7 +33,7 @@ from sharding.check import Checked, Checks, check
 from sharding.limits import encode_path, space_needed
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
-from sharding.stream import WriteBehind, read_ahead
+from sharding.stream import WriteBehind, announce_file, read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -140,9 +140,14 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     try:
         with (
             space_needed(job.output_uri),
-            temporary.open("wb") as file,
+            temporary.open("wb", buffering=0) as file,
             contextlib.closing(
-                read_ahead(ordered, functools.partial(read_file, job.source_uri), threads=job.read_threads)
+                read_ahead(
+                    ordered,
+                    functools.partial(read_file, job.source_uri),
+                    threads=job.read_threads,
+                    announce=functools.partial(_announce, job.source_uri),
+                )
             ) as contents,
         ):
             behind = WriteBehind(file)
@@ -242,6 +247,11 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
     except RetryError as error:
         reason = error.last_attempt.exception()
         raise TryAgain(f"{_show(source_uri, reference)} cannot be read: {reason}; the next attempt may") from None
+
+
+def _announce(source_uri: str, reference: Reference) -> None:
+    if remote_uri(source_uri, reference.path) is None:
+        announce_file(absolute_path(source_uri, reference.path))
 
 
 def _read_once(source_uri: str, reference: Reference) -> bytes:

@@ -1,20 +1,20 @@
 """Streams around the writer of a shard: its files are read ahead of it, and its bytes go to the disk behind it.
 
-Reading is several at a time, in order, within a bound on memory.
-
-One slow answer of a bucket then delays nothing but itself. Reading small local files is a matter of a few system calls,
-so they go to a thread many at a time: a call apiece would cost more than it saves.
+From a bucket several objects are read at a time, by threads, in order, within a bound on memory: one slow answer then
+delays nothing but itself. Local files are read where they are needed, a few system calls each, which threads would only
+slow down; the system is told about them beforehand, and fetches those that it does not hold (docs/sharding.md).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO
+from io import FileIO
 
 from sharding.sources import Reference
 
@@ -24,15 +24,25 @@ BYTES_IN_FLIGHT = 64 << 20
 TASK_BYTES = 1 << 20
 TASK_FILES = 32
 
+# How far ahead the system is told what will be read.
+ANNOUNCED_BYTES = 16 << 20
+ANNOUNCED_FILES = 64
+
 # Bytes of a shard that the system is told to write out at a time.
 WRITE_BEHIND_BYTES = 8 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 
 Read = Callable[[Reference], bytes]
+Announce = Callable[[Reference], None]
 
 
 def read_ahead(
-    references: Iterable[Reference], read: Read, *, threads: int, bytes_in_flight: int = BYTES_IN_FLIGHT
+    references: Iterable[Reference],
+    read: Read,
+    *,
+    threads: int,
+    announce: Announce | None = None,
+    bytes_in_flight: int = BYTES_IN_FLIGHT,
 ) -> Generator[tuple[Reference, bytes]]:
     """Yield references with their content, in order.
 
@@ -40,10 +50,11 @@ def read_ahead(
         references: What to read.
         read: Returns the content of one; its first error is raised here, in its place.
         threads: Number of files that are read at a time; 0 reads each when it is asked for.
+        announce: Called with each reference some time before it is read; only without threads.
         bytes_in_flight: Bound on the content that is held, by the sizes of the listing.
     """
     if threads == 0:
-        for reference in references:
+        for reference in _announced(references, announce) if announce else references:
             yield reference, read(reference)
         return
     pending: deque[tuple[list[Reference], int, Future[list[bytes]]]] = deque()
@@ -70,6 +81,32 @@ def _read_all(references: list[Reference], read: Read) -> list[bytes]:
     return [read(reference) for reference in references]
 
 
+def _announced(references: Iterable[Reference], announce: Announce) -> Iterator[Reference]:
+    """Yield references, each some time after it was announced."""
+    waiting: deque[Reference] = deque()
+    size = 0
+    for reference in references:
+        announce(reference)
+        waiting.append(reference)
+        size += reference.size
+        while len(waiting) > ANNOUNCED_FILES or size > ANNOUNCED_BYTES:
+            size -= waiting[0].size
+            yield waiting.popleft()
+    yield from waiting
+
+
+def announce_file(path: bytes) -> None:
+    """Have the system fetch a file that will be read soon; a hint: nothing goes wrong here."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+
+
 def _cut(references: Iterable[Reference], most_bytes: int) -> Iterator[list[Reference]]:
     """Yield runs of references that make one task each."""
     task: list[Reference] = []
@@ -91,21 +128,28 @@ class WriteBehind:
     but the flush happens.
 
     Args:
-        stream: The file, at its start.
+        stream: The file, unbuffered, at its start.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: FileIO) -> None:
         self._stream = stream
         self._written = 0
         self._begun = 0
         self._begin = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
-    def write(self, content: bytes) -> int:
-        """Append `content`."""
-        self._stream.write(content)
-        self._written += len(content)
+    def writelines(self, parts: Iterable[bytes], /) -> None:
+        """Append `parts`, if the system agrees by one call."""
+        parts = tuple(parts)
+        size = sum(map(len, parts))
+        written = os.writev(self._stream.fileno(), parts)
+        if written < size:
+            # A full disk takes what fits, and says so at the next call.
+            rest = memoryview(b"".join(parts))
+            while written < size:
+                written += os.write(self._stream.fileno(), rest[written:])
+        self._written += size
         if self._begin is not None and self._written - self._begun >= WRITE_BEHIND_BYTES:
-            # A hint: what is still in the buffer is begun with the next ones, and the answer does not matter.
+            # A hint: the answer does not matter.
             length = self._written - self._begun
             self._begin(
                 self._stream.fileno(),
@@ -114,9 +158,7 @@ class WriteBehind:
                 _SYNC_FILE_RANGE_WRITE,
             )
             self._begun = self._written
-        return len(content)
 
     def close(self) -> None:
         """Flush everything to the disk; the stream stays open."""
-        self._stream.flush()
         os.fsync(self._stream.fileno())

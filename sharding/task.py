@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -25,17 +24,18 @@ from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
 from contracts.fingerprint import shard_inputs
+from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, is_current, take_over
 from sharding.limits import check_rejected, name_some, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
+from sharding.work import Work, prepare_workers
 
 if TYPE_CHECKING:
     from contracts.artifacts import Duplicates
     from sharding.duplicates import Findings
     from sharding.manifest import Commit
     from sharding.plan import Plan
-    from sharding.runners import Work
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
@@ -112,18 +112,22 @@ def _check_apart(stage: Stage) -> None:
 
 def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | None = None) -> _Prepared:
     """Plan the shards and leave the listing where the graph reads it."""
+    section = stage.config.sharding
+    plan = _arrange(stage, listing)
+    source_bytes = sum(reference.size for reference in listing.references)
+    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
+    prepare_workers(stage.config.resources, work)
+
+    # Beam is imported from here on.
     from records.statistics import summed_share
     from sharding.check import Checks
     from sharding.manifest import Commit
     from sharding.references import write_parts
-    from sharding.runners import Work
     from sharding.shard import Job
 
-    section = stage.config.sharding
-    plan = _arrange(stage, listing)
     threads = stage.config.resources.read_threads
     if threads == "auto":
-        threads = 4 if storage.is_local(listing.uri) else 32
+        threads = 0 if storage.is_local(listing.uri) else 32
     beats = stage.config.resources.beam_runner == "portable"
     job = Job(
         listing.uri,
@@ -147,8 +151,6 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
         section.duplicates,
         dropped,
     )
-    source_bytes = sum(reference.size for reference in listing.references)
-    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
     return _Prepared(output, commit, work, num_parts)
@@ -329,4 +331,4 @@ def _describe(manifest: ShardManifest) -> str:
 if __name__ == "__main__":
     # What Pillow remarks about metadata does not touch the pixels; what does is a reason in the manifest.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    sys.exit(run_stage("shard", shard))
+    run_process(lambda: run_stage("shard", shard))

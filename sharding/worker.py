@@ -1,29 +1,32 @@
 """A worker process of the FnApiRunner: runs the steps of the graph that it is sent, and ends with whoever started it.
 
-    python -m sharding.worker
-
-Started by sharding/processes.py with the addresses of the runner in its environment, never by hand.
+Imported by the fork server (sharding/work.py), which therefore imports everything that a worker will need; started by
+sharding/processes.py.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 
-from contracts.process import end_with_parent
+from apache_beam.runners.worker import sdk_worker_main
+
+import sharding.graph  # noqa: F401  # so that no worker imports it again
+from contracts.process import end_with
 
 
-def main() -> None:
-    """Serve until the runner closes the connection."""
-    end_with_parent()
+def serve(environment: dict[str, str], command_pid: int) -> None:
+    """Serve until the runner closes the connection.
+
+    Args:
+        environment: Says where the runner is, in variables of Beam's.
+        command_pid: Process that started the job; a worker does not outlive it.
+    """
+    end_with(command_pid)
+    os.environ.update(environment)
     # What Pillow remarks about metadata does not touch the pixels (sharding/task.py).
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    from apache_beam.runners.worker import sdk_worker_main
-
     # Failures come back to the runner as the answer to its request.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     sdk_worker_main.main([])
-
-
-if __name__ == "__main__":
-    main()

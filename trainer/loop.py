@@ -17,6 +17,7 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, Pr
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
+from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
 from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
@@ -362,6 +363,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     """Train as one rank, from the newest valid checkpoint to the end."""
     training = Training(assignment, rank, events)
     if rank.is_first:
+        imports_done()
         events.emit("ready")
     training.run()
     training.finish()

@@ -6,13 +6,11 @@ what they do is trainer/loop.py.
 
 from __future__ import annotations
 
-import sys
-
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.errors import DataError
 from contracts.fingerprint import train_inputs
-from contracts.process import threads_per_rank
+from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.cut import choose_cut
 from trainer.launch import Assignment, num_ranks, run_ranks
@@ -43,6 +41,7 @@ def execute(stage: Stage) -> str:
             allowed="a local folder",
             todo="set run.root, or --output, to a local folder",
         )
+    imports_done()
     run_ranks(
         Assignment(
             config=stage.config.model_dump(mode="json"),
@@ -70,4 +69,4 @@ def _describe(result: CheckpointManifest) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("train", execute))
+    run_process(lambda: run_stage("train", execute))

@@ -9,7 +9,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError, UserError
 from contracts.events import ERROR_NAME, EventLog
-from contracts.process import end_with_parent
+from contracts.process import end_with_parent, run_process
 from trainer.launch import Assignment, failed_for_good
 
 
@@ -39,4 +39,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    run_process(lambda: main(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from dataclasses import dataclass
@@ -87,4 +88,10 @@ def remote_uri(source_uri: str, path: bytes) -> str | None:
 
 def absolute_path(source_uri: str, path: bytes) -> bytes:
     """Return the path of a local file of the source, in bytes."""
-    return os.path.join(os.fsencode(storage.local_path(source_uri)), path)  # noqa: PTH118
+    return os.path.join(_folder(source_uri), path)  # noqa: PTH118
+
+
+@functools.cache
+def _folder(source_uri: str) -> bytes:
+    # Asked for every file of a source.
+    return os.fsencode(storage.local_path(source_uri))

@@ -154,6 +154,12 @@ def children_of(pid):
     return found
 
 
+def descendants_of(pid):
+    """Return the process ids of everything below a process."""
+    children = children_of(pid)
+    return children + [one for child in children for one in descendants_of(child)]
+
+
 @contextlib.contextmanager
 def running_job_service(num_workers=2, bundle_repeat=0):
     """Run the two processes while the block runs."""
@@ -214,5 +220,5 @@ def start_shard(tmp_path, source):
 
 
 @pytest.fixture
-def find_children():
-    return children_of
+def find_descendants():
+    return descendants_of

@@ -1,6 +1,8 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
 
@@ -13,9 +15,11 @@ from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
-from sharding import dataflow, runners
+from sharding import dataflow, processes
+from sharding import work as work_module
 from sharding.dataflow import dataflow_flags
-from sharding.runners import Work, choose_processes, portable_flags, run_graph
+from sharding.runners import portable_flags, run_graph
+from sharding.work import Work, choose_processes
 
 GIB = 1 << 30
 
@@ -83,7 +87,7 @@ def test_ranges(section, key, value):
     ("work", "processes"),
     [
         (Work(GIB // 100, 100, decodes=True), 1),
-        (Work(GIB, 100, decodes=False), 1),
+        (Work(GIB // 2, 100, decodes=False), 1),
         (Work(GIB, 100, decodes=True), 4),
         (Work(10 * GIB, 100, decodes=False), 4),
         (Work(10 * GIB, 3, decodes=False), 3),
@@ -92,7 +96,7 @@ def test_ranges(section, key, value):
     ],
 )
 def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, work, processes):
-    monkeypatch.setattr(runners, "available_cores", lambda: 4)
+    monkeypatch.setattr(work_module, "available_cores", lambda: 4)
     assert choose_processes(ResourcesSection(), work) == processes
     assert choose_processes(ResourcesSection(beam_workers=7), work) == 7
 
@@ -111,6 +115,33 @@ def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, w
             job_name="job",
             work_uri=storage.normalise(tmp_path),
         )
+
+
+def run_nothing(work_uri):
+    config = RunConfig(resources=ResourcesSection(beam_workers=2))
+    work = Work(1, 1, decodes=False)
+    run_graph(
+        lambda pipeline: pipeline | beam.Create([1]) | beam.Map(str), config, work, job_name="j", work_uri=work_uri
+    )
+
+
+@pytest.mark.timeout(30)
+def test_a_worker_process_that_ends_before_it_connects(monkeypatch):
+    # Called with arguments that it does not take.
+    monkeypatch.setattr(processes, "serve", os.getpid)
+    with pytest.raises(TryAgain, match="ended with exit code 1 before its work was done"):
+        run_nothing("file:///none")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), EOFError()])
+def test_a_worker_process_that_cannot_be_started(monkeypatch, error):
+    def refuse(_):
+        raise error
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", refuse)
+    with pytest.raises(TryAgain, match="could not be started"):
+        run_nothing("file:///none")
 
 
 def test_a_dataflow_job_that_still_runs_is_waited_for(monkeypatch):

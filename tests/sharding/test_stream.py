@@ -1,5 +1,6 @@
 """Reading ahead: in order, within bounds, and ending when the writer does."""
 
+import os
 import threading
 
 import pytest
@@ -75,9 +76,43 @@ def test_a_writer_that_gives_up_ends_the_reading():
 def test_bytes_written_behind_are_those_that_were_given(tmp_path, monkeypatch, step):
     monkeypatch.setattr(stream, "WRITE_BEHIND_BYTES", step)
     pieces = [bytes([number]) * (number * 37) for number in range(200)]
-    with (tmp_path / "shard").open("wb") as file:
+    with (tmp_path / "shard").open("wb", buffering=0) as file:
         behind = stream.WriteBehind(file)
-        for piece in pieces:
-            assert behind.write(piece) == len(piece)
+        for at in range(0, len(pieces), 3):
+            behind.writelines(pieces[at : at + 3])
         behind.close()
         assert (tmp_path / "shard").read_bytes() == b"".join(pieces)
+
+
+def test_a_file_system_that_takes_only_a_part_gets_the_rest(tmp_path, monkeypatch):
+    whole = os.writev
+    monkeypatch.setattr(os, "writev", lambda descriptor, parts: whole(descriptor, [b"".join(parts)[:5]]))
+    with (tmp_path / "shard").open("wb", buffering=0) as file:
+        behind = stream.WriteBehind(file)
+        behind.writelines([b"abc", b"defg", b"hi"])
+        behind.writelines([b"jk"])
+        behind.close()
+    assert (tmp_path / "shard").read_bytes() == b"abcdefghijk"
+
+
+def test_files_are_announced_before_they_are_read_and_not_all_at_once(monkeypatch):
+    monkeypatch.setattr(stream, "ANNOUNCED_FILES", 3)
+    events = []
+    references = make_references([1] * 10)
+    reading = read_ahead(
+        references,
+        lambda one: events.append(("read", one.path)) or b"",
+        threads=0,
+        announce=lambda one: events.append(("announce", one.path)),
+    )
+    assert [one.path for one, _ in reading] == [one.path for one in references]
+    for number, reference in enumerate(references):
+        before = events[: events.index(("read", reference.path))]
+        assert ("announce", reference.path) in before
+        assert sum(name == "announce" for name, _ in before) <= number + 4
+
+
+def test_announcing_a_file_that_is_not_there_is_no_error(tmp_path):
+    stream.announce_file(bytes(tmp_path / "missing"))
+    os.mkfifo(tmp_path / "pipe")
+    stream.announce_file(bytes(tmp_path / "pipe"))

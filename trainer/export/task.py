@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from contracts.artifacts import CheckpointManifest, EngineEntry, ExportManifest,
 from contracts.config import ModelSection
 from contracts.errors import DataError
 from contracts.fingerprint import export_inputs
-from contracts.process import threads_per_rank
+from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.export.engine import MIN_BATCH, check_profile
 from trainer.export.inputs import Inputs, check_inputs
@@ -180,4 +179,4 @@ def _in_words(document: ExportManifest, builder: Builder) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("export", export))
+    run_process(lambda: run_stage("export", export))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import sys
 from collections.abc import Iterator
 
 from contracts.artifacts import ProfilePoint, ProfileReport, ShardManifest
 from contracts.fingerprint import model_fingerprint, profile_inputs
-from contracts.process import available_cores, threads_per_rank
+from contracts.process import available_cores, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.launch import hardware, num_ranks
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
@@ -112,4 +111,4 @@ def _take_share_of_cores(ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("profile", execute))
+    run_process(lambda: run_stage("profile", execute))
