@@ -74,7 +74,9 @@ def stage_environment() -> dict[str, str]:
 
 
 def attempt_folder(root_uri: str, attempt: str) -> Path:
-    """Return the folder of an attempt's events, errors and log below a stage's root."""
+    """Return the folder of an attempt's events, errors and log below a stage's root; of one in a bucket: a new one."""
+    if not storage.is_local(root_uri):
+        return Path(tempfile.mkdtemp(prefix="shardline-")) / attempt
     return storage.local_path(root_uri) / ATTEMPTS_FOLDER / attempt
 
 

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "a number")
+    return value
+
+
+# Not strict, since YAML reads 1e-3 as text; but true is no number, though Python says 1.
+# It stands behind the bounds, which then are those of a float.
+NotBool = BeforeValidator(_refuse_bool)
+Fraction = Annotated[float, Field(ge=0, le=1), NotBool]
 # Strict: true is no whole number, though Python says 1.
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
@@ -81,7 +93,8 @@ class ShardingSection(Section):
     uri_column: Annotated[str, Field(min_length=1)] = "uri"
     """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
     label_column: Annotated[str, Field(min_length=1)] = "label"
-    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these."""
+    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
+    is written as JSON: `["a", "b"]`."""
     split_column: Annotated[str, Field(min_length=1)] = "split"
     """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
     label_separator: str | None = None
@@ -126,7 +139,7 @@ class DataSection(Section):
     """Side of the square model input, in pixels."""
     mean: Annotated[list[Fraction], Field(min_length=3, max_length=3)] | None = None
     """Mean of the red, green and blue channel in [0, 1]; unset: that of the training split."""
-    std: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=3, max_length=3)] | None = None
+    std: Annotated[list[Annotated[float, Field(gt=0, le=1), NotBool]], Field(min_length=3, max_length=3)] | None = None
     """Standard deviation of the channels in (0, 1]; unset: that of the training split."""
     crop: Literal["center", "random_resized"] = "center"
     """Crop of training images; evaluation always takes the centre."""
@@ -154,11 +167,11 @@ class TrainSection(Section):
     """Samples per optimizer step, over all ranks."""
     epochs: PositiveInt = 10
     """Passes over the training split."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    learning_rate: Annotated[float, Field(gt=0), NotBool] = 1e-3
     """Peak learning rate of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0), NotBool] = 0.01
     """Decoupled weight decay; biases and normalisation weights are exempt."""
-    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.05
     """Share of all steps with a linearly rising learning rate; a cosine to 0 follows."""
 
 
@@ -187,7 +200,7 @@ class ProfileSection(Section):
     """Slot sizes to measure; `auto`: an even share of the global batch per rank, and its half and quarter."""
     num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
     """Numbers of loader processes to measure; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
-    window_s: Annotated[float, Field(ge=0.05, le=60)] = 0.5
+    window_s: Annotated[float, Field(ge=0.05, le=60), NotBool] = 0.5
     """Length of one measurement, in seconds; each point is measured three times."""
 
 
@@ -220,14 +233,14 @@ class ResourcesSection(Section):
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
     read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
-    """Source files that a worker reads at a time; `auto`: 32 from a bucket, 0 from a file system; 0: one by one."""
+    """Source files that a worker reads at a time; `auto`: 64 from a bucket, 0 from a file system; 0: one by one."""
     beam_job_endpoint: str = ""
     """HOST:PORT of the job service; needed by `portable`."""
     beam_environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"
     """How the job service of `portable` starts its workers."""
     beam_environment_config: str = ""
     """HOST:PORT of the worker pool (EXTERNAL), an image (DOCKER) or a JSON object (PROCESS)."""
-    beam_silence_s: Annotated[float, Field(ge=5, le=3600)] = 20
+    beam_silence_s: Annotated[float, Field(ge=5, le=3600), NotBool] = 20
     """Seconds without a sign of life from a worker of `portable` after which the job is given up (exit code 75)."""
     beam_idle_s: Annotated[float, Field(ge=5, le=86400)] = 300
     """Seconds in which no worker of `portable` is at work (they start, the service shuffles, or they are gone) after

@@ -1,8 +1,13 @@
-"""From a YAML file and `section.key=value` overrides to a RunConfig, with errors a user can act on."""
+"""To a RunConfig, from a YAML file and `section.key=value` overrides, or from the JSON that a stage is given.
+
+Errors are those that a user can act on.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +17,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
 
@@ -119,6 +125,41 @@ def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[s
 def stage_config(config: RunConfig, stage: str) -> dict[str, Any]:
     """Return the sections that `stage` is given, ready for JSON."""
     return config.model_dump(mode="json", include=set(STAGE_SECTIONS[stage]))
+
+
+def read_stage_config(config_uri: str | None, sha256: str | None, text: str | None) -> RunConfig:
+    """Read a stage's sections, from a URI whose content must have the hash `sha256`, or from JSON text.
+
+    Raises:
+        ConfigError: None or both are given, the content changed, or it is no valid configuration.
+    """
+    if (config_uri is None) == (text is None):
+        raise ConfigError(
+            "neither or both of --config and --config-json",
+            allowed="one of them",
+            todo="pass a URI with --config-sha256, or JSON text by hand",
+        )
+    if config_uri is not None:
+        try:
+            content = storage.read_bytes(storage.normalise(config_uri))
+        except (FileNotFoundError, IsADirectoryError):
+            raise ConfigError(
+                f"configuration {config_uri} is not there", allowed="the URI of a JSON file", todo="check the URI"
+            ) from None
+        found = hashlib.sha256(content).hexdigest()
+        if sha256 != found:
+            raise ConfigError(
+                f"{config_uri} has sha256 {found}, --config-sha256 says {sha256}",
+                allowed="the content that was submitted",
+                todo="submit again; a stage's configuration must not change under a run",
+            )
+        text = content.decode()
+    assert text is not None
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the configuration is not JSON: {error}", allowed="JSON", todo="correct it") from None
+    return parse_config(values, where=config_uri or "--config-json")
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -10,38 +10,35 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --dry-run, --prices FILE            print what would be done and do no work (stage shard)
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
-in `attempts/ATTEMPT/` beside the output.
+in `attempts/ATTEMPT/` beside the output: events begin before a folder given by --output is known to be this stage's, go
+on while --fresh empties it, and an error must outlive both. `--events FOLDER` puts them elsewhere, as for an output in
+a bucket.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import hashlib
-import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import RunConfig
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError, TryAgain
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
+from contracts.output import Lock, empty_folder, mark_folder
 from contracts.process import end_with_parent, imports_done
-from contracts.resolve import parse_config
+from contracts.resolve import read_stage_config
 
 # Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
 # longer than a reuse may, and every sample is checked again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
-
-# Says whose folder a given --output is.
-MARK_NAME = ".stage"
 
 
 def new_attempt_id() -> str:
@@ -79,7 +76,7 @@ class Stage:
     dry_run: bool = False
     prices: str | None = None
     """Path of a price file, for a dry run."""
-    _lock: TextIO | None = field(default=None, repr=False)
+    _lock: Lock | None = field(default=None, repr=False)
 
     def log(self, message: str) -> None:
         """Say something: an event, and a line on stderr."""
@@ -125,9 +122,9 @@ class Stage:
         key = combine(made_from)
         uri = self.output or storage.join(self.root or "", key)
         if not self.locate:
-            self._take_lock(uri)
+            self._lock = Lock(uri)
             if self.output is not None:
-                self._take_output(uri)
+                mark_folder(uri, self.name)
             if self.fresh:
                 self._discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
@@ -166,42 +163,12 @@ class Stage:
                 raise
             return None
 
-    def _take_output(self, uri: str) -> None:
-        """See to it that a folder given by --output is this stage's own: new, empty, or marked by an attempt of it.
-
-        Raises:
-            ConfigError: It holds files that no attempt of this stage has written.
-        """
-        mark = storage.join(uri, MARK_NAME)
-        names = storage.list_names(uri)
-        if names and MARK_NAME not in names:
-            raise ConfigError(
-                f"--output {storage.display(uri)} holds files that stage {self.name} did not write "
-                f"({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})",
-                allowed="a new or an empty folder, or one that this stage has written",
-                todo="choose another --output",
-            )
-        if names and storage.read_bytes(mark).decode(errors="replace").strip() != self.name:
-            raise ConfigError(
-                f"--output {storage.display(uri)} belongs to another stage",
-                allowed=f"a new or an empty folder, or one that stage {self.name} has written",
-                todo="choose another --output",
-            )
-        storage.replace(mark, f"{self.name}\n".encode())
-
     def _discard(self, uri: str) -> None:
-        """Delete what is in this stage's folder, manifests first; the mark of --output stays."""
+        """Delete what is in this stage's folder."""
         if self.output is None:
             storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
-            return
-        storage.delete(storage.join(uri, MANIFEST_NAME))
-        for name in storage.list_names(uri):
-            if name != MARK_NAME:
-                entry = storage.join(uri, name)
-                if not storage.is_local(entry) or storage.local_path(entry).is_dir():
-                    storage.delete_tree(entry, manifest_name=MANIFEST_NAME)
-                if storage.exists(entry):
-                    storage.delete(entry)
+        else:
+            empty_folder(uri)
 
     def commit(self, output: Output, document: Contract, made: str) -> None:
         """Publish the document that makes the output exist, and say what was made."""
@@ -215,29 +182,8 @@ class Stage:
     def release(self) -> None:
         """Let go of the folder."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
-
-    def _take_lock(self, uri: str) -> None:
-        """Hold a lock on a local folder for the life of this process; the kernel drops it when the process dies."""
-        if not storage.is_local(uri):
-            return
-        path = storage.local_path(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.with_name(f".{path.name}.lock").open("a+")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            holder = stream.read().strip() or "unknown"
-            stream.close()
-            raise TryAgain(
-                f"another process (pid {holder}) is working on {storage.display(uri)}; wait for it to end, or end it"
-            ) from None
-        stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
-        self._lock = stream
 
 
 def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[str] | None = None) -> int:
@@ -301,6 +247,7 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile")
     parser.add_argument("--checkpoint")
     parser.add_argument("--attempt", default=None)
+    parser.add_argument("--events", default=None)
     parser.add_argument("--launched-at", type=float, default=None)
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--locate", action="store_true")
@@ -312,8 +259,8 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventLog:
-    folder = None
-    if not (options.locate or options.dry_run):
+    folder = Path(options.events) if options.events else None
+    if folder is None and not (options.locate or options.dry_run):
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
         place = options.root or (options.output or "").rstrip("/").rpartition("/")[0]
         if place and storage.is_local(storage.normalise(place)):
@@ -350,38 +297,3 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog) -> Sta
         dry_run=options.dry_run,
         prices=options.prices,
     )
-
-
-def read_stage_config(config_uri: str | None, sha256: str | None, text: str | None) -> RunConfig:
-    """Read a stage's sections, from a URI whose content must have the hash `sha256`, or from JSON text.
-
-    Raises:
-        ConfigError: None or both are given, the content changed, or it is no valid configuration.
-    """
-    if (config_uri is None) == (text is None):
-        raise ConfigError(
-            "neither or both of --config and --config-json",
-            allowed="one of them",
-            todo="pass a URI with --config-sha256, or JSON text by hand",
-        )
-    if config_uri is not None:
-        try:
-            content = storage.read_bytes(storage.normalise(config_uri))
-        except (FileNotFoundError, IsADirectoryError):
-            raise ConfigError(
-                f"configuration {config_uri} is not there", allowed="the URI of a JSON file", todo="check the URI"
-            ) from None
-        found = hashlib.sha256(content).hexdigest()
-        if sha256 != found:
-            raise ConfigError(
-                f"{config_uri} has sha256 {found}, --config-sha256 says {sha256}",
-                allowed="the content that was submitted",
-                todo="submit again; a stage's configuration must not change under a run",
-            )
-        text = content.decode()
-    assert text is not None
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"the configuration is not JSON: {error}", allowed="JSON", todo="correct it") from None
-    return parse_config(values, where=config_uri or "--config-json")

@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _STORES: dict[str, Store] = {"file": local, "gs": gcs, "memory": memory}
+# Of a content that is only looked at: what a stream of gs:// asks for at a time.
+_PIECE_BYTES = gcs.CHUNK_BYTES
 SCHEMES = tuple(f"{scheme}://" for scheme in _STORES)
 
 
@@ -137,17 +139,21 @@ def read_range(uri: str, start: int, length: int, generation: int | None = None)
     return _store(uri).read_range(uri, start, length, generation)
 
 
-def read_many(wanted: Sequence[Wanted]) -> list[bytes | FileNotFoundError]:
+def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | FileNotFoundError]:
     """Return the contents of many small objects, in order; for one that is not there (any more) the error itself.
 
-    All are held in memory: the caller bounds their number. In gs:// the requests run side by side in this process; give
-    the crc32c of the listing, which costs no request.
+    All are held in memory: the caller bounds their number. In gs:// the requests run side by side in this process, and
+    each content is compared with the crc32c that the bucket keeps.
+
+    Args:
+        wanted: What to read.
+        requests: Number of requests under way at a time; 64 hide a bucket's latency of 30 ms behind objects of 100 KB.
 
     Raises:
         TryAgain: A content has another crc32c than the one that was given, also when it is read again.
     """
     if wanted and all(item.uri.startswith("gs://") for item in wanted):
-        return gcs_bulk.read_many(wanted)
+        return gcs_bulk.read_many(wanted, requests)
     contents: list[bytes | FileNotFoundError] = []
     for item in wanted:
         try:
@@ -227,9 +233,20 @@ def crc32c(content: bytes | memoryview) -> str:
     return f"{google_crc32c.value(bytes(content)):08x}"
 
 
-def crc32c_of(uri: str) -> str:
-    """Return the crc32c of the object at `uri`: from the metadata in gs://, else read in pieces."""
-    return _store(uri).crc32c_of(uri)
+def crc32c_of(uri: str, *, read: bool = False) -> str:
+    """Return the crc32c of the object at `uri`: from the metadata in gs://, else read in pieces.
+
+    Args:
+        uri: An object.
+        read: In gs:// too, read the bytes, in bounded memory, and take nobody's word for them.
+    """
+    if not read or is_local(uri):
+        return _store(uri).crc32c_of(uri)
+    total = 0
+    with open_read(uri) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            total = google_crc32c.extend(total, piece)
+    return f"{total:08x}"
 
 
 def _store(uri: str) -> Store:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -26,53 +27,17 @@ from contracts.artifacts import (
     SplitEntry,
 )
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import combine, fingerprint
+from inspection.foreign import ForeignShard, find_shards
+from inspection.payloads import read_payloads
 from records.decode import UndecodableImage, decode, read_header
 from records.foreign_tar import Found, scan_tar
 from records.foreign_tfrecord import scan_tfrecord
-from records.index import INDEX_NAME, RECORD, Index, read_payload, write_index
+from records.index import INDEX_NAME, RECORD, Index, write_index
 from records.statistics import ChannelSums, Counter, channel_statistics, is_summed, summed_share
 
-# Where names of files say their split, and nothing else is asked for.
-DEFAULT_PATTERNS = {"train": "train*", "validation": "val*", "test": "test*"}
-_SCANNERS = {".tar": scan_tar, ".tfrecord": scan_tfrecord, ".tfrecords": scan_tfrecord}
-_FORMATS: dict[str, Literal["webdataset", "tfrecord"]] = {
-    ".tar": "webdataset",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-}
-
-
-def parse_patterns(texts: Sequence[str]) -> dict[str, str]:
-    """Return the pattern of each split from `NAME=PATTERN`; the default ones when there is none.
-
-    Raises:
-        ConfigError: One is of another form, or names no split.
-    """
-    patterns = {}
-    for text in texts:
-        name, _, pattern = text.partition("=")
-        if name not in SPLITS or not pattern:
-            raise ConfigError(
-                f"--split {text}", allowed=f"NAME=PATTERN, NAME out of {', '.join(SPLITS)}", todo="correct it"
-            )
-        patterns[name] = pattern
-    return patterns or DEFAULT_PATTERNS
-
-
-def read_classes(path: Path) -> list[str]:
-    """Return the lines of a file of class names.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--classes {path} cannot be read: {error}", allowed="a text file, one name a line", todo="check the path"
-        ) from None
+_SCANNERS = {"webdataset": scan_tar, "tfrecord": scan_tfrecord}
 
 
 def adopt(
@@ -93,43 +58,36 @@ def adopt(
         progress: Called with the number of shards done, and of all.
 
     Raises:
-        ConfigError: There is a manifest, or a file belongs to no split or to several.
+        ConfigError: There is a manifest or an index of other content, or a file belongs to no split or to several.
         DataError: The folder has no shards, or one is damaged or of another kind.
-        StorageError: It is not local.
+        TryAgain: A shard was replaced in the meantime, or a bucket does not answer.
     """
-    folder = storage.local_path(folder_uri)
-    if (folder / MANIFEST_NAME).exists():
+    if storage.exists(storage.join(folder_uri, MANIFEST_NAME)):
         raise ConfigError(
             f"{storage.display(folder_uri)} has a {MANIFEST_NAME} already",
             allowed="a folder of shards without one",
             todo="train on it as it is, or delete the manifest to write it again",
         )
-    shards = _find_shards(folder, patterns)
-    shard_format = _FORMATS[shards[0][1].suffix]
+    shards = find_shards(folder_uri, patterns)
     collected = _Collected(verify)
     labels: list[list[int | str]] = []
     entries: list[ShardEntry] = []
     parts: list[Index] = []
-    for done, (split, path) in enumerate(shards):
+    for done, shard in enumerate(shards):
         progress(done, len(shards))
-        part, part_labels = collected.add(path, _SCANNERS[path.suffix](path))
+        part, part_labels = _scan(folder_uri, shard, collected)
         labels.append(part_labels)
         parts.append(part)
         first = sum(map(len, parts[:-1]))
-        entry = FileEntry.of(folder_uri, path.name).model_dump()
-        entries.append(ShardEntry(**entry, split=split, first=first, samples=len(part)))
+        entries.append(_describe_shard(folder_uri, shard, first=first, samples=len(part)))
     progress(len(shards), len(shards))
     classes = _name_classes(labels, class_names, collected.names)
     places = {name: place for place, name in enumerate(classes)}
     for number, (part, part_labels) in enumerate(zip(parts, labels, strict=True)):
         part["shard"] = number
         part["label"] = [one if isinstance(one, int) else places[one] for one in part_labels]
-    scratch = folder / f"{storage.TEMPORARY_PREFIX}index"
-    write_index(scratch, parts)
-    # Without a manifest nothing speaks for an index that is there.
-    scratch.replace(folder / INDEX_NAME)
-
-    sums = _sum_pixels(folder, entries, parts)
+    sums = _sum_pixels(folder_uri, entries, parts)
+    _publish_index(folder_uri, parts)
     mean, std = channel_statistics(sums) if sums.pixels else (None, None)
     made_from = {
         "shards": fingerprint([[entry.name, entry.bytes, entry.crc32c, entry.split] for entry in entries]),
@@ -139,7 +97,7 @@ def adopt(
     manifest = ShardManifest(
         fingerprint=combine(made_from),
         made_from=made_from,
-        format=shard_format,
+        format=shards[0].format,
         seed=0,
         classes=classes,
         splits=_describe_splits(entries, parts, len(classes)),
@@ -171,7 +129,7 @@ class _Collected:
         self.rejected: list[Rejected] = []
         self.counter = Counter()
 
-    def add(self, path: Path, samples: Iterable[Found]) -> tuple[Index, list[int | str]]:
+    def add(self, shard_name: str, samples: Iterable[Found]) -> tuple[Index, list[int | str]]:
         """Take in a shard; return its part of the index, without labels, and its labels."""
         rows = []
         labels = []
@@ -179,11 +137,11 @@ class _Collected:
             try:
                 self._look_at(sample.content)
             except UndecodableImage as reason:
-                self.rejected.append(Rejected(path=f"{path.name}/{sample.name}", reason=str(reason)))
+                self.rejected.append(Rejected(path=f"{shard_name}/{sample.name}", reason=str(reason)))
                 continue
             if isinstance(sample.label, int) and sample.class_name is not None:
-                self._learn(sample.label, sample.class_name, path.name)
-            key = hashlib.blake2b(f"{path.name}/{sample.name}".encode(), digest_size=16).digest()
+                self._learn(sample.label, sample.class_name, shard_name)
+            key = hashlib.blake2b(f"{shard_name}/{sample.name}".encode(), digest_size=16).digest()
             crc = int(storage.crc32c(sample.content), 16)
             rows.append((0, 0, sample.offset, len(sample.content), crc, key))
             labels.append(sample.label)
@@ -208,48 +166,59 @@ class _Collected:
             )
 
 
-def _sum_pixels(folder: Path, entries: Sequence[ShardEntry], parts: Sequence[Index]) -> ChannelSums:
+def _scan(folder_uri: str, shard: ForeignShard, collected: _Collected) -> tuple[Index, list[int | str]]:
+    """Read a shard from front to back, in the version that was listed."""
+    try:
+        with storage.open_read(storage.join(folder_uri, shard.name), shard.info.generation) as stream:
+            return collected.add(shard.name, _SCANNERS[shard.format](stream, shard.name))
+    except FileNotFoundError:
+        raise TryAgain(f"{shard.name} vanished or was replaced while it was read; start again") from None
+
+
+def _describe_shard(folder_uri: str, shard: ForeignShard, *, first: int, samples: int) -> ShardEntry:
+    # What the bucket keeps is that of the version that was read.
+    crc32c = shard.info.crc32c or storage.crc32c_of(storage.join(folder_uri, shard.name))
+    return ShardEntry(
+        name=shard.name, bytes=shard.info.size, crc32c=crc32c, split=shard.split, first=first, samples=samples
+    )
+
+
+def _publish_index(folder_uri: str, parts: Sequence[Index]) -> None:
+    """Write the index, create-only: two that index the same folder at a time must not mix."""
+    place = storage.local_path(folder_uri) if storage.is_local(folder_uri) else Path(tempfile.gettempdir())
+    scratch = place / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        write_index(scratch, parts)
+        storage.publish_file(scratch, storage.join(folder_uri, INDEX_NAME))
+    except storage.AlreadyPublished:
+        raise ConfigError(
+            f"{storage.display(folder_uri)} has an {INDEX_NAME} of other content, and no {MANIFEST_NAME}",
+            allowed=f"a folder of shards without {INDEX_NAME}, or with the one that these shards give",
+            todo="delete it, unless another command is writing there",
+        ) from None
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _sum_pixels(folder_uri: str, entries: Sequence[ShardEntry], parts: Sequence[Index]) -> ChannelSums:
     """Return the sums over training images, drawn as sharding draws them."""
     training = [(entry, part) for entry, part in zip(entries, parts, strict=True) if entry.split == SPLITS[0]]
     share = summed_share(sum(len(part) for _, part in training))
+    drawn = [
+        (entry, record) for entry, part in training for record in part if is_summed(record["key"].tobytes(), share)
+    ]
     sums = ChannelSums()
-    for entry, part in training:
-        for record in part:
-            if not is_summed(record["key"].tobytes(), share):
-                continue
-            try:
-                sums += ChannelSums.of(decode(read_payload(folder / entry.name, record)).pixels)
-            except UndecodableImage as reason:
-                raise DataError(
-                    f"{entry.name}, image at {int(record['offset'])}: {reason}",
-                    allowed="images that decode",
-                    todo="run it with --decode, which leaves such images out",
-                ) from None
+    wanted = ((storage.join(folder_uri, entry.name), record) for entry, record in drawn)
+    for (entry, record), content in zip(drawn, read_payloads(wanted), strict=True):
+        try:
+            sums += ChannelSums.of(decode(content).pixels)
+        except UndecodableImage as reason:
+            raise DataError(
+                f"{entry.name}, image at {int(record['offset'])}: {reason}",
+                allowed="images that decode",
+                todo="run it with --decode, which leaves such images out",
+            ) from None
     return sums
-
-
-def _find_shards(folder: Path, patterns: Mapping[str, str]) -> list[tuple[str, Path]]:
-    """Return (split, file) of every shard, in the order of the index."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in _SCANNERS) if folder.is_dir() else []
-    if not files:
-        raise DataError(
-            f"{folder} holds no shards", allowed=f"a folder of {', '.join(_SCANNERS)} files", todo="check the path"
-        )
-    if len({_FORMATS[path.suffix] for path in files}) > 1:
-        raise DataError(f"{folder} holds tars and TFRecords", allowed="shards of one format", todo="separate them")
-    found = []
-    for path in files:
-        splits = [split for split in SPLITS if split in patterns and fnmatchcase(path.name, patterns[split])]
-        if len(splits) != 1:
-            raise ConfigError(
-                f"{path.name} belongs to {' and '.join(splits) or 'no split'}",
-                allowed="file names that one pattern fits: " + ", ".join(f"{s}={p}" for s, p in patterns.items()),
-                todo="give patterns, e.g. --split 'train=part-0*' --split 'test=part-1*', or rename the file",
-            )
-        found.append((splits[0], path))
-    if all(split != SPLITS[0] for split, _ in found):
-        raise ConfigError("no shard is for training", allowed="at least one", todo="give --split train=PATTERN")
-    return sorted(found, key=lambda one: (SPLITS.index(one[0]), one[1].name))
 
 
 def _name_classes(

@@ -10,8 +10,9 @@ from PIL import Image, ImageDraw, ImageOps
 
 from contracts import storage
 from contracts.artifacts import Duplicates, ShardManifest
+from inspection.payloads import read_payloads
 from records.decode import decode_rgb
-from records.index import open_index, read_payload
+from records.index import RECORD, Index, read_part
 
 # Names and reasons of the first of a long list; the manifest has all.
 MAX_SHOWN = 10
@@ -19,6 +20,8 @@ _COLUMNS = 8
 _ROWS = 8
 _CELL_PIXELS = 128
 _CAPTION_PIXELS = 16
+# Of the index, read at a time: 40 MB.
+_PIECE_RECORDS = 1 << 20
 
 
 def describe(manifest: ShardManifest) -> Iterator[str]:
@@ -60,20 +63,17 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
 def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     """Write a PNG with up to 64 training images, the classes in turn; return their number.
 
+    Of the shards only these images are read.
+
     Raises:
-        StorageError: The folder is not local.
-        DataError: An image is damaged.
+        DataError: An image or the index is damaged.
     """
-    folder = storage.local_path(folder_uri)
-    entry = manifest.splits["train"]
-    index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
-    chosen = _take_in_turn(index["label"], _COLUMNS * _ROWS)
+    chosen = _choose(folder_uri, manifest)
     rows = -(-len(chosen) // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")
     draw = ImageDraw.Draw(sheet)
-    for number, place in enumerate(chosen):
-        record = index[place]
-        content = read_payload(folder / manifest.shards[int(record["shard"])].name, record)
+    wanted = ((storage.join(folder_uri, manifest.shards[int(record["shard"])].name), record) for record in chosen)
+    for number, (record, content) in enumerate(zip(chosen, read_payloads(wanted), strict=True)):
         picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
         left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)
         sheet.paste(picture, (left, top + _CAPTION_PIXELS))
@@ -83,6 +83,23 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
         draw.text((left + 2, top + 2), caption[: _CELL_PIXELS // 7], fill="black")
     sheet.save(target, "PNG")
     return len(chosen)
+
+
+def _choose(folder_uri: str, manifest: ShardManifest) -> Index:
+    """Return the records of the images to draw: every class once before any comes twice.
+
+    The index is read in pieces. Choosing again among the best so far and the next piece chooses what choosing among all
+    would: what was dropped had enough before it, which only better ones replace.
+    """
+    uri = storage.join(folder_uri, manifest.index.name)
+    split = manifest.splits["train"]
+    chosen = np.empty(0, RECORD)
+    for first in range(split.first, split.first + split.samples, _PIECE_RECORDS):
+        piece = read_part(uri, first, min(_PIECE_RECORDS, split.first + split.samples - first))
+        best = np.concatenate([chosen, piece])
+        # In the order of the index, which decides among equals.
+        chosen = best[sorted(_take_in_turn(best["label"], _COLUMNS * _ROWS))]
+    return chosen[_take_in_turn(chosen["label"], _COLUMNS * _ROWS)]
 
 
 def _take_in_turn(labels: np.ndarray[tuple[int, ...], np.dtype[np.int32]], count: int) -> list[int]:

@@ -1,6 +1,7 @@
 """`shardline data verify`: every checksum of a folder of shards, by several processes.
 
-The manifest's checksums find the file, the index's the sample in it.
+The manifest's checksums find the file, the index's the sample in it. In a bucket the content is read too, in pieces,
+so that what counts is what a reader gets; the checksums that the bucket keeps are a quicker question to ask.
 """
 
 from __future__ import annotations
@@ -8,76 +9,107 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ShardEntry, ShardManifest, find_damage
 from contracts.errors import DataError
+from contracts.process import available_cores
 from records.description import read_path
-from records.index import open_index, read_payload
+from records.index import find_damage_of, key_of, read_part
 
 # A shard that is wrong throughout is named once, not a million times.
 MAX_NAMED_SAMPLES = 10
+# Reading a bucket is waiting more than computing; each stream holds three chunks of 16 MiB at most.
+_STREAMS_PER_CORE = 2
+_LEAST_STREAMS = 4
 
 
-def verify(folder_uri: str, *, processes: int, progress: Callable[[int, int], None]) -> list[str]:
+def verify(
+    folder_uri: str, *, processes: int | None, progress: Callable[[int, int], None], stored: bool = False
+) -> list[str]:
     """Compare every byte with its checksum; return what is wrong, a line each.
 
     Args:
         folder_uri: Folder of shards.
-        processes: Number of processes that read.
+        processes: Number of processes that read; None: one a core, for a bucket more.
         progress: Called with the number of files done, and of all.
+        stored: In a bucket, compare the checksums that it keeps, and read nothing.
 
     Raises:
         DataError: There is no manifest.
-        StorageError: It is not local.
+        TryAgain: A bucket does not answer.
     """
     manifest = ShardManifest.load(folder_uri)
-    storage.local_path(folder_uri)
     files = manifest.owned_files()
-    index = find_damage(folder_uri, [manifest.index])
+    index = _find_lasting_damage(folder_uri, manifest.index, stored=stored)
     index_name = None if index else manifest.index.name
     findings: dict[str, list[str]] = {}
+    processes = min(processes or _count_streams(folder_uri), len(files))
     if processes == 1:
         for done, entry in enumerate(files, start=1):
-            findings[entry.name] = check_file(folder_uri, entry, index_name)
+            findings[entry.name] = check_file(folder_uri, entry, index_name, stored=stored)
             progress(done, len(files))
     else:
         # Spawned: a fork would copy the locks of whatever threads this process has.
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-            jobs = {pool.submit(check_file, folder_uri, entry, index_name): entry.name for entry in files}
+            jobs = {pool.submit(check_file, folder_uri, one, index_name, stored=stored): one.name for one in files}
             for done, job in enumerate(as_completed(jobs), start=1):
                 findings[jobs[job]] = job.result()
                 progress(done, len(files))
     return [line for entry in files for line in findings[entry.name]]
 
 
-def check_file(folder_uri: str, entry: FileEntry, index_name: str | None) -> list[str]:
+def check_file(folder_uri: str, entry: FileEntry, index_name: str | None, *, stored: bool = False) -> list[str]:
     """Return what is wrong with one file: nothing, or the file, and the samples of a shard.
 
     Args:
         folder_uri: Folder of shards.
         entry: What the manifest says about the file.
         index_name: Name of the index; None when it is damaged itself.
+        stored: As for `verify`.
     """
-    damage = find_damage(folder_uri, [entry])
+    damage = _find_lasting_damage(folder_uri, entry, stored=stored)
     if damage is None:
         return []
     lines = [damage]
-    path = storage.local_path(folder_uri) / entry.name
-    if isinstance(entry, ShardEntry) and index_name is not None and path.exists():
-        samples = _find_damaged_samples(path, entry, path.parent / index_name)
+    if (
+        isinstance(entry, ShardEntry)
+        and index_name is not None
+        and storage.exists(storage.join(folder_uri, entry.name))
+    ):
+        samples = _find_damaged_samples(folder_uri, entry, index_name)
         lines += samples or [f"{entry.name}: no image is hit, but a header, a label or a description"]
     return lines
 
 
-def _find_damaged_samples(path: Path, entry: ShardEntry, index_path: Path) -> list[str]:
-    lines = []
-    for record in open_index(index_path)[entry.first : entry.first + entry.samples]:
-        try:
-            read_payload(path, record)
-        except DataError as error:
-            source = read_path(path, record)
-            lines.append(f"{error.given.removeprefix(f'shard {path.parent}/')}{f' ({source})' if source else ''}")
+def _count_streams(folder_uri: str) -> int:
+    if storage.is_local(folder_uri):
+        return available_cores()
+    return max(_LEAST_STREAMS, _STREAMS_PER_CORE * available_cores())
+
+
+def _find_lasting_damage(folder_uri: str, entry: FileEntry, *, stored: bool) -> str | None:
+    """Return what is wrong with a file, also when it is read again: a byte that changed on its way is no damage."""
+    damage = find_damage(folder_uri, [entry], read=not stored)
+    if damage is None or storage.is_local(folder_uri):
+        return damage
+    return find_damage(folder_uri, [entry], read=not stored)
+
+
+def _find_damaged_samples(folder_uri: str, entry: ShardEntry, index_name: str) -> list[str]:
+    uri = storage.join(folder_uri, entry.name)
+    try:
+        part = read_part(storage.join(folder_uri, index_name), entry.first, entry.samples)
+    except DataError as error:
+        return [f"{entry.name}: {error.given}"]
+    lines: list[str] = []
+    with storage.open_read(uri) as stream:
+        for record in part:
+            stream.seek(int(record["offset"]))
+            damage = find_damage_of(stream.read(int(record["size"])), record)
+            if damage is not None:
+                source = read_path(uri, record) if len(lines) < MAX_NAMED_SAMPLES else None
+                where = f"{entry.name}, sample {key_of(record)} at offset {int(record['offset'])}: {damage}"
+                lines.append(f"{where} ({source})" if source else where)
     more = len(lines) - MAX_NAMED_SAMPLES
     return lines[:MAX_NAMED_SAMPLES] + ([f"{entry.name}: {more} more samples"] if more > 0 else [])

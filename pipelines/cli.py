@@ -178,17 +178,19 @@ def show_data(
 @data_app.command()
 def verify(
     uri: ShardsFolder,
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes that read [default: one a core].")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes that read [default: by the cores].")] = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="In a bucket, compare the checksums that it keeps, and read nothing.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
     with _reported(debug):
         from contracts.errors import CheckFailed
-        from contracts.process import available_cores
         from contracts.storage import normalise
         from inspection.verify import verify as verify_shards
 
-        wrong = verify_shards(normalise(uri), processes=processes or available_cores(), progress=_count("verify"))
+        wrong = verify_shards(normalise(uri), processes=processes, progress=_count("verify"), stored=stored)
         if wrong:
             raise CheckFailed("\n  ".join([f"{uri} is damaged", *wrong]))
         print("every checksum is right")
@@ -208,7 +210,8 @@ def index_data(
     """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
     with _reported(debug):
         from contracts.storage import normalise
-        from inspection.adopt import adopt, parse_patterns, read_classes
+        from inspection.adopt import adopt
+        from inspection.foreign import parse_patterns, read_classes
         from inspection.show import describe
 
         manifest = adopt(

@@ -71,6 +71,7 @@ def run_stage_alone(
         place = {"output": storage.normalise(output)}
         root = place["output"].rpartition("/")[0]
     trace = StageTrace(stage, attempt_folder(root, attempt))
+    place["events"] = str(trace.folder)
     try:
         events = EventLog(trace.folder, stage=stage, attempt=attempt)
     except OSError as error:

@@ -10,8 +10,9 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
+import PIL
 import simplejpeg  # type: ignore[import-untyped]
-from PIL import Image
+from PIL import Image, features
 
 from records.decode import Decoded, Pixels, read_orientation
 
@@ -65,6 +66,16 @@ def change(content: bytes, image: Decoded, changes: Changes) -> tuple[bytes, tup
         return content, ()
     is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
     return _encode(pixels[..., :1] if is_grey else pixels, image.image_format in _LOSSY, changes), tuple(needed)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of what decides the bytes of changed images.
+
+    simplejpeg holds a libjpeg-turbo of its own, which its version names; the one here is Pillow's, and so is zlib.
+    """
+    found = {name: features.version(name) for name in ("libjpeg_turbo", "zlib_ng", "zlib")}
+    versions = {"pillow": PIL.__version__, "simplejpeg": str(simplejpeg.__version__)}
+    return versions | {name: version for name, version in found.items() if version}
 
 
 def _is_deep(content: bytes, image: Decoded) -> bool:

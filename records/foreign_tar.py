@@ -10,8 +10,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from contracts.errors import DataError
 from records.decode import image_format
@@ -34,21 +33,25 @@ class Found(NamedTuple):
     """Name of the class, where the shard says it besides a number."""
 
 
-def scan_tar(path: Path) -> Iterator[Found]:
+def scan_tar(stream: BinaryIO, name: str) -> Iterator[Found]:
     """Yield the samples of a tar.
+
+    Args:
+        stream: The file, seekable; it is read once, from front to back.
+        name: Its name, for errors.
 
     Raises:
         DataError: It is no plain tar, or a sample has no image or no label.
     """
     try:
         # "r:" reads plain tars only: in a compressed one, no image lies anywhere.
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(name, "r:", stream) as archive:
             members = (member for member in archive if member.isfile())
             for key, group in groupby(members, lambda member: _split_name(member.name)[0]):
-                yield _read_sample(path, archive, key, list(group))
+                yield _read_sample(name, archive, key, list(group))
     except tarfile.TarError as error:
         raise DataError(
-            f"{path.name} cannot be read as a tar: {error}", allowed="plain tars, not compressed", todo="unpack it once"
+            f"{name} cannot be read as a tar: {error}", allowed="plain tars, not compressed", todo="unpack it once"
         ) from None
 
 
@@ -58,15 +61,15 @@ def _split_name(name: str) -> tuple[str, str]:
     return folder + slash + stem, extension.lower()
 
 
-def _read_sample(path: Path, archive: tarfile.TarFile, key: str, members: list[tarfile.TarInfo]) -> Found:
+def _read_sample(name: str, archive: tarfile.TarFile, key: str, members: list[tarfile.TarInfo]) -> Found:
     label: Any = None
     class_name = None
     image = None
     for member in members:
         extension = _split_name(member.name)[1]
-        stream = archive.extractfile(member)
-        assert stream is not None, member.name
-        content = stream.read()
+        file = archive.extractfile(member)
+        assert file is not None, member.name
+        content = file.read()
         if extension == "cls":
             label = _parse_label(content)
         elif extension == "json" and label is None:
@@ -75,7 +78,7 @@ def _read_sample(path: Path, archive: tarfile.TarFile, key: str, members: list[t
             image = member.offset_data, content
     if image is None or label is None:
         raise DataError(
-            f"{path.name}, sample {key}: no {'image' if image is None else 'label'}"
+            f"{name}, sample {key}: no {'image' if image is None else 'label'}"
             f" among {', '.join(member.name for member in members)}",
             allowed="an image, and a label in .cls, or in .json as label or class",
             todo="write these shards again, or shard the source with `shardline shard`",

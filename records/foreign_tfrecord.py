@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
@@ -31,36 +30,39 @@ class _Value(NamedTuple):
     value: bytes | int
 
 
-def scan_tfrecord(path: Path) -> Iterator[Found]:
+def scan_tfrecord(stream: BinaryIO, name: str) -> Iterator[Found]:
     """Yield the samples of a TFRecord file.
+
+    Args:
+        stream: The file, at its start.
+        name: Its name, for errors.
 
     Raises:
         DataError: A checksum is wrong, it holds something else than tf.train.Example, or a record has no image or no
             label; the offset is named.
     """
-    with path.open("rb") as stream:
-        start = 0
-        while header := stream.read(12):
-            length, data = 0, b""
-            if len(header) == 12:
-                length, length_crc = struct.unpack("<QI", header)
-                if mask_crc(google_crc32c.value(header[:8])) != length_crc:
-                    raise _damaged(path, start, "its length has a wrong checksum")
-                data = stream.read(length)
-            footer = stream.read(4)
-            if len(footer) < 4:
-                raise _damaged(path, start, "the file ends within it")
-            if mask_crc(google_crc32c.value(data)) != struct.unpack("<I", footer)[0]:
-                raise _damaged(path, start, "its content has a wrong checksum")
-            try:
-                features = dict(_read_features(data))
-            except (IndexError, UnicodeDecodeError):
-                raise _damaged(path, start, "it is no tf.train.Example") from None
-            yield _to_sample(path, start, features)
-            start += 16 + length
+    start = 0
+    while header := stream.read(12):
+        length, data = 0, b""
+        if len(header) == 12:
+            length, length_crc = struct.unpack("<QI", header)
+            if mask_crc(google_crc32c.value(header[:8])) != length_crc:
+                raise _damaged(name, start, "its length has a wrong checksum")
+            data = stream.read(length)
+        footer = stream.read(4)
+        if len(footer) < 4:
+            raise _damaged(name, start, "the file ends within it")
+        if mask_crc(google_crc32c.value(data)) != struct.unpack("<I", footer)[0]:
+            raise _damaged(name, start, "its content has a wrong checksum")
+        try:
+            features = dict(_read_features(data))
+        except (IndexError, UnicodeDecodeError):
+            raise _damaged(name, start, "it is no tf.train.Example") from None
+        yield _to_sample(name, start, features)
+        start += 16 + length
 
 
-def _to_sample(path: Path, start: int, features: dict[str, _Value]) -> Found:
+def _to_sample(name: str, start: int, features: dict[str, _Value]) -> Found:
     images = [_IMAGE, *(name for name in features if name != _IMAGE)]
     image = next((one for name in images if (one := features.get(name)) and _is_image(one)), None)
     given = next((features[name].value for name in _LABELS if name in features), None)
@@ -69,7 +71,7 @@ def _to_sample(path: Path, start: int, features: dict[str, _Value]) -> Found:
     label = given.decode("utf-8", "replace") if isinstance(given, bytes) else class_name if given is None else given
     if image is None or label is None:
         raise DataError(
-            f"{path.name}, record at {start}: no {'image' if image is None else 'label'} among "
+            f"{name}, record at {start}: no {'image' if image is None else 'label'} among "
             f"{', '.join(sorted(features))}",
             allowed=f"{_IMAGE} and {' or '.join(_LABELS)}",
             todo="write these records with the names of TF-Slim, or shard the source with `shardline shard`",
@@ -126,9 +128,9 @@ def _read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int
         at += length
 
 
-def _damaged(path: Path, start: int, what: str) -> DataError:
+def _damaged(name: str, start: int, what: str) -> DataError:
     return DataError(
-        f"{path.name}, record at {start}: {what}",
+        f"{name}, record at {start}: {what}",
         allowed="whole TFRecord files of tf.train.Example, not compressed",
         todo="copy or write the file again; compressed files must be unpacked",
     )

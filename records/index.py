@@ -77,17 +77,35 @@ def open_index(path: Path) -> Index:
             found_bytes = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise _damaged(path, f"cannot be read ({error.strerror})") from None
-    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-        raise _damaged(path, "is no index of shards")
-    _, version, record_bytes, count = _HEADER.unpack(header)
-    if version != _VERSION or record_bytes != RECORD.itemsize:
-        raise _damaged(path, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
-    expected_bytes = _HEADER.size + count * record_bytes
+    count = _read_header(path, header)
+    expected_bytes = _HEADER.size + count * RECORD.itemsize
     if found_bytes != expected_bytes:
         raise _damaged(path, f"has {found_bytes} bytes, its header says {expected_bytes}")
     if count == 0:
         return np.empty(0, RECORD)  # an empty range cannot be mapped
     return np.memmap(path, RECORD, mode="r", offset=_HEADER.size, shape=(count,))
+
+
+def read_part(uri: str, first: int, count: int) -> Index:
+    """Read a range of an index, wherever it lies: [count] of dtype `RECORD`.
+
+    Args:
+        uri: Of the index.
+        first: Place of the first record.
+        count: Number of records.
+
+    Raises:
+        DataError: The file is missing, is no index, is of a newer version, or ends before the range does.
+    """
+    shown = storage.display(uri)
+    try:
+        _read_header(shown, storage.read_range(uri, 0, _HEADER.size))
+        content = storage.read_range(uri, _HEADER.size + first * RECORD.itemsize, count * RECORD.itemsize)
+    except OSError as error:
+        raise _damaged(shown, f"cannot be read ({error.strerror or 'it is not there'})") from None
+    if len(content) != count * RECORD.itemsize:
+        raise _damaged(shown, f"ends before record {first + count}")
+    return np.frombuffer(content, RECORD)
 
 
 def read_payload(shard: Path | int | str, record: Any) -> bytes:
@@ -111,13 +129,20 @@ def read_payload(shard: Path | int | str, record: Any) -> bytes:
             with shard.open("rb") as stream:
                 content = _read_range(stream.fileno(), int(record["offset"]), size)
     except OSError as error:
-        raise _bad_payload(where, record, f"cannot be read ({error.strerror})") from None
-    if len(content) != size:
-        raise _bad_payload(where, record, f"ends {size - len(content)} bytes too early")
+        raise _bad_payload(where, record, f"cannot be read ({error.strerror or 'it is not there'})") from None
+    if damage := find_damage_of(content, record):
+        raise _bad_payload(where, record, damage)
+    return content
+
+
+def find_damage_of(content: bytes, record: Any) -> str | None:
+    """Return what is wrong with the image bytes of a sample as the index knows them, None when they are right."""
+    if len(content) != int(record["size"]):
+        return f"ends {int(record['size']) - len(content)} bytes too early"
     found = google_crc32c.value(content)
     if found != int(record["crc32c"]):
-        raise _bad_payload(where, record, f"has crc32c {found:08x}, the index says {int(record['crc32c']):08x}")
-    return content
+        return f"has crc32c {found:08x}, the index says {int(record['crc32c']):08x}"
+    return None
 
 
 def key_of(record: Any) -> str:
@@ -136,7 +161,17 @@ def _read_range(descriptor: int, offset: int, size: int) -> bytes:
     return content
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _read_header(where: Path | str, header: bytes) -> int:
+    """Return the number of records that a header tells."""
+    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+        raise _damaged(where, "is no index of shards")
+    _, version, record_bytes, count = _HEADER.unpack(header)
+    if version != _VERSION or record_bytes != RECORD.itemsize:
+        raise _damaged(where, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
+    return int(count)
+
+
+def _damaged(path: Path | str, what: str) -> DataError:
     return DataError(
         f"{path} {what}",
         allowed="the index that the shard stage wrote",

@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     label: int
     class_name: str
     path: str
-    """Path relative to the source, percent-encoded where it is not plain text."""
+    """Path relative to the source, percent-encoded where it is not plain text; '%' always is."""
     width: int
     """In pixels; 0 where nobody looked."""
     height: int

@@ -40,14 +40,19 @@ class ChannelSums:
         flat = pixels.reshape(-1)
         sums = np.zeros(_ROW_VALUES, np.int64)
         squares = np.zeros(_ROW_VALUES, np.int64)
+        ones = np.ones(_BLOCK_ROWS, np.float32)
+        buffer = np.empty((_BLOCK_ROWS, _ROW_VALUES), np.float32)
         for start in range(0, len(flat), _BLOCK_ROWS * _ROW_VALUES):
             block = flat[start : start + _BLOCK_ROWS * _ROW_VALUES]
             if rest := len(block) % _ROW_VALUES:
                 block = np.concatenate([block, np.zeros(_ROW_VALUES - rest, np.uint8)])
             # float32 holds these integers exactly (255**2 * 256 < 2**24) and is the fastest way to square bytes.
-            values = block.reshape(-1, _ROW_VALUES).astype(np.float32)
-            sums += values.sum(axis=0).astype(np.int64)
-            squares += np.einsum("ij,ij->j", values, values).astype(np.int64)
+            rows = len(block) // _ROW_VALUES
+            values = buffer[:rows]
+            values[:] = block.reshape(-1, _ROW_VALUES)
+            sums += (ones[:rows] @ values).astype(np.int64)
+            np.multiply(values, values, out=values)
+            squares += (ones[:rows] @ values).astype(np.int64)
         return cls(
             len(flat) // 3,
             tuple(sums.reshape(-1, 3).sum(axis=0).tolist()),

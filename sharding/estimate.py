@@ -17,7 +17,7 @@ from contracts.errors import ConfigError
 from contracts.resolve import read_yaml
 from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
-from sharding.limits import encode_path
+from sharding.limits import encode_name, encode_path
 from sharding.plan import Plan, make_key, place
 from sharding.references import pack
 from sharding.shard import SUFFIXES, WRITERS
@@ -130,7 +130,7 @@ class _Frame:
             content=b"",
             image_format="jpeg",
             label=reference.label,
-            class_name=encode_path(self._listing.classes[reference.label]),
+            class_name=encode_name(self._listing.classes[reference.label]),
             path=encode_path(reference.path),
             width=pixels,
             height=pixels,

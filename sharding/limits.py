@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from unicodedata import category
 from urllib.parse import quote
 
 from contracts import storage
@@ -18,11 +19,15 @@ from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
+# Starts the name of a class that is no text.
+ENCODED_PREFIX = "percent-encoded:"
+# Unicode's control characters, line and paragraph separators. Joiners and uncommon spaces are text: scripts need them.
+_NO_TEXT = ("Cc", "Zl", "Zp")
 
 
 def check_training_classes(classes: tuple[bytes, ...], training_samples: list[int], shown: str) -> None:
     """Raise DataError, naming the classes, when a class has no sample in the training split."""
-    absent = [encode_path(name) for name, count in zip(classes, training_samples, strict=True) if count == 0]
+    absent = [encode_name(name) for name, count in zip(classes, training_samples, strict=True) if count == 0]
     if absent:
         raise DataError(
             f"{shown}: no training image of class {name_some(absent)}",
@@ -83,7 +88,7 @@ def name_some(names: Sequence[str]) -> str:
 def encode_path(path: bytes) -> str:
     """Return a relative path as printable text: what is no plain text is percent-encoded, and so is '%'.
 
-    `urllib.parse.unquote_to_bytes` gives the bytes back.
+    `urllib.parse.unquote_to_bytes` gives the bytes back, of every path: nothing needs to know which ones were encoded.
     """
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable() and "%" not in text:
@@ -91,3 +96,18 @@ def encode_path(path: bytes) -> str:
     return "".join(
         char if char.isprintable() and char != "%" else quote(char.encode("utf-8", "surrogateescape")) for char in text
     )
+
+
+def encode_name(name: bytes) -> str:
+    """Return the name of a class: text as it is, '%' and all, since programs compare it with their own names.
+
+    What is not UTF-8, or holds a control character or a line break, is written as `encode_path` does, after
+    `ENCODED_PREFIX`; so is text that starts with it, so that no two names become one.
+    """
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return ENCODED_PREFIX + encode_path(name)
+    if text.startswith(ENCODED_PREFIX) or any(category(char) in _NO_TEXT for char in text):
+        return ENCODED_PREFIX + encode_path(name)
+    return text

@@ -28,12 +28,12 @@ from contracts.artifacts import (
 )
 from contracts.config import SPLITS
 from contracts.errors import DataError, ShardlineError, TryAgain, UserError
-from records.convert import Changes
+from records.convert import Changes, library_versions
 from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.attempt import is_current
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
-from sharding.limits import check_rejected, check_training_classes, encode_path
+from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
 from sharding.shard import Job, ShardRecord, neighbour_name, scratch_file
 from sharding.wids import publish_wids
 
@@ -100,7 +100,7 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         made_from=commit.made_from,
         format=job.shard_format,  # type: ignore[arg-type]  # validated by the model
         seed=job.plan.seed,
-        classes=[encode_path(name) for name in job.classes],
+        classes=[encode_name(name) for name in job.classes],
         multi_label=job.multi_label,
         splits=splits,
         shards=collected.shards,
@@ -235,4 +235,5 @@ def _describe_changes(changes: Changes, tally: Tally) -> Prepared:
         resize=changes.shorter_side,
         jpeg_quality=changes.jpeg_quality,
         changed=dict(tally.changes),
+        made_with=library_versions() if any(dict(tally.changes).values()) else {},
     )

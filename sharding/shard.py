@@ -13,7 +13,7 @@ import marshal
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,8 @@ from records.sample import ChecksumStream, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
 from sharding.check import Checked, Checks, check
-from sharding.limits import encode_path, space_needed
+from sharding.limits import encode_name, encode_path, space_needed
+from sharding.objects import SNIFFED_BYTES, read_objects
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
 from sharding.stream import WriteBehind, announce_file, read_ahead
@@ -45,8 +46,6 @@ SUFFIXES = {"webdataset": tar.SUFFIX, "tfrecord": tfrecord.SUFFIX}
 
 # A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
 READ_ATTEMPTS = 3
-# Files above this size are read only if their first bytes are those of an image.
-SNIFFED_BYTES = 64 << 20
 SNIFF_BYTES = 64
 
 
@@ -70,7 +69,7 @@ class Job:
     summed_share: float = 1.0
     """Share of the training images whose pixels are summed up (records/statistics.py)."""
     read_threads: int = 0
-    """Files that are read at a time; 0: each when it is needed."""
+    """Files, or requests to a bucket, that are under way at a time; 0: each when it is needed."""
 
     @property
     def work_uri(self) -> str:
@@ -141,14 +140,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         with (
             space_needed(job.output_uri),
             temporary.open("wb", buffering=0) as file,
-            contextlib.closing(
-                read_ahead(
-                    ordered,
-                    functools.partial(read_file, job.source_uri),
-                    threads=job.read_threads,
-                    announce=functools.partial(_announce, job.source_uri),
-                )
-            ) as contents,
+            contextlib.closing(_read(ordered, job)) as contents,
         ):
             behind = WriteBehind(file)
             stream = ChecksumStream(behind)
@@ -249,6 +241,14 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
         raise TryAgain(f"{_show(source_uri, reference)} cannot be read: {reason}; the next attempt may") from None
 
 
+def _read(references: Sequence[Reference], job: Job) -> Generator[tuple[Reference, bytes]]:
+    read = functools.partial(read_file, job.source_uri)
+    if job.read_threads and any(remote_uri(job.source_uri, one.path) for one in references):
+        return read_objects(job.source_uri, references, read, requests=job.read_threads)
+    announce = functools.partial(_announce, job.source_uri)
+    return read_ahead(references, read, threads=job.read_threads, announce=announce)
+
+
 def _announce(source_uri: str, reference: Reference) -> None:
     if remote_uri(source_uri, reference.path) is None:
         announce_file(absolute_path(source_uri, reference.path))
@@ -312,11 +312,11 @@ def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> 
         content=image.content,
         image_format=image.image_format,
         label=reference.label,
-        class_name=encode_path(job.classes[reference.label]),
+        class_name=encode_name(job.classes[reference.label]),
         path=encode_path(reference.path),
         width=image.width,
         height=image.height,
         mode=image.mode,
         labels=reference.labels if job.multi_label else None,
-        class_names=tuple(encode_path(job.classes[label]) for label in reference.labels) if job.multi_label else (),
+        class_names=tuple(encode_name(job.classes[label]) for label in reference.labels) if job.multi_label else (),
     )

@@ -127,7 +127,7 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
 
     threads = stage.config.resources.read_threads
     if threads == "auto":
-        threads = 0 if storage.is_local(listing.uri) else 32
+        threads = 64 if listing.is_remote else 0
     beats = stage.config.resources.beam_runner == "portable"
     job = Job(
         listing.uri,

@@ -197,3 +197,20 @@ def test_the_digits_reach_their_accuracy(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = RunRecord.parse((tmp_path / "runs/digits/run.json").read_bytes(), where="run.json")
     assert record.results["metrics"]["test_accuracy"] >= 0.97
+
+
+@pytest.mark.slow
+def test_names_of_classes_reach_the_engines_labels(pictures: Path, tmp_path: Path) -> None:
+    names = {"blue": "50%", "green": "käfer 50%25", "red": os.fsdecode(b"caf\xe9")}
+    for path in sorted(pictures.rglob("*.png")):
+        folder = tmp_path / "raw" / names[path.parent.name]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = write_config(
+        tmp_path, tmp_path / "raw", train={"epochs": 1}, parallel={"slot_size": 4}, data={"num_workers": 0}
+    )
+    for stage in ("shard", "train", "export"):
+        done = shardline(stage, config)
+        assert done.returncode == 0, done.stderr
+    labels = json.loads((Path(done.stdout.splitlines()[-1]) / "labels.json").read_text())
+    assert labels == ["50%", "percent-encoded:caf%E9", "käfer 50%25"]

@@ -124,8 +124,17 @@ class Contract(Document):
         return cls.parse(content, where=storage.display(uri))
 
 
-def find_damage(folder_uri: str, files: Iterable[FileEntry], *, checksums: bool = True) -> str | None:
-    """Compare files with their entries; return what is wrong with the first bad one, or None."""
+def find_damage(
+    folder_uri: str, files: Iterable[FileEntry], *, checksums: bool = True, read: bool = False
+) -> str | None:
+    """Compare files with their entries; return what is wrong with the first bad one, or None.
+
+    Args:
+        folder_uri: Folder of the document.
+        files: What it says about its files.
+        checksums: Compare more than the sizes.
+        read: In a bucket, read the bytes instead of asking for the checksum that is kept there.
+    """
     for entry in files:
         uri = storage.join(folder_uri, *entry.name.split("/"))
         try:
@@ -134,6 +143,6 @@ def find_damage(folder_uri: str, files: Iterable[FileEntry], *, checksums: bool 
             return f"{entry.name} is missing"
         if found != entry.bytes:
             return f"{entry.name} has {found} bytes, its manifest says {entry.bytes}"
-        if checksums and (found_crc := storage.crc32c_of(uri)) != entry.crc32c:
+        if checksums and (found_crc := storage.crc32c_of(uri, read=read)) != entry.crc32c:
             return f"{entry.name} has crc32c {found_crc}, its manifest says {entry.crc32c}"
     return None

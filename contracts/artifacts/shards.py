@@ -34,7 +34,7 @@ class Rejected(Document):
     """A file that was left out of the shards."""
 
     path: str
-    """Path relative to the source, percent-encoded where it is not plain text."""
+    """Path relative to the source, percent-encoded where it is not plain text; '%' always is."""
     reason: str
 
 
@@ -91,6 +91,9 @@ class Prepared(Document):
     jpeg_quality: int
     changed: dict[str, int]
     """Number of images that needed each change."""
+    made_with: dict[str, str] = Field(default={})
+    """Versions of the libraries that made the new bytes; empty where no image was changed. Another version may make
+    others, so they are recorded; they are not in the fingerprint."""
 
 
 class ShardManifest(Contract):
@@ -100,7 +103,8 @@ class ShardManifest(Contract):
     format: Literal["webdataset", "tfrecord"]
     seed: int
     classes: list[str]
-    """Names of the classes; a label is a place in this list."""
+    """Names of the classes, as text; one that is none is percent-encoded after `percent-encoded:`. A label is a place
+    in this list."""
     multi_label: bool = False
     """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
     splits: dict[str, SplitEntry]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contracts import storage
 from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
-from sharding.limits import check_training_classes, encode_path, name_some
+from sharding.limits import check_training_classes, encode_name, name_some
 from sharding.sources.buckets import list_bucket
 from sharding.sources.folders import ALLOWED, list_folders
 from sharding.sources.manifests import list_manifest
@@ -64,7 +64,7 @@ def describe_gaps(listing: Listing, fractions: SplitFractions) -> list[str]:
         counts = listing.count_by_class(split)
         if split == 0 or (getattr(fractions, name) == 0 and not any(counts)):
             continue
-        absent = [encode_path(listing.classes[label]) for label, count in enumerate(counts) if count == 0]
+        absent = [encode_name(listing.classes[label]) for label, count in enumerate(counts) if count == 0]
         if absent:
             warnings.append(f"warning: the {name} split has no image of class {name_some(absent)}")
     by_lower: dict[bytes, bytes] = {}
@@ -73,6 +73,6 @@ def describe_gaps(listing: Listing, fractions: SplitFractions) -> list[str]:
         folded = class_name.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
         other = by_lower.setdefault(folded, class_name)
         if other != class_name:
-            names = f"{encode_path(other)} and {encode_path(class_name)}"
+            names = f"{encode_name(other)} and {encode_name(class_name)}"
             warnings.append(f"warning: classes {names} differ only in upper and lower case")
     return warnings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError
-from sharding.limits import encode_path
+from sharding.limits import encode_name
 from sharding.sources.folders import ALLOWED
 from sharding.sources.names import is_ignored
 from sharding.sources.reference import Listing, Reference
@@ -42,7 +42,7 @@ def list_bucket(section: ShardingSection, uri: str) -> Listing:
         raise DataError(f"{shown} holds no object", allowed=ALLOWED, todo="check the bucket and the path")
     classes = sorted(found)
     if len(classes) < 2:
-        names = ", ".join(encode_path(name) for name in classes)
+        names = ", ".join(encode_name(name) for name in classes)
         raise DataError(
             f"{shown} holds {f'a single class ({names})' if classes else 'no class folder'}",
             allowed=ALLOWED + "; at least two classes",

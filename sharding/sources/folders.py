@@ -14,7 +14,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError
-from sharding.limits import encode_path
+from sharding.limits import encode_name, encode_path
 from sharding.sources.names import is_ignored
 from sharding.sources.reference import Listing, Reference
 from sharding.sources.splitting import Splitter, make_group_finder
@@ -48,7 +48,7 @@ def list_folders(section: ShardingSection, uri: str) -> Listing:
             ignored.append(entry.name)
             num_top_level_files += 1
     if len(classes) < 2:
-        found = ", ".join(encode_path(name) for name in classes)
+        found = ", ".join(encode_name(name) for name in classes)
         raise DataError(
             f"{shown} holds {f'a single class ({found})' if classes else 'no class folder'}"
             + (f" and {num_top_level_files} files outside of class folders" if num_top_level_files else ""),

@@ -53,6 +53,11 @@ class Listing:
     """Whether the source itself decides about splits, by naming them or by its groups."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether any of it is in a bucket: a local manifest may name objects."""
+        return not storage.is_local(self.uri) or any(one.path.startswith(b"gs://") for one in self.references)
+
+    @property
     def sha256(self) -> str:
         """Hash over path, size and generation of every file, and over what the source says about it.
 

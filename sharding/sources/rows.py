@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import posixpath
 from typing import Any, NamedTuple
@@ -64,8 +66,30 @@ def encode_text(text: str | bytes, where: str) -> bytes:
         return os.fsencode(text)
     except UnicodeEncodeError:
         raise DataError(
-            f"{where}: {text!r} is no text: it holds half a character", allowed="UTF-8", todo="correct the row"
+            f"{where}: {text!r} is no text: it holds half of a character",
+            allowed="text",
+            todo="correct the row; JSON writes what is beyond \\uffff as a pair",
         ) from None
+
+
+def parse_list_cell(text: str, where: str) -> str | list[Any]:
+    """Return the list that a cell of a CSV holds as JSON, else the cell: all that it can hold is text.
+
+    Raises:
+        DataError: It looks like a list, and is none of JSON.
+    """
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    with contextlib.suppress(ValueError):
+        values: list[Any] = json.loads(text)
+        return values
+    if text[1] in "\"'" or "," in text:
+        raise DataError(
+            f"{where}: the label {text} is a list, but not of JSON",
+            allowed='["a", "b"], in a CSV written as "[""a"", ""b""]"; or sharding.label_separator',
+            todo="correct the row",
+        )
+    return text
 
 
 def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:

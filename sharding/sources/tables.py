@@ -17,7 +17,7 @@ from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError
 from sharding.sources import vertex
-from sharding.sources.rows import Row, parse_group, parse_labels, parse_own_split
+from sharding.sources.rows import Row, parse_group, parse_labels, parse_list_cell, parse_own_split
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 # Rows of a Parquet file that are turned into Python objects at a time.
@@ -86,7 +86,9 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
                     allowed="as many cells as columns",
                     todo="correct the row; text that holds a comma stands in quotes",
                 )
-            yield _parse_own(section, dict(zip(header, cells, strict=True)), shown, place)
+            values: dict[str, Any] = dict(zip(header, cells, strict=True))
+            values[section.label_column] = parse_list_cell(values[section.label_column], f"{shown}, {place}")
+            yield _parse_own(section, values, shown, place)
     except csv.Error as error:
         raise DataError(
             f"{shown}, line {reader.line_num}: {error}", allowed="comma-separated values", todo="correct the row"

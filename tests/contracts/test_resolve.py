@@ -1,9 +1,11 @@
 """Resolution of the configuration, and what a user reads when it is wrong."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
@@ -67,6 +69,10 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
         ("train.learning_rate=0", "a number greater than 0"),
         ("train.learning_rate=fast", "a number"),
         ("train.warmup_fraction=1", "a number less than 1"),
+        ("train.learning_rate=true", "a number"),
+        ("data.std=[0.5, 0.5, true]", "a number"),
+        ("sharding.splits.train=true", "a number"),
+        ("sharding.max_rejected_fraction=false", "a number"),
         ("data.num_workers=-1", "a whole number of at least 0 or auto"),
         ("data.num_workers=true", "a whole number or auto"),
         ("data.mean=[0.5, 0.5, 127]", "a number of at most 1"),
@@ -90,6 +96,26 @@ def test_what_is_allowed_is_said_in_plain_words(tmp_path: Path, override: str, a
         load_config(tmp_path / "c.yaml", [override])
     assert caught.value.allowed == allowed
     assert caught.value.given.startswith(f"override {override!r}: ")
+
+
+def float_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from float_fields(field.annotation, f"{prefix}{name}.")
+        elif field.annotation is float:
+            yield f"{prefix}{name}"
+
+
+def test_true_is_a_number_in_no_field(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("")
+    names = list(float_fields(RunConfig))
+    assert {"train.weight_decay", "profile.window_s", "resources.beam_silence_s"} <= set(names)
+    for name in names:
+        with pytest.raises(ConfigError) as caught:
+            load_config(tmp_path / "c.yaml", [f"{name}=true"])
+        assert caught.value.allowed == "a number" and f"{name} = True" in caught.value.given
+    # YAML reads this as text.
+    assert load_config(tmp_path / "c.yaml", ["train.learning_rate=1e-3"]).train.learning_rate == 0.001
 
 
 def test_the_override_is_blamed_for_what_it_set_only(tmp_path: Path) -> None:

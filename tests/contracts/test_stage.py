@@ -1,6 +1,7 @@
 """The frame of a stage: reuse, locks, errors, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
 from contracts.errors import ConfigError, TryAgain
 from contracts.events import ERROR_NAME, EVENTS_NAME, EventReader
+from contracts.output import Lock
 from contracts.stage import Stage, run_stage
 
 MADE_FROM = {"model": "m", "shards": "s"}
@@ -243,6 +245,32 @@ def test_a_folder_in_use_is_75_and_free_again_after_a_kill(tmp_path: Path) -> No
         if holder.stdout:
             holder.stdout.close()
     assert run(tmp_path, "b") == 0
+
+
+def test_a_lock_is_removed_at_the_end_and_never_held_twice(tmp_path: Path) -> None:
+    uri = storage.normalise(tmp_path / "out")
+    lock = Lock(uri)
+    with pytest.raises(TryAgain, match=f"pid {os.getpid()}"):
+        Lock(uri)
+    lock.release()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+    assert run(tmp_path, "a") == 0
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_lock_that_was_removed_since_it_was_opened_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = storage.normalise(tmp_path / "out")
+    first = Lock(uri)
+
+    def flock(stream: object, operation: int) -> None:
+        """Let the holder end between another's opening and locking."""
+        first.release()
+
+    with monkeypatch.context() as patched, pytest.raises(TryAgain, match="just ended"):
+        patched.setattr("fcntl.flock", flock)
+        Lock(uri)
+    Lock(uri).release()
 
 
 def test_the_configuration_must_have_the_hash_that_was_submitted(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from contracts.stage import run_stage
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
+from sharding import objects
 from sharding import shard as shard_module
-from sharding.sources import Reference, list_source
+from sharding.sources import list_source
 from sharding.task import shard
 from tests.conftest import SMALL
 
@@ -61,6 +62,20 @@ def test_a_bucket_gives_the_bytes_of_a_folder(server: BucketServer, pictures: Pa
     assert theirs.ignored == ["red/.DS_Store"]
     left = {name for name in storage.list_names("gs://photos/shards") if not name.startswith(".")}
     assert left == {entry.name for entry in theirs.owned_files()} | {"manifest.json"}
+
+
+def test_worker_processes_read_and_write_a_bucket(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    sharding = {**SMALL["sharding"], "source": "gs://photos/raw"}
+    config = json.dumps({"sharding": sharding, "resources": {"beam_workers": 2}})
+    command = [sys.executable, "-m", "sharding.task", "--config-json", config]
+    done = subprocess.run(
+        [*command, "--output", "gs://photos/two"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    local = storage.normalise(tmp_path / "local")
+    assert run(local, str(pictures)) == 0
+    mine, theirs = ShardManifest.load(local), ShardManifest.load("gs://photos/two")
+    assert contents(local, mine) == contents("gs://photos/two", theirs)
 
 
 def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServer) -> None:
@@ -126,13 +141,13 @@ def test_what_cannot_be_sharded_is_said(
 def test_an_object_that_is_replaced_after_the_listing(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read_object = shard_module._read_object
+    read_many = storage.read_many
 
-    def meddle(uri: str, reference: Reference) -> bytes:
+    def meddle(wanted: Any, **options: Any) -> Any:
         storage.replace("gs://photos/raw/red/003.png", storage.read_bytes("gs://photos/raw/red/004.png"))
-        return read_object(uri, reference)
+        return read_many(wanted, **options)
 
-    monkeypatch.setattr(shard_module, "_read_object", meddle)
+    monkeypatch.setattr(storage, "read_many", meddle)
     assert run("gs://photos/shards", "gs://photos/raw") == 75
     assert "red/003.png vanished or was replaced" in capsys.readouterr().err
     assert not storage.exists("gs://photos/shards/manifest.json")
@@ -183,7 +198,8 @@ def test_a_bucket_that_refuses_and_one_in_a_storm(
 def test_a_film_among_the_objects_is_known_by_its_first_bytes(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_module, "SNIFFED_BYTES", 1 << 16)
+    for module in (shard_module, objects):
+        monkeypatch.setattr(module, "SNIFFED_BYTES", 1 << 16)
     storage.publish("gs://photos/raw/red/film.mp4", b"\0\0\0\x18ftypmp42" + bytes(1 << 20))
     assert run("gs://photos/shards", "gs://photos/raw") == 0
     (rejected,) = ShardManifest.load("gs://photos/shards").rejected
@@ -208,10 +224,15 @@ def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketSe
     assert listed.bytes_out < 8 * 400
 
 
-def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [["run.root={runs}"], ["--output", "gs://photos/by-hand"]])
+def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path, flags: list[str]) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({"sharding": {**SMALL["sharding"], "source": "gs://photos/raw"}}))
-    command = [sys.executable, "-m", "pipelines.cli", "shard", str(config), f"run.root={tmp_path / 'runs'}"]
+    command = [sys.executable, "-m", "pipelines.cli", "shard", str(config)]
+    command += [flag.format(runs=tmp_path / "runs") for flag in flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert "shards" in done.stdout + done.stderr
     assert ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1])).format == "webdataset"
+    wrong = subprocess.run([*command, "sharding.source=gs://missing/x"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "gs://missing" in wrong.stderr, wrong.stderr

@@ -1,5 +1,6 @@
 """What is looked at in every image, for each way to verify; and the images of real collections that go wrong."""
 
+import importlib.metadata
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
+from records.convert import library_versions
 from records.decode import UndecodableImage, decode_rgb
 from records.index import open_index, read_payload
 from sharding.check import Checks, check
@@ -192,7 +194,9 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
         "resize": None,
         "jpeg_quality": 90,
         "changed": {"cmyk": 1, "depth": 1, "orientation": 1},
+        "made_with": library_versions(),
     }
+    assert {"pillow", "simplejpeg", "libjpeg_turbo", "zlib"} <= set(library_versions())
     assert result.manifest.images.modes["CMYK"] == 1
     members = read_members(result)
     assert members["ant/cmyk.jpg"][0]["mode"] == "RGB"
@@ -235,6 +239,17 @@ def test_resize_shrinks_the_shorter_side(run_shard, source, write_file):
     assert result.manifest.prepared.changed == {"resize": 2} and result.manifest.prepared.resize == 50
     assert result.manifest.images.width == [10, 75]
     assert run_shard(resize=50, jpeg_quality=80, root="again").content == result.content
+
+
+def test_versions_are_those_of_what_changed_something_and_decide_no_folder(run_shard, monkeypatch):
+    assert run_shard(resize=50).manifest.prepared.made_with == {}
+    first = run_shard(resize=8)
+    assert first.manifest.prepared.made_with["simplejpeg"] == importlib.metadata.version("simplejpeg")
+    monkeypatch.setattr("sharding.manifest.library_versions", lambda: {"pillow": "99"})
+    assert run_shard(resize=8).folder == first.folder
+    other = run_shard(resize=8, root="again")
+    assert other.manifest.prepared.made_with == {"pillow": "99"}
+    assert other.manifest.fingerprint == first.manifest.fingerprint
 
 
 def test_changes_need_decoded_images(run_shard):

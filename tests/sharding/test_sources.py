@@ -1,13 +1,15 @@
 """The listing: sorted, complete, and hashed by what can change."""
 
+import json
 import os
 from urllib.parse import unquote_to_bytes
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.config import ShardingSection
-from sharding.limits import encode_path, name_some
+from sharding.limits import ENCODED_PREFIX, encode_name, encode_path, name_some
 from sharding.sources import describe_gaps, list_source
 
 
@@ -85,6 +87,41 @@ def test_encoded_paths_are_printable_and_give_the_bytes_back(path):
 
 def test_plain_text_stays_as_it_is():
     assert encode_path("käfer/a b.png".encode()) == "käfer/a b.png"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=12) | st.text(min_size=1).map(str.encode), unique=True))
+def test_names_of_classes_stay_different(names):
+    assert len({encode_name(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", ["50%", "50%25", "%FF", "käfer", "a b", "a\u00a0b", "🏳\ufe0f\u200d🌈", "[x]", "-"])
+def test_a_class_keeps_a_name_that_is_text(name):
+    assert encode_name(name.encode()) == name
+
+
+@pytest.mark.parametrize(
+    "name", [b"50%\xff", b"a\nb", b"tab\t", b"\x7f", "line\u2028two".encode(), b"percent-encoded:x"]
+)
+def test_a_class_of_another_name_is_encoded_behind_a_mark(name):
+    text = encode_name(name)
+    assert text.startswith(ENCODED_PREFIX) and text.isprintable()
+    assert unquote_to_bytes(text.removeprefix(ENCODED_PREFIX)) == name
+
+
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+def test_names_with_percent_signs_come_through(run_shard, source, write_file, shard_format):
+    (source / "ant").rename(source / "50%")
+    (source / "bee").rename(source / "50%25")
+    (source / "cow").rename(source / os.fsdecode(b"caf\xe9\n"))
+    result = run_shard(format=shard_format)
+    assert result.code == 0, result.stderr
+    assert result.manifest.classes == ["50%", "50%25", "percent-encoded:caf%E9%0A"]
+    stored = b"".join(result.content[entry.name] for entry in result.manifest.shards)
+    for name in result.manifest.classes:
+        quoted = json.dumps(name).encode() if shard_format == "webdataset" else name.encode()
+        assert quoted in stored
+    # A path is encoded always, so that decoding it needs no knowledge.
+    assert b"50%25/00.png" in stored and b"50%2525/01.jpg" in stored and b"caf%E9%0A/02.png" in stored
 
 
 def test_names_past_the_tenth_are_counted():

@@ -165,7 +165,7 @@ def test_odd_file_names(run_shard, source, make_image, write_file, shard_format)
     result = run_shard(format=shard_format)
     assert result.code == 0, result.stderr
     assert result.manifest.rejected == []
-    assert result.manifest.classes == ["ant", "bee", "b%E9e 2", "cow"]
+    assert result.manifest.classes == ["ant", "bee", "percent-encoded:b%E9e 2", "cow"]
     keys = {sample[3] for sample in read_samples(result)}
     assert len(keys) == 60 + len(ODD_NAMES) + 20
     assert {make_key(name).hex() for name in ODD_NAMES} < keys

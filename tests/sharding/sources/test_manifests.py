@@ -152,6 +152,9 @@ def write_multi(source, form):
     if form == "csv":
         rows = [(path, "|".join(names), None) for path, names in labels.items()]
         return labels, write_manifest(source, form, rows), {"label_separator": "|"}
+    if form == "csv-json":
+        rows = [(path, json.dumps(names), None) for path, names in labels.items()]
+        return labels, write_manifest(source, "csv", rows), {}
     if form == "vertex-csv":
         path = source / "list.csv"
         path.write_text("\n".join(",".join(["training", path, *names]) for path, names in labels.items()))
@@ -164,7 +167,7 @@ def write_multi(source, form):
     return labels, source / "list.jsonl", {}
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "vertex-csv", "vertex-jsonl"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "csv-json", "vertex-csv", "vertex-jsonl"])
 def test_several_labels_are_stored_as_lists(run_shard, source, form):
     labels, manifest, section = write_multi(source, form)
     result = run_shard(source=str(manifest), **section)
@@ -184,6 +187,12 @@ def test_several_labels_are_stored_as_lists(run_shard, source, form):
                     assert [result.manifest.classes[one] for one in description["labels"]] == description["classes"]
                     stored[description["path"]] = description["classes"]
     assert stored == labels
+
+
+def test_brackets_alone_make_no_list(source):
+    rows = [(path, "[unsure]" if label == "ant" else label, None) for path, label in rows_of(source)]
+    listing = list_file(write_manifest(source, "csv", rows))
+    assert listing.classes == (b"[unsure]", b"bee", b"cow") and not listing.multi_label
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -220,6 +229,22 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.csv", "uri,label\n" + GOOD + "s3://b/1.png,ant\n", ("s3://",)),
         ("list.csv", "uri,label\nant/00.png,ant\n", ("single class (ant)",)),
         ("list.csv", "uri,label,split\nant/00.png,ant,training\n", ("line 2", "unknown split 'training'", "train, ")),
+        (
+            "list.csv",
+            'uri,label\nant/00.png,"[""a"", ""b""]"\nbee/01.jpg,a\n',
+            ("mixed types", "a list (line 2)", "single one (line 3)"),
+        ),
+        (
+            "list.csv",
+            'uri,label\nant/00.png,"[""a"", ""b""]"\nbee/01.jpg,"[1, 2]"\n',
+            ("mixed types", "number 1 (line 3)", "'a' (line 2)"),
+        ),
+        ("list.csv", 'uri,label\nant/00.png,"[""a"", 1.5]"\n', ("line 2", "1.5 (float)", "sharding.label_separator")),
+        ("list.csv", 'uri,label\nant/00.png,"[""a"", [""b""]]"\n', ("line 2", "['b'] (list)")),
+        ("list.csv", "uri,label\nant/00.png,[]\n", ("line 2", "list of labels is empty")),
+        ("list.csv", "uri,label\nant/00.png,['a']\n", ("line 2", "a list, but not of JSON", '[""a"", ""b""]')),
+        ("list.csv", 'uri,label\nant/00.png,"[a, b]"\n', ("line 2", "a list, but not of JSON")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
         ("list.csv", "training,ant/00.png,ant\ntrain,bee/01.jpg,bee\n", ("line 2", "unknown ml_use 'train'")),
         ("list.csv", "training,gs://b/00.png\n", ("line 1", "a URI and a label are needed")),
         ("list.csv", "TRAIN,gs://b/00.png,ant\n", ("line 1", "unknown ml_use 'TRAIN'", "training, validation, test")),
@@ -258,8 +283,8 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.csv", 'uri,"label\n' + GOOD * 5000, ("field larger than",)),
         ("list.csv", "uri,label,label\n" + "ant/00.png,ant,bee\n", ("2 columns 'label'",)),
         ("list.jsonl", "[" * 100_000, ("line 1 is not JSON",)),
-        ("list.jsonl", '{"uri": "ant/\\ud800.png", "label": "ant"}\n', ("line 1", "half a character")),
-        ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half a character")),
+        ("list.jsonl", '{"uri": "ant/\\ud800.png", "label": "ant"}\n', ("line 1", "half of a character")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": "a\\u0000b"}\n', ("line 1", "zero byte")),
     ],
 )

@@ -1,0 +1,99 @@
+"""Whose folder an output is: locked for one process, marked where the user chose it, emptied with care.
+
+The lock lies beside the folder, not in it: what deletes the folder must hold it, and a folder without a manifest may be
+another's until it was looked at. It is removed at the end; one that a killed process has left is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TextIO
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME
+from contracts.errors import ConfigError, TryAgain
+
+# Says whose folder a given --output is.
+MARK_NAME = ".stage"
+
+
+class Lock:
+    """A lock on a local folder for the life of this process; the kernel drops it when the process dies.
+
+    Args:
+        uri: The folder; its parent is made. In a bucket nothing is locked.
+
+    Raises:
+        TryAgain: Another process holds it.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._stream: TextIO | None = None
+        if not storage.is_local(uri):
+            return
+        folder = storage.local_path(uri)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        path = folder.with_name(f".{folder.name}.lock")
+        stream = path.open("a+")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            holder = stream.read().strip() or "unknown"
+            stream.close()
+            raise TryAgain(
+                f"another process (pid {holder}) is working on {storage.display(uri)}; wait for it to end, or end it"
+            ) from None
+        if os.fstat(stream.fileno()).st_nlink == 0:
+            # The one that held it has removed it after it was opened here: a third process may hold another by now.
+            stream.close()
+            raise TryAgain(f"another process has just ended its work on {storage.display(uri)}; start again")
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        self._stream = stream
+        self._path = path
+
+    def release(self) -> None:
+        """Let go, and remove the file, while nobody else can hold it."""
+        if self._stream is not None:
+            self._path.unlink(missing_ok=True)
+            self._stream.close()
+            self._stream = None
+
+
+def mark_folder(uri: str, stage: str) -> None:
+    """See to it that a folder given by --output is a stage's own: new, empty, or marked by an attempt of it.
+
+    Raises:
+        ConfigError: It holds files that no attempt of this stage has written.
+    """
+    mark = storage.join(uri, MARK_NAME)
+    names = storage.list_names(uri)
+    if names and MARK_NAME not in names:
+        raise ConfigError(
+            f"--output {storage.display(uri)} holds files that stage {stage} did not write "
+            f"({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})",
+            allowed="a new or an empty folder, or one that this stage has written",
+            todo="choose another --output",
+        )
+    if names and storage.read_bytes(mark).decode(errors="replace").strip() != stage:
+        raise ConfigError(
+            f"--output {storage.display(uri)} belongs to another stage",
+            allowed=f"a new or an empty folder, or one that stage {stage} has written",
+            todo="choose another --output",
+        )
+    storage.replace(mark, f"{stage}\n".encode())
+
+
+def empty_folder(uri: str) -> None:
+    """Delete what is in a marked folder, its manifests first; the mark stays."""
+    storage.delete(storage.join(uri, MANIFEST_NAME))
+    for name in storage.list_names(uri):
+        if name != MARK_NAME:
+            entry = storage.join(uri, name)
+            if not storage.is_local(entry) or storage.local_path(entry).is_dir():
+                storage.delete_tree(entry, manifest_name=MANIFEST_NAME)
+            if storage.exists(entry):
+                storage.delete(entry)
