@@ -246,6 +246,9 @@ class ResourcesSection(Section):
     """HOST:PORT of the worker pool (EXTERNAL), an image (DOCKER) or a JSON object (PROCESS)."""
     beam_silence_s: Annotated[float, Field(ge=5, le=3600), NotBool] = 20
     """Seconds without a sign of life from a worker of `portable` after which the job is given up (exit code 75)."""
+    beam_idle_s: Annotated[float, Field(ge=5, le=86400)] = 300
+    """Seconds in which no worker of `portable` is at work (they start, the service shuffles, or they are gone) after
+    which the job is given up (exit code 75)."""
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
 

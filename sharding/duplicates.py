@@ -116,10 +116,14 @@ def _find_candidates(index: Index) -> Iterator[list[int]]:
     """Yield the places of samples that agree in crc32c and size."""
     names = index["crc32c"].astype(np.uint64) << np.uint64(32) | index["size"]
     order = np.argsort(names, kind="stable")
-    edges = np.flatnonzero(np.diff(names[order])) + 1
-    for run in np.split(order, edges) if len(edges) + 1 < len(order) else ():
-        if len(run) > 1:
-            yield run.tolist()
+    names = names[order]
+    as_before = np.zeros(len(names) + 1, bool)
+    as_before[1:-1] = names[1:] == names[:-1]
+    # Runs only: a Python object for each of 10^8 samples would not fit.
+    starts = np.flatnonzero(as_before[1:] & ~as_before[:-1])
+    ends = np.flatnonzero(as_before[:-1] & ~as_before[1:]) + 1
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield order[start:end].tolist()
 
 
 def _describe(folder: str, shards: Sequence[ShardEntry], group: list[np.void]) -> DuplicateGroup:

@@ -29,6 +29,7 @@ from contracts.errors import DataError, ShardlineError, TryAgain, UserError
 from records.convert import Changes, library_versions
 from records.index import INDEX_NAME, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
+from sharding.attempt import is_current
 from sharding.collected import Collected, describe_images
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
 from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
@@ -142,7 +143,9 @@ def _commit(records: Iterable[ShardRecord], commit: Commit, reused: ReusedShards
         tombstones=FileEntry.of(job.output_uri, TOMBSTONES_NAME) if collected.buried else None,
         code_version=importlib.metadata.version("shardline"),
     )
-    storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+    # Looking for copies takes long: a successor may have cleared the folder meanwhile.
+    if is_current(job):
+        storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
 
 
 def _required(commit: Commit, training_samples: list[int]) -> tuple[tuple[bytes, ...], list[int]]:

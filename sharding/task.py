@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import StorageError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
 from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
-from sharding.attempt import SHARD_NAME, clean_up, remove_leftovers, take_folder
+from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
 from sharding.choice import choose
 from sharding.limits import check_rejected, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
@@ -61,7 +61,8 @@ def shard(stage: Stage) -> str:
         _write(stage, prepared)
     except StorageError:
         # A full disk: what is half done makes room for the error to be written down.
-        remove_leftovers(prepared.output.uri)
+        if is_current(prepared.commit.job):
+            remove_leftovers(prepared.output.uri)
         raise
     return prepared.output.uri
 
@@ -80,6 +81,7 @@ class _Prepared:
 def _prepare(stage: Stage) -> _Prepared | str:
     """List the source and plan the shards; return the URI of the folder instead when it is finished."""
     section = stage.config.sharding
+    _check_apart(stage)
     listing = list_source(section)
     choice = choose(stage, listing)
     output = stage.claim(ShardManifest, choice.made_from)
@@ -98,6 +100,18 @@ def _prepare(stage: Stage) -> _Prepared | str:
         stage.log(warning)
     take_folder(output, stage.attempt)
     return _plan(stage, output, listing, choice.parent, choice.growth)
+
+
+def _check_apart(stage: Stage) -> None:
+    """Raise ConfigError when the shards would become images of their own source."""
+    source = storage.normalise(stage.config.sharding.source or ".")
+    place = stage.output or stage.root or ""
+    if stage.config.sharding.source and f"{place}/".startswith(f"{source}/"):
+        raise ConfigError(
+            f"the output {storage.display(place)} is inside of sharding.source {storage.display(source)}",
+            allowed="a folder outside of the source, which is never changed",
+            todo="choose another --output or run.root; what this attempt left in the source (attempts/) can be deleted",
+        )
 
 
 def _plan(
@@ -210,6 +224,9 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             job_name=f"shardline-{output.fingerprint}",
             work_uri=job.work_uri,
         )
+    if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        # What is there, a refusal too, is the successor's.
+        raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")
     if error := find_refusal(output.uri):
         remove_leftovers(output.uri)
         raise error
@@ -276,13 +293,12 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
         said = -1
         # Looking into a bucket is a request.
         while not ended.wait(WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S):
-            done = count()
-            if done != said:
-                try:
+            # A full disk, a bucket that does not answer: the work itself will say so.
+            with contextlib.suppress(OSError, ShardlineError):
+                done = count()
+                if done != said:
                     stage.progress(done, total, "shards")
-                except OSError:
-                    return  # a full disk: the work itself will say so
-                said = done
+                    said = done
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     stage.progress(0, total, "shards")
