@@ -136,6 +136,27 @@ class ShardingSection(Section):
         return self
 
 
+class AugmentSection(Section):
+    """Changes of training images beyond crop and flip; all off by default. All are keyed by sample."""
+
+    rand_augment_ops: Annotated[int, Field(strict=True, ge=0, le=14)] = 0
+    """RandAugment: operations drawn for each image; 0: none."""
+    rand_augment_magnitude: Annotated[int, Field(strict=True, ge=0, le=30)] = 9
+    """RandAugment: strength of the operations, of 30."""
+    brightness: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: brightness is multiplied by a factor from [max(0, 1 - value), 1 + value]."""
+    contrast: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: contrast, likewise."""
+    saturation: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: saturation, likewise."""
+    hue: Annotated[float, Field(ge=0, le=0.5), NotBool] = 0.0
+    """Colour jitter: hue is turned by a share of the circle from [-value, value]."""
+    mixup_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
+    """Mixup: both parameters of the Beta distribution that shares are drawn from; 0: off."""
+    cutmix_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
+    """CutMix: likewise. With mixup on as well, a coin decides for each slot which of the two is done."""
+
+
 class DataSection(Section):
     """How samples are read and turned into model input."""
 
@@ -149,6 +170,18 @@ class DataSection(Section):
     """Crop of training images; evaluation always takes the centre."""
     horizontal_flip: bool = False
     """Whether training images are mirrored with probability 1/2."""
+    decode: Literal["scaled", "full"] = "scaled"
+    """Training JPEGs at the smallest of 1/1, 1/2, 1/4 and 1/8 that is no smaller than the crop needs, or whole.
+    Evaluation always decodes the whole image."""
+    transform: Annotated[str, Field(pattern=r"^([\w.]+:\w+)?$")] = ""
+    """`module:callable` that maps a training image [S, S, 3] uint8, cropped and flipped, to another; it may draw from
+    python's, numpy's and torch's global generators, which are seeded for each sample. Unset: none."""
+    augment: AugmentSection = AugmentSection()
+    """Augmentation, in this order: RandAugment, colour jitter, mixup or CutMix."""
+    augment_device: Literal["cpu", "gpu"] = "cpu"
+    """Where RandAugment and colour jitter are computed: image by image in the loader processes, or by slot on the GPU."""
+    on_bad_sample: Literal["fail", "replace"] = "fail"
+    """What a damaged or undecodable training sample does: ends training, or is replaced by the next of its class."""
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
     prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4

@@ -50,7 +50,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
     """Hashes that decide a profile: what is measured, on what."""
     return {
         "model": model_fingerprint(config),
-        "data": fingerprint(config.data.model_dump(mode="json")),
+        "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
         # The one field of train that is measured: a new learning rate is no reason to measure again.
         "batch": fingerprint(config.train.global_batch_size),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
@@ -65,11 +65,13 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     """Hashes that decide the parameters.
 
     Ranks, the loader, checkpoint settings and the profile's choice may change between attempts, so they are not part of
-    it; the first checkpoint records what must hold.
+    it; the first checkpoint records what must hold. on_bad_sample may change too: while it says fail, no bad sample was
+    passed over, so training that ended at one goes on where it was.
     """
+    without = {"num_workers", "prefetch_factor", "on_bad_sample"}
     return {
         "model": model_fingerprint(config),
-        "data": fingerprint(config.data.model_dump(mode="json", exclude={"num_workers", "prefetch_factor"})),
+        "data": fingerprint(config.data.model_dump(mode="json", exclude=without)),
         "train": fingerprint(config.train.model_dump(mode="json")),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "seed": fingerprint(config.run.seed),

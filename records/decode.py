@@ -32,6 +32,9 @@ Pixels = npt.NDArray[np.uint8]
 # A quarter of a GiB as RGB: Pillow's own threshold (Image.MAX_IMAGE_PIXELS).
 MAX_PIXELS = (1 << 30) // 4 // 3
 
+# Scales of a JPEG's inverse DCT that are cheaper than the whole (libjpeg-turbo's others, 3/8 to 7/8, have no SIMD).
+REDUCTIONS = (8, 4, 2)
+
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Pillow's class for each format. Not Image.open: it would guess among forty formats, and warn about large images.
 _PILLOW_FORMATS: dict[str, Callable[[io.BytesIO], Image.Image]] = {
@@ -106,24 +109,44 @@ def image_format(content: bytes) -> str | None:
     return None
 
 
-def decode_rgb(content: bytes) -> Pixels:
+def decode_rgb(content: bytes, *, reduction: int = 1) -> Pixels:
     """Return the pixels of an image file: [H, W, 3] uint8 RGB, contiguous and writable.
+
+    Args:
+        content: The file.
+        reduction: One of `REDUCTIONS`, for a file that has a `reducible_size`: the sides are divided by it, rounded up.
+            All coded bits are read and checked as at full size.
 
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
-    return decode(content).pixels
+    return decode(content, reduction=reduction).pixels
 
 
-def decode(content: bytes) -> Decoded:
-    """Return pixels, format and stored colour mode of an image file.
+def reducible_size(content: bytes) -> tuple[int, int] | None:
+    """Return (height, width) of an image that can be decoded at a reduction, None of all others.
+
+    Raises:
+        UndecodableImage: Its header is damaged.
+    """
+    if image_format(content) != "jpeg":
+        return None
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
+    except ValueError as error:
+        raise UndecodableImage(f"damaged jpeg: {error}") from None
+    return None if _JPEG_MODES.get(colorspace) == "CMYK" else (height, width)
+
+
+def decode(content: bytes, *, reduction: int = 1) -> Decoded:
+    """Return pixels, format and stored colour mode of an image file; `reduction` as in `decode_rgb`.
 
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
     found = _find_format(content)
     if found == "jpeg":
-        return _decode_jpeg(content)
+        return _decode_jpeg(content, reduction)
     if found == "png":
         _check_png_chunks(content)
     return _decode_with_pillow(content, found, _PILLOW_FORMATS[found])
@@ -168,7 +191,7 @@ def _find_format(content: bytes) -> str:
     return found
 
 
-def _decode_jpeg(content: bytes) -> Decoded:
+def _decode_jpeg(content: bytes, reduction: int) -> Decoded:
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
         _check_size(width, height)
@@ -177,7 +200,11 @@ def _decode_jpeg(content: bytes) -> Decoded:
             # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
             simplejpeg.decode_jpeg(content, colorspace="CMYK")
             return _decode_with_pillow(content, "jpeg", JpegImageFile)
-        return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
+        if reduction == 1:
+            return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
+        # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
+        least = {"min_height": -(-height // reduction), "min_width": -(-width // reduction)}
+        return Decoded(simplejpeg.decode_jpeg(content, **least), "jpeg", mode)
     except ValueError as error:
         raise UndecodableImage(f"damaged jpeg: {error}") from None
 

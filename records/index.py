@@ -43,6 +43,10 @@ _HEADER = struct.Struct("<8sIIQ40x")
 Index = npt.NDArray[np.void]
 
 
+class DamagedSample(DataError):
+    """The bytes of one sample are wrong, or are no image; what is around it may be right."""
+
+
 def write_index(path: Path, parts: Index | Iterable[Index]) -> int:
     """Write an index file and flush it to the disk; return the number of its records.
 
@@ -116,7 +120,8 @@ def read_payload(shard: Path | int | str, record: Any) -> bytes:
         record: One element of the index.
 
     Raises:
-        DataError: The shard is missing or shorter than the index says, or the bytes have another crc32c.
+        DataError: The shard cannot be read.
+        DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
     """
     where = f"shard {int(record['shard'])}" if isinstance(shard, int) else f"shard {shard}"
     size = int(record["size"])
@@ -131,7 +136,7 @@ def read_payload(shard: Path | int | str, record: Any) -> bytes:
     except OSError as error:
         raise _bad_payload(where, record, f"cannot be read ({error.strerror or 'it is not there'})") from None
     if damage := find_damage_of(content, record):
-        raise _bad_payload(where, record, damage)
+        raise _bad_payload(where, record, damage, kind=DamagedSample)
     return content
 
 
@@ -179,8 +184,8 @@ def _damaged(path: Path | str, what: str) -> DataError:
     )
 
 
-def _bad_payload(where: str, record: Any, what: str) -> DataError:
-    return DataError(
+def _bad_payload(where: str, record: Any, what: str, kind: type[DataError] = DataError) -> DataError:
+    return kind(
         f"{where}, sample {key_of(record)} at offset {int(record['offset'])}: {what}",
         allowed="shards that agree with their index",
         todo="run the shard stage again with --fresh, or copy the folder of shards again",

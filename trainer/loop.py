@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts import storage
@@ -21,7 +20,9 @@ from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
 from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
+from trainer.data.clock import DataClock, DataTime
 from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.prepare import check_device, prepare
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, make_transforms
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
@@ -61,8 +62,12 @@ class Training:
         self.manifest = ShardManifest.load(assignment.shards)
         _fix_numerics(assignment.threads, rank.device)
         train_transform, self.transform = make_transforms(self.config.data, self.manifest)
+        check_device(train_transform, rank.device)
         self.dataset = SlotDataset(
-            ShardReader(assignment.shards, self.manifest, "train"), train_transform, self.config.run.seed
+            ShardReader(assignment.shards, self.manifest, "train"),
+            train_transform,
+            self.config.run.seed,
+            replace_bad=self.config.data.on_bad_sample == "replace",
         )
         batch = self.config.train.global_batch_size
         if batch > (samples := len(self.dataset.reader)):
@@ -91,6 +96,9 @@ class Training:
         )
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
+        self.clock = DataClock(rank.device)
+        self._replaced = 0
+        self._named: set[int] = set()
 
     @property
     def step(self) -> int:
@@ -212,7 +220,8 @@ class Training:
             pin_memory=self.rank.device.type == "cuda",
         )
         self.model.train()  # type: ignore[no-untyped-call]
-        for slot in read_slots(loader):
+        for slot in self.clock.slots(read_slots(loader)):
+            self._count_replaced(slot)
             self._loss_sum += self._compute(slot)
             if not slot.request.last_of_step:
                 continue
@@ -229,18 +238,18 @@ class Training:
                 self._save()
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
+            self.clock.restart()
         self.scalars.close()
 
     def _compute(self, slot: SlotBatch) -> torch.Tensor:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
         request = slot.request
-        images = slot.images.to(self.rank.device, non_blocking=True)
-        labels = slot.labels.to(self.rank.device, non_blocking=True)
+        given = prepare(slot, self.dataset.transform, self.rank.device, self.clock)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(mix(self.config.run.seed, request.step, request.slot))
         weight = 1.0 if request.counts else 0.0
         with nullcontext() if request.last_of_step else self.model.no_sync():
-            loss = functional.cross_entropy(self.model(images), labels, reduction="sum") * weight
+            loss = given.loss_sum(self.model(given.images)) * weight
             # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
             (loss * (self.rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -254,8 +263,37 @@ class Training:
         self._require_finite("loss", loss)
         self._loss_sum.zero_()
         self._loss_samples = 0
-        self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate})
-        self._say(f"loss {loss:.4f}")
+        values, said = self._report_data()
+        self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate, **values})
+        self._say(f"loss {loss:.4f}, {said}")
+
+    def _report_data(self) -> tuple[dict[str, float], str]:
+        """Return scalars and words about the data since the last report, over all ranks."""
+        own = self.clock.take()
+        sums = torch.tensor(
+            [own.wall_s, own.loader_s, own.copy_s or 0.0, self._replaced], dtype=torch.float64, device=self.rank.device
+        )
+        wall_s, loader_s, copy_s, replaced = sum_over_ranks(sums).tolist()
+        self._replaced = 0
+        mean = DataTime(wall_s, loader_s, None if own.copy_s is None else copy_s)
+        values = {"data/time_percent": mean.share(mean.loader_s)}
+        if mean.copy_s is not None:
+            values["data/host_to_device_percent"] = mean.share(mean.copy_s)
+        said = mean.describe()
+        if self.dataset.replace_bad:
+            values["data/replaced_samples"] = replaced
+            said += f", {replaced:.0f} bad samples replaced" if replaced else ""
+        return values, said
+
+    def _count_replaced(self, slot: SlotBatch) -> None:
+        """Count bad samples that others stepped in for, and name each once an attempt."""
+        if not slot.request.counts:
+            return
+        self._replaced += len(slot.replaced)
+        for one in slot.replaced:
+            if one.sample not in self._named:
+                self._named.add(one.sample)
+                self.events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
 
     def _require_finite(self, name: str, value: float) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here."""

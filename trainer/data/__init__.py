@@ -1,8 +1,12 @@
 """From shards to model input, in the order that trainer/cursor.py gives.
 
-reader.py      a sample's bytes, checked, and its image
-transforms.py  from an image to what the model sees
-loader.py      whole slots, by loader processes
+reader.py      a sample's bytes, checked
+transforms.py  from an image file to cropped pixels; normalisation
+augment.py     what is drawn for augmentation, and pixel_ops.py, what it does to pixels
+randomness.py  generators keyed by sample
+loader.py      whole slots, by loader processes; what steps in for a bad sample
+prepare.py     from a slot to model input, on the model's device
+clock.py       how long training waits for all this
 
 A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader process, attempt or its neighbours.
 """

@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from contracts.artifacts import ShardManifest
-from contracts.errors import UserError
-from trainer.cursor import SlotRequest, mix
+from contracts.errors import ConfigError, UserError
+from records.decode import UndecodableImage
+from records.index import DamagedSample
+from trainer.cursor import SlotRequest
+from trainer.data.augment import Mix, Plan
+from trainer.data.pixel_ops import apply_plan
+from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, TrainTransform
+
+Pixels = npt.NDArray[np.uint8]
+
+# Keys of the draws that are no sample's, so that they share no stream with one (mix takes any integers).
+_OWN_TRANSFORM, _MIXING = 1, 2
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A bad sample and the sample that was read in its place, by their places in the split."""
+
+    sample: int
+    by: int
+    reason: str
 
 
 @dataclass(frozen=True)
 class SlotBatch:
-    """What the loader yields for a request."""
+    """What the loader yields for a request: bytes, that prepare.py makes into model input where the model is."""
 
     request: SlotRequest
     images: torch.Tensor
-    """[B, 3, S, S] float32, normalised."""
+    """[B, S, S, 3] uint8: a quarter of what float32 would take through a pipe and to a GPU."""
     labels: torch.Tensor
     """[B] int64."""
+    plan: Plan | None = None
+    """Operations that are still to be done on the images."""
+    mix: Mix | None = None
+    """How the images are mixed with each other, last."""
+    replaced: tuple[Replacement, ...] = ()
 
     def pin_memory(self) -> SlotBatch:
         """Return the batch in page-locked memory; DataLoader calls this."""
-        return SlotBatch(self.request, self.images.pin_memory(), self.labels.pin_memory())
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclass
@@ -42,6 +68,8 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
     reader: ShardReader
     transform: TrainTransform
     seed: int
+    replace_bad: bool = False
+    """Whether a bad sample is replaced by the next of its class; otherwise it is an error."""
 
     def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
         """Read, decode and transform the samples of one slot."""
@@ -55,15 +83,84 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
 
         Raises:
             DataError: A sample is damaged.
+            ConfigError: data.transform returned no image of the right shape.
         """
-        size = self.transform.image_size
-        images = np.empty((len(request.samples), size, size, 3), dtype=np.uint8)
-        labels = np.empty(len(request.samples), dtype=np.int64)
-        for row, sample in enumerate(request.samples):
-            image, labels[row] = self.reader.read(sample)
-            random = np.random.Generator(np.random.Philox(key=mix(self.seed, request.epoch, sample)))
-            images[row] = self.transform.pixels(image, random)
-        return SlotBatch(request, self.transform.evaluation.normalise(images), torch.from_numpy(labels))
+        transform = self.transform
+        size, batch_size = transform.image_size, len(request.samples)
+        images = np.empty((batch_size, size, size, 3), dtype=np.uint8)
+        labels = np.empty(batch_size, dtype=np.int64)
+        steps = transform.augmentation.num_steps
+        plan = Plan(np.zeros((batch_size, steps), np.int64), np.zeros((batch_size, steps))) if steps else None
+        replaced: list[Replacement] = []
+        # A transform of the user draws from global generators; without one nobody touches them.
+        with global_generators_kept() if transform.own else nullcontext():
+            for row, sample in enumerate(request.samples):
+                random = generator_of(self.seed, request.epoch, sample) if transform.draws else None
+                pixels, labels[row] = self._read_sample(sample, random, replaced)
+                if transform.own is not None:
+                    seed_global_generators(self.seed, request.epoch, sample, _OWN_TRANSFORM)
+                    pixels = self._apply_own(pixels)
+                images[row] = pixels
+                if plan is not None and random is not None:
+                    plan.operations[row], plan.strengths[row] = transform.augmentation.draw(random)
+        tensor = torch.from_numpy(images)
+        if plan is not None and not transform.augmentation.on_gpu:
+            _augment_one_by_one(tensor, plan)
+            plan = None
+        mix = None
+        if transform.mixing.is_on:
+            mix = transform.mixing.draw(
+                batch_size, size, generator_of(self.seed, request.step, request.slot, 0, _MIXING)
+            )
+        return SlotBatch(request, tensor, torch.from_numpy(labels), plan, mix, tuple(replaced))
+
+    def _read_sample(
+        self, sample: int, random: np.random.Generator | None, replaced: list[Replacement]
+    ) -> tuple[Pixels, int]:
+        """Return pixels and label of a sample, or of the first good one of its class behind it.
+
+        The random numbers stay those of the sample that was asked for, so the one that steps in does not come twice
+        with the same crop in one epoch.
+        """
+        place, reasons = sample, []
+        state = random.bit_generator.state if random is not None and self.replace_bad else None
+        while True:
+            try:
+                content, label = self.reader.read_bytes(place)
+                try:
+                    pixels = self.transform.pixels(content, random)
+                except UndecodableImage as error:
+                    raise self.reader.undecodable(place, error) from None
+            except DamagedSample as error:
+                reasons.append(error.given)
+                place = self.reader.next_of_class(place)
+                if not self.replace_bad or place == sample:
+                    raise
+                if random is not None and state is not None:
+                    random.bit_generator.state = state
+                continue
+            if place != sample:
+                replaced.append(Replacement(sample, place, "; ".join(reasons)))
+            return pixels, label
+
+    def _apply_own(self, pixels: Pixels) -> Pixels:
+        assert self.transform.own is not None
+        result = self.transform.own(np.ascontiguousarray(pixels))
+        if not isinstance(result, np.ndarray) or result.shape != pixels.shape or result.dtype != np.uint8:
+            found = f"{result.dtype} {result.shape}" if isinstance(result, np.ndarray) else type(result).__name__
+            raise ConfigError(
+                f"data.transform returned {found} for an image of uint8 {pixels.shape}",
+                allowed="an array of the same shape and type",
+                todo="return the changed image as uint8; normalisation comes after it",
+            )
+        return result
+
+
+def _augment_one_by_one(images: torch.Tensor, plan: Plan) -> None:
+    """Apply a plan to images [B, S, S, 3] in place; one at a time, so that an image stays in the processor's cache."""
+    for row in range(len(images)):
+        one = Plan(plan.operations[row : row + 1], plan.strengths[row : row + 1])
+        images[row] = apply_plan(images[row].permute(2, 0, 1)[None], one)[0].permute(1, 2, 0)
 
 
 @dataclass

@@ -13,12 +13,14 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
-from records.index import key_of, open_index, read_payload
+from records.index import DamagedSample, key_of, open_index, read_payload
 
 Pixels = npt.NDArray[np.uint8]
 
 # Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
 MAX_OPEN_SHARDS = 64
+# Labels looked at in one go for the next sample of a class: more than most collections have classes.
+_LABELS_AT_A_TIME = 4096
 
 
 class ShardReader:
@@ -43,22 +45,44 @@ class ShardReader:
             os.close(descriptor)
 
     def read(self, place: int) -> tuple[Pixels, int]:
-        """Return the image [H, W, 3] and the label at `place`.
+        """Return the whole image [H, W, 3] and the label at `place`.
 
         Raises:
-            DataError: The bytes are damaged, or are no image.
+            DamagedSample: The bytes are damaged, or are no image.
+            DataError: The shard cannot be read.
         """
-        record = self._index[place]
-        number = int(record["shard"])
-        content = read_payload(self._descriptor(number), record)
+        content, label = self.read_bytes(place)
         try:
-            return decode_rgb(content), int(record["label"])
+            return decode_rgb(content), label
         except UndecodableImage as error:
-            raise DataError(
-                f"{self._paths[number].name}: sample {key_of(record)} cannot be decoded: {error}",
-                allowed="images that were decoded when they were sharded",
-                todo="shard again with --fresh",
-            ) from None
+            raise self.undecodable(place, error) from None
+
+    def read_bytes(self, place: int) -> tuple[bytes, int]:
+        """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
+        record = self._index[place]
+        return read_payload(self._descriptor(int(record["shard"])), record), int(record["label"])
+
+    def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
+        """Return the error of a sample whose bytes are as they were sharded, but are no image."""
+        record = self._index[place]
+        return DamagedSample(
+            f"{self._paths[int(record['shard'])].name}: sample {key_of(record)} cannot be decoded: {error}",
+            allowed="images that were decoded when they were sharded",
+            todo="shard again with --fresh, or set data.on_bad_sample=replace",
+        )
+
+    def next_of_class(self, place: int) -> int:
+        """Return the place of the next sample with the label of `place`, in the order of the index.
+
+        It goes on from the end at the start, and is `place` itself where it is the only one.
+        """
+        label = self._index[place]["label"]
+        for first, end in ((place + 1, len(self._index)), (0, place)):
+            for start in range(first, end, _LABELS_AT_A_TIME):
+                same = self._index[start : min(start + _LABELS_AT_A_TIME, end)]["label"] == label
+                if same.any():
+                    return start + int(same.argmax())
+        return place
 
     def _descriptor(self, number: int) -> int:
         """Return an open shard; the least recently used one is closed when there are many."""

@@ -1,8 +1,17 @@
-"""From a decoded image to what the model sees: crop, resize, flip, normalise."""
+"""From an image file to what the model sees: decode, crop, resize, flip; normalisation of evaluation images.
+
+Evaluation decodes the whole image, so that exported preprocessing, which has Pillow and numpy and no scaled decoder,
+gives the same bits. Training may decode at a reduction: its pixels are random anyway, and only it is short of time.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +20,32 @@ from PIL import Image
 
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
+from contracts.errors import ConfigError
+from records.decode import REDUCTIONS, decode_rgb, reducible_size
+from trainer.data.augment import Augmentation, Mixing
 from trainer.shards import normalisation
 
 Pixels = npt.NDArray[np.uint8]
+PixelTransform = Callable[[Pixels], Pixels]
+Box = tuple[float, float, float, float]
+"""Top, left, height and width in pixels."""
 
 # Area and aspect ratio of a random resized crop, as in Szegedy et al., "Going deeper with convolutions" (2014).
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
+
+
+def normalise(images: torch.Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> torch.Tensor:
+    """Map images [B, S, S, 3] uint8 to [B, 3, S, S] float32, contiguous: (x / 255 - mean) / std.
+
+    In this order of operations, each rounded to float32, so that other implementations of it give the same bits.
+    """
+    scaled = images.permute(0, 3, 1, 2).contiguous().float()
+    # Tensors, not numbers: on a GPU torch would multiply by the rounded inverse of a number.
+    top = torch.full((), 255.0, device=images.device)
+    centre, scale = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (mean, std))
+    return scaled.div_(top).sub_(centre).div_(scale)
 
 
 @dataclass(frozen=True)
@@ -32,18 +59,15 @@ class EvaluationTransform:
     def pixels(self, image: Pixels) -> Pixels:
         """Map an image [H, W, 3] to [image_size, image_size, 3]."""
         height, width = image.shape[:2]
-        side = min(height, width)
         if (height, width) == (self.image_size, self.image_size):
             return image
-        top, left = (height - side) // 2, (width - side) // 2
-        return resize(image, top, left, side, side, self.image_size)
+        return resize(image, centre_box(height, width), self.image_size)
 
     def normalise(self, images: npt.NDArray[np.uint8]) -> torch.Tensor:
         """Map images [B, S, S, 3] uint8 to [B, 3, S, S] float32, contiguous."""
-        mean = np.asarray(self.mean, dtype=np.float32)
-        std = np.asarray(self.std, dtype=np.float32)
-        scaled = (images.astype(np.float32) / np.float32(255) - mean) / std
-        return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))
+        # torch warns about an array that may not be written to, as Pillow's are.
+        writable = images if images.flags.writeable else images.copy()
+        return normalise(torch.from_numpy(writable), self.mean, self.std)
 
 
 @dataclass(frozen=True)
@@ -54,32 +78,102 @@ class TrainTransform:
     crop: str
     horizontal_flip: bool
     evaluation: EvaluationTransform
+    scaled_decode: bool = True
+    own: PixelTransform | None = None
+    """The user's, on the cropped and flipped image; it may draw from the global generators."""
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    mixing: Mixing = field(default_factory=Mixing)
 
-    def pixels(self, image: Pixels, random: np.random.Generator) -> Pixels:
-        """Map an image [H, W, 3] to [image_size, image_size, 3]."""
-        if self.crop == "random_resized":
-            result = resize(image, *_random_box(image.shape[0], image.shape[1], random), self.image_size)
+    @property
+    def draws(self) -> bool:
+        """Whether pixels depend on random numbers of ours."""
+        return self.crop == "random_resized" or self.horizontal_flip or self.augmentation.is_on
+
+    def pixels(self, content: bytes, random: np.random.Generator | None) -> Pixels:
+        """Map an image file to [image_size, image_size, 3], cropped and flipped.
+
+        The box is drawn on the full size, so that it is the same however the image is decoded.
+
+        Args:
+            content: The file.
+            random: The sample's own generator; needed where `draws`.
+
+        Raises:
+            UndecodableImage: It is no image that can be used, at any reduction.
+        """
+        size = reducible_size(content) if self.scaled_decode else None
+        image = decode_rgb(content) if size is None else None
+        height, width = size or (image.shape[0], image.shape[1])  # type: ignore[union-attr]
+        box = self._choose_box(height, width, random)
+        if image is None:
+            reduction = choose_reduction(box, self.image_size)
+            image = decode_rgb(content, reduction=reduction)
+            box = (box[0] / reduction, box[1] / reduction, box[2] / reduction, box[3] / reduction)
+        if image.shape[:2] == box[2:] == (self.image_size, self.image_size):
+            result = image
         else:
-            result = self.evaluation.pixels(image)
-        if self.horizontal_flip and random.random() < 0.5:
+            result = resize(*_cut_near(image, box, self.image_size), self.image_size)
+        if self.horizontal_flip and _given(random).random() < 0.5:
             result = result[:, ::-1]
         return result
 
+    def _choose_box(self, height: int, width: int, random: np.random.Generator | None) -> Box:
+        if self.crop == "random_resized":
+            return _random_box(height, width, _given(random))
+        return centre_box(height, width)
+
 
 def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTransform, EvaluationTransform]:
-    """Return the transforms of training and evaluation; mean and std are the configuration's, else the manifest's."""
+    """Return the transforms of training and evaluation; mean and std are the configuration's, else the manifest's.
+
+    Raises:
+        ConfigError: There is no mean and std, or data.transform cannot be loaded.
+    """
     mean, std = normalisation(data, manifest)
     evaluation = EvaluationTransform(data.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    return TrainTransform(data.image_size, data.crop, data.horizontal_flip, evaluation), evaluation
+    training = TrainTransform(
+        data.image_size,
+        data.crop,
+        data.horizontal_flip,
+        evaluation,
+        scaled_decode=data.decode == "scaled",
+        own=_load_own(data.transform) if data.transform else None,
+        augmentation=Augmentation.of(data),
+        mixing=Mixing(data.augment.mixup_alpha, data.augment.cutmix_alpha),
+    )
+    return training, evaluation
 
 
-def resize(image: Pixels, top: int, left: int, height: int, width: int, size: int) -> Pixels:
+def choose_reduction(box: Box, size: int) -> int:
+    """Return the largest reduction at which neither side of a box is below `size`; 1 where there is none."""
+    least = min(box[2], box[3])
+    return next((reduction for reduction in REDUCTIONS if least >= size * reduction), 1)
+
+
+def centre_box(height: int, width: int) -> Box:
+    """Return the square in the centre."""
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side, side
+
+
+def resize(image: Pixels, box: Box, size: int) -> Pixels:
     """Cut a box out of an image [H, W, 3] and resize it to [size, size, 3] (Pillow, bilinear with antialiasing)."""
-    box = (left, top, left + width, top + height)
-    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=box))
+    top, left, height, width = box
+    area = (left, top, left + width, top + height)
+    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=area))
 
 
-def _random_box(height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+def _cut_near(image: Pixels, box: Box, size: int) -> tuple[Pixels, Box]:
+    """Return the part of an image that `resize` looks at, and the box in it: Pillow copies all it is given."""
+    top, left, height, width = box
+    # Reach of the bilinear filter: one output pixel, in input pixels (Pillow, Resample.c, precompute_coeffs).
+    reach = math.ceil(max(height / size, width / size, 1)) + 1
+    y, x = max(0, int(top) - reach), max(0, int(left) - reach)
+    part = image[y : math.ceil(top + height) + reach, x : math.ceil(left + width) + reach]
+    return part, (top - y, left - x, height, width)
+
+
+def _random_box(height: int, width: int, random: np.random.Generator) -> Box:
     for _ in range(CROP_TRIES):
         area = height * width * random.uniform(*CROP_AREA)
         aspect = np.exp(random.uniform(np.log(CROP_ASPECT[0]), np.log(CROP_ASPECT[1])))
@@ -87,5 +181,32 @@ def _random_box(height: int, width: int, random: np.random.Generator) -> tuple[i
         if 0 < box_width <= width and 0 < box_height <= height:
             top, left = int(random.integers(height - box_height + 1)), int(random.integers(width - box_width + 1))
             return top, left, box_height, box_width
-    side = min(height, width)
-    return (height - side) // 2, (width - side) // 2, side, side
+    return centre_box(height, width)
+
+
+def _given(random: np.random.Generator | None) -> np.random.Generator:
+    assert random is not None, "a transform that draws needs the sample's generator"
+    return random
+
+
+def _load_own(name: str) -> PixelTransform:
+    module_name, _, attribute = name.partition(":")
+    # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"data.transform {name!r}: {error}",
+            allowed="module:callable, importable in this environment",
+            todo="install the package that holds it, or correct the name",
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"data.transform {name!r} is a {type(found).__name__}",
+            allowed="a callable that maps an image [S, S, 3] uint8 to another",
+            todo="name a function",
+        )
+    transform: PixelTransform = found
+    return transform

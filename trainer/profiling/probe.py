@@ -10,7 +10,6 @@ from statistics import median
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from contracts.artifacts import ProfilePoint
@@ -19,6 +18,8 @@ from contracts.errors import UserError
 from trainer.cursor import SlotRequest, slot_requests
 from trainer.cut import Cut
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
+from trainer.data.prepare import check_device, prepare
+from trainer.data.transforms import TrainTransform
 from trainer.optim import make_optimizer
 
 WINDOWS = 3
@@ -57,6 +58,7 @@ def measure_point(
         ranks: Training processes that share the global batch.
         device: Where the model is.
     """
+    check_device(dataset.transform, device)
     optimizer = make_optimizer(model, config.train)
     # As the training does: gradients add up over the slots of a rank, then the optimizer steps.
     slots_per_step = Cut(slot_size, num_workers, "").slots_per_rank(config.train.global_batch_size, ranks)
@@ -72,8 +74,11 @@ def measure_point(
     # Prefetched slots make the first window look fast: with loader processes they are drained first.
     warmup = WARMUP_STEPS + num_workers * config.data.prefetch_factor
     for _ in range(warmup):
-        _step(model, optimizer, next(slots), device, take_step=True)
-    windows = [_measure_window(config, model, optimizer, slots, device, slots_per_step) for _ in range(WINDOWS)]
+        _step(model, optimizer, next(slots), dataset.transform, device, take_step=True)
+    windows = [
+        _measure_window(config, model, optimizer, slots, dataset.transform, device, slots_per_step)
+        for _ in range(WINDOWS)
+    ]
     del slots
     _stop_workers(loader)
     rates = sorted(window.samples / window.wall_s for window in windows)
@@ -92,6 +97,7 @@ def _measure_window(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     slots: Iterator[SlotBatch],
+    transform: TrainTransform,
     device: torch.device,
     slots_per_step: int,
 ) -> Window:
@@ -102,7 +108,7 @@ def _measure_window(
         asked = time.perf_counter()
         slot = next(slots)
         data_s += time.perf_counter() - asked
-        _step(model, optimizer, slot, device, take_step=number % slots_per_step == 0)
+        _step(model, optimizer, slot, transform, device, take_step=number % slots_per_step == 0)
         samples += len(slot.labels)
         if time.perf_counter() - start >= config.profile.window_s:
             break
@@ -111,10 +117,16 @@ def _measure_window(
 
 
 def _step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, slot: SlotBatch, device: torch.device, *, take_step: bool
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    slot: SlotBatch,
+    transform: TrainTransform,
+    device: torch.device,
+    *,
+    take_step: bool,
 ) -> None:
-    logits = model(slot.images.to(device, non_blocking=True))
-    loss = functional.cross_entropy(logits, slot.labels.to(device, non_blocking=True))
+    given = prepare(slot, transform, device)
+    loss = given.loss_sum(model(given.images)) / len(slot.labels)
     loss.backward()  # type: ignore[no-untyped-call]
     if take_step:
         optimizer.step()

@@ -86,7 +86,12 @@ def _measure(
     torch.manual_seed(config.run.seed)
     model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
     transform, _ = make_transforms(config.data, shards)
-    dataset = SlotDataset(ShardReader(shards_uri, shards, "train"), transform, config.run.seed)
+    dataset = SlotDataset(
+        ShardReader(shards_uri, shards, "train"),
+        transform,
+        config.run.seed,
+        replace_bad=config.data.on_bad_sample == "replace",
+    )
     stage.ready()
     for slot_size in slot_sizes:
         for workers in num_workers:

@@ -1,0 +1,92 @@
+"""How long training waits for its data: for the loader, and for the copy to the device, measured apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class DataTime:
+    """Where the time of some steps went, in seconds."""
+
+    wall_s: float
+    """Of the steps: evaluation and checkpoints are not in it."""
+    loader_s: float
+    """Inside next() of the loader. On a GPU, which computes meanwhile what it was given before, at most this was lost."""
+    copy_s: float | None
+    """Of copies from host to device by the GPU's own clock; None: not measured, since there is no GPU."""
+
+    def describe(self) -> str:
+        """Say it as shares of the time, in percent."""
+        copy = "not measured" if self.copy_s is None else f"{self.share(self.copy_s):.1f} %"
+        return f"data time {self.share(self.loader_s):.1f} % (host to device {copy})"
+
+    def share(self, seconds: float) -> float:
+        """Return seconds as percent of the wall time."""
+        return 100 * seconds / self.wall_s if self.wall_s > 0 else 0.0
+
+
+class DataClock:
+    """Adds up the waiting of one rank between two reports."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._wall_s = self._loader_s = 0.0
+        self._mark = time.perf_counter()
+
+    def slots(self, slots: Iterator[Item]) -> Iterator[Item]:
+        """Pass on what a loader yields, and measure how long it takes to."""
+        self.restart()
+        while True:
+            self._count_wall()
+            asked = self._mark
+            try:
+                slot = next(slots)
+            except StopIteration:
+                return
+            self._count_wall()
+            self._loader_s += self._mark - asked
+            yield slot
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """Measure copies to the device that are started inside, without waiting for them."""
+        if not self._on_gpu:
+            yield
+            return
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        yield
+        end.record()
+        self._copies.append((begin, end))
+
+    def restart(self) -> None:
+        """Leave out the time since the last slot or report: something else than a step was done."""
+        self._mark = time.perf_counter()
+
+    def take(self) -> DataTime:
+        """Return what was counted since the last call; all steps must have been waited for (the loss was read)."""
+        self._count_wall()
+        copy_s = None
+        if self._on_gpu:
+            if self._copies:
+                self._copies[-1][1].synchronize()
+            copy_s = sum(begin.elapsed_time(end) for begin, end in self._copies) / 1000
+            self._copies.clear()
+        found = DataTime(self._wall_s, self._loader_s, copy_s)
+        self._wall_s = self._loader_s = 0.0
+        return found
+
+    def _count_wall(self) -> None:
+        now = time.perf_counter()
+        self._wall_s += now - self._mark
+        self._mark = now
