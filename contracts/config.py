@@ -154,7 +154,7 @@ class AugmentSection(Section):
     mixup_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
     """Mixup: both parameters of the Beta distribution that shares are drawn from; 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
-    """CutMix: likewise. With mixup on as well, a coin decides for each slot which of the two is done."""
+    """CutMix: likewise. With mixup on as well, a coin decides for each image which of the two is done."""
 
 
 class DataSection(Section):
@@ -179,7 +179,7 @@ class DataSection(Section):
     augment: AugmentSection = AugmentSection()
     """Augmentation, in this order: RandAugment, colour jitter, mixup or CutMix."""
     augment_device: Literal["cpu", "gpu"] = "cpu"
-    """Where RandAugment and colour jitter are computed: image by image in the loader processes, or by slot on the GPU."""
+    """Where RandAugment and colour jitter are computed: by image in the loader processes, or by slot on the GPU."""
     on_bad_sample: Literal["fail", "replace"] = "fail"
     """What a damaged or undecodable training sample does: ends training, or is replaced by the next of its class."""
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"

@@ -100,9 +100,10 @@ def check_scalars(folder: Path) -> None:
 
     accumulator = EventAccumulator(str(folder))
     accumulator.Reload()
-    names = {"train/loss", "train/learning_rate", "validation/accuracy", "validation/loss"}
+    names = {"train/loss", "train/learning_rate", "validation/accuracy", "validation/loss", "data/time_percent"}
     assert set(accumulator.Tags()["scalars"]) == names
     assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
+    assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
 
 
 def test_kill_9_of_everything_then_the_same_command(
@@ -267,3 +268,29 @@ def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_p
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 0, done.stderr
     assert "train.global_batch_size 256 is more than the training split's" in logs(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"decode": "half"}, "data.decode"),
+        ({"on_bad_sample": "skip"}, "data.on_bad_sample"),
+        ({"augment": {"hue": 0.6}}, "data.augment.hue"),
+        ({"augment": {"rand_augment_ops": -1}}, "data.augment.rand_augment_ops"),
+        ({"transform": "no colon"}, "data.transform"),
+        ({"transform": "no_such_module:function"}, "no_such_module"),
+        ({"augment_device": "gpu"}, "there is no GPU here"),
+    ],
+)
+def test_bad_settings_of_reading_end_with_2(
+    small_shards: str, tmp_path: Path, data: dict[str, Any], words: str
+) -> None:
+    import torch
+
+    if data == {"augment_device": "gpu"} and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    config = small_config()
+    config["data"] |= data
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -20,7 +20,7 @@ class DataTime:
     wall_s: float
     """Of the steps: evaluation and checkpoints are not in it."""
     loader_s: float
-    """Inside next() of the loader. On a GPU, which computes meanwhile what it was given before, at most this was lost."""
+    """Inside next() of the loader. A GPU computes meanwhile what it was given before: at most this was lost."""
     copy_s: float | None
     """Of copies from host to device by the GPU's own clock; None: not measured, since there is no GPU."""
 
