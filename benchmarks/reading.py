@@ -3,10 +3,11 @@
     python benchmarks/reading.py --files 3000                       # this environment: no litdata, no mosaicml
     python benchmarks/reading.py --peers FOLDER --record benchmarks/results
 
-Every arm reads the same pictures (reading_arms.py says what work that is), each time in a process of its own, in turn, for several rounds; a ratio is that of one round, and what is printed is the median of the rounds and their
-range. Files come from memory: they are read once beforehand. litdata and mosaicml-streaming need other versions of what
-this project needs: `--peers FOLDER` is where their environments are made, once; what cannot be installed is said.
-A start or a resume is measured inside one process, positions in turn.
+Every arm reads the same pictures (reading_arms.py says what work that is), each time in a process of its own, in turn,
+for several rounds; a ratio is that of one round, and what is printed is the median of the rounds and their range. Files
+come from memory: they are read once beforehand. litdata and mosaicml-streaming need other versions of what this project
+needs: `--peers FOLDER` is where their environments are made, once; what cannot be installed is said. A start or a
+resume is measured inside one process, positions in turn.
 
 Not here yet: reading from a bucket (time to the first byte, streams, the server's CPU, bytes sent at 1, 2, 4, 8 nodes).
 """

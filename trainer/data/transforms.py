@@ -105,17 +105,14 @@ class TrainTransform:
         image = decode_rgb(content) if size is None else None
         height, width = size or (image.shape[0], image.shape[1])  # type: ignore[union-attr]
         box = self._choose_box(height, width, random)
+        flip = self.horizontal_flip and _given(random).random() < 0.5
         if image is None:
             reduction = choose_reduction(box, self.image_size)
             image = decode_rgb(content, reduction=reduction)
             box = (box[0] / reduction, box[1] / reduction, box[2] / reduction, box[3] / reduction)
         if image.shape[:2] == box[2:] == (self.image_size, self.image_size):
-            result = image
-        else:
-            result = resize(*_cut_near(image, box, self.image_size), self.image_size)
-        if self.horizontal_flip and _given(random).random() < 0.5:
-            result = result[:, ::-1]
-        return result
+            return image[:, ::-1] if flip else image
+        return resize(*_cut_near(image, box, self.image_size), self.image_size, flip=flip)
 
     def _choose_box(self, height: int, width: int, random: np.random.Generator | None) -> Box:
         if self.crop == "random_resized":
@@ -156,11 +153,15 @@ def centre_box(height: int, width: int) -> Box:
     return (height - side) // 2, (width - side) // 2, side, side
 
 
-def resize(image: Pixels, box: Box, size: int) -> Pixels:
-    """Cut a box out of an image [H, W, 3] and resize it to [size, size, 3] (Pillow, bilinear with antialiasing)."""
+def resize(image: Pixels, box: Box, size: int, *, flip: bool = False) -> Pixels:
+    """Cut a box out of an image [H, W, 3] and resize it to [size, size, 3] (Pillow, bilinear with antialiasing).
+
+    Pillow also mirrors it: copying an array with a negative stride takes three times as long.
+    """
     top, left, height, width = box
     area = (left, top, left + width, top + height)
-    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=area))
+    resized = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=area)
+    return np.asarray(resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else resized)
 
 
 def _cut_near(image: Pixels, box: Box, size: int) -> tuple[Pixels, Box]:
