@@ -21,6 +21,7 @@ from trainer.data import (
     make_transforms,
     read_slots,
 )
+from trainer.order import FullOrder
 
 
 def request(*samples: int, epoch: int = 0) -> SlotRequest:
@@ -90,11 +91,10 @@ def test_the_loader_keeps_the_order_of_requests(small_shards: str) -> None:
     requests = list(
         slot_requests(
             0,
-            num_samples=len(data.reader),
+            order=FullOrder(len(data.reader), seed=1),
             epochs=2,
             global_batch_size=16,
             slot_size=4,
-            seed=1,
             rank=0,
             ranks=1,
         )
