@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.artifacts import FileEntry, ShardEntry, ShardManifest, SplitEntry
@@ -98,6 +98,7 @@ def test_an_interval_is_that_part_of_the_epoch(order: BlockOrder, epoch: int, da
     ]
 
 
+@settings(deadline=None)
 @given(orders(), st.integers(1, 50), st.integers(0, 2))
 def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batch: int, epoch: int) -> None:
     seen: dict[Piece, int] = {}
@@ -107,7 +108,6 @@ def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batc
         assert set(wanted) <= set(samples_of(order, pieces))
         # Nothing is asked for again once it is over, and nothing that is over before the batch starts.
         assert all(piece.until > start for piece in pieces)
-        # Exactly the blocks of these offsets: each piece shares a block with a wanted sample.
         for piece in pieces:
             seen.setdefault(piece, start)
     assert Counter(samples_of(order, list(seen))) == Counter(range(order.num_samples))
@@ -123,6 +123,7 @@ def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batc
         assert {seen[piece] for piece in pieces} == {min(offsets) // batch * batch}
 
 
+@settings(deadline=None)
 @given(orders(), st.integers(1, 50), st.data())
 def test_pieces_of_some_streams(order: BlockOrder, batch: int, data: st.DataObject) -> None:
     """Each stream to one reader: together they fetch what one reader of all would, nothing twice."""
@@ -176,15 +177,17 @@ def test_blocks_start_at_different_moments(streams: int, block: int) -> None:
 
 
 def test_places_look_like_chance() -> None:
-    """Chi-square of (offset, sample): exact where ranges divide blocks, streams and shifts, as here (all are of 4)."""
-    num, epochs = 64, 6000
+    """Chi-square of the sample at each offset: 63 degrees of freedom.
+
+    Exact where blocks and their shifts are whole ranges, as here: 4 divides 16 and the shifts 0, 4, 8, 12. Elsewhere a
+    range is cut, and its first sample is a little more likely in some blocks than its last.
+    """
+    num, epochs = 64, 3000
     counts = np.zeros((num, num), dtype=np.int64)
-    order = blocks([16] * 4, range_samples=4, streams=4, block=8)
+    order = blocks([16] * 4, range_samples=4, streams=4, block=16)
     for epoch in range(epochs):
         counts[np.arange(num), order.places(epoch, 0, num)] += 1
-    # 63 x 63 degrees at least; ranges move as a whole, which ties cells but leaves their mean.
-    assert chi_square(counts) < limit((num - 1) ** 2) * 1.5
-    assert (counts > 0).all()
+    assert max(chi_square(row) for row in counts) < limit(num - 1)
 
 
 def test_neighbours_in_a_block_look_like_chance() -> None:

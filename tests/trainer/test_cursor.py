@@ -96,6 +96,7 @@ def test_a_position_between_two_steps_is_a_bug() -> None:
         step_of(3, num_samples=10, global_batch_size=4)
 
 
+@settings(deadline=None)
 @given(orders(), st.integers(1, 40), st.integers(1, 10), st.data())
 def test_blocks_in_any_world(order: BlockOrder, batch: int, slot: int, data: st.DataObject) -> None:
     """2 -> 3 -> 1 ranks, changed at steps that are drawn: the same samples in the same slots as with one rank."""
@@ -131,12 +132,11 @@ def read_by_rank(order: BlockOrder, requests: list[SlotRequest], batch: int) -> 
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("batch", [4, 6, 12, 24, 36])
+@pytest.mark.parametrize(
+    ("ranks", "batch"), [(r, b) for r in (1, 2, 3, 4, 6) for b in (4, 6, 12, 24, 36) if b % r == 0]
+)
 def test_ranks_that_divide_the_streams_share_none(ranks: int, batch: int) -> None:
     slots = batch // ranks
-    if batch % ranks or not (batch % 12 == 0 or 12 % batch == 0):
-        pytest.skip("the batch is not shared out evenly")
     order = blocks([50] * 8, range_samples=7, streams=12, block=16)
     requests = all_requests(0, order=order, batch=batch, slot=slots, ranks=ranks, epochs=1)
     streams = read_by_rank(order, requests, batch)
@@ -147,7 +147,7 @@ def test_ranks_that_divide_the_streams_share_none(ranks: int, batch: int) -> Non
     assert describe_sharing(readers) is None
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(orders(), st.integers(1, 40), st.integers(1, 10), st.integers(1, 5))
 def test_the_readers_of_a_stream_are_foreseen(order: BlockOrder, batch: int, slot: int, ranks: int) -> None:
     batch = min(batch, order.num_samples)
@@ -165,7 +165,7 @@ def test_shared_streams_are_put_into_words() -> None:
     assert readers is not None
     text = describe_sharing(readers)
     assert text is not None
-    assert text.startswith("extra egress: 12 of 12 streams are read by more than one of 5 ranks")
+    assert text.startswith("extra egress: 8 of 12 streams are read by more than one of 5 ranks, so up to 1.67")
     assert stream_readers(FullOrder(10, 1), global_batch_size=5, slot_size=5, ranks=1) is None
 
 
