@@ -118,6 +118,10 @@ class ShardingSection(Section):
     duplicates: Literal["warn", "fail", "drop"] = "warn"
     """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
     out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    incremental: bool = False
+    """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
+    compact_share: Fraction = 0.2
+    """Share of a reused shard's samples that may be gone from the source; above it the shard is written again."""
     convert: ConvertSection = ConvertSection()
     """What is changed in images; needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
@@ -259,6 +263,9 @@ class ResourcesSection(Section):
     """HOST:PORT of the worker pool (EXTERNAL), an image (DOCKER) or a JSON object (PROCESS)."""
     beam_silence_s: Annotated[float, Field(ge=5, le=3600), NotBool] = 20
     """Seconds without a sign of life from a worker of `portable` after which the job is given up (exit code 75)."""
+    beam_idle_s: Annotated[float, Field(ge=5, le=86400)] = 300
+    """Seconds in which no worker of `portable` is at work (they start, the service shuffles, or they are gone) after
+    which the job is given up (exit code 75)."""
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
 

@@ -29,10 +29,16 @@ def combine(made_from: dict[str, str]) -> str:
 
 def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
-    fields = config.sharding.model_dump(mode="json", exclude={"source", "max_rejected_fraction", "duplicates"})
+    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "compact_share"}
+    fields = config.sharding.model_dump(mode="json", exclude=without)
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
+
+
+def increment_inputs(full: dict[str, str], *, parent: str, compact_share: float) -> dict[str, str]:
+    """Hashes that decide the shards of an increment: those of a full reshard, and what it is built on."""
+    return {**full, "parent": parent, "compact_share": fingerprint(compact_share)}
 
 
 def model_fingerprint(config: RunConfig) -> str:

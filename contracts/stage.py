@@ -137,7 +137,7 @@ class Stage:
                     allowed="an empty folder, or one of the same configuration",
                     todo="choose another --output, or delete that folder yourself",
                 )
-            damage = _find_damage(uri, document)
+            damage = find_output_damage(uri, document)
             if damage is None:
                 self.events.emit("reused", uri=uri)
                 return Output(uri, key, made_from, reused=True)
@@ -212,7 +212,8 @@ def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[st
     return EXIT_OK
 
 
-def _find_damage(uri: str, document: Contract | None) -> str | None:
+def find_output_damage(uri: str, document: Contract | None) -> str | None:
+    """Return what is wrong with a finished output before it is reused, or None."""
     if document is None:
         return f"{MANIFEST_NAME} cannot be read"
     files = document.owned_files()

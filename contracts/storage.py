@@ -180,13 +180,17 @@ def list_names(uri: str) -> list[str]:
     return _store(uri).list_names(uri)
 
 
-def list_objects(uri: str) -> Iterator[ObjectInfo]:
+def list_objects(uri: str, *, recursive: bool = True) -> Iterator[ObjectInfo]:
     """Yield all objects below a folder by name, lazily: a listing of any length takes little memory.
 
     Names are relative to `uri`; sorted as text, so equal trees list equally in every scheme. Temporary files of writes
     under way are left out.
+
+    Args:
+        uri: The folder.
+        recursive: Also what lies in folders below it.
     """
-    return _store(uri).list_objects(uri)
+    return _store(uri).list_objects(uri, recursive)
 
 
 def publish(uri: str, content: bytes) -> None:

@@ -30,6 +30,10 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
         ", several labels an image" if manifest.multi_label else ""
     )
+    if manifest.parent is not None:
+        reused = sum(bool(entry.folder) for entry in manifest.shards)
+        tombstones = sum(entry.tombstones for entry in manifest.shards)
+        yield f"increment {manifest.generation} on {manifest.parent}: {reused} shards reused, {tombstones} tombstones"
     for name, split in manifest.splits.items():
         shards = sum(entry.split == name for entry in manifest.shards)
         yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
@@ -72,7 +76,7 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     rows = -(-len(chosen) // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")
     draw = ImageDraw.Draw(sheet)
-    wanted = ((storage.join(folder_uri, manifest.shards[int(record["shard"])].name), record) for record in chosen)
+    wanted = ((manifest.shards[int(record["shard"])].uri(folder_uri), record) for record in chosen)
     for number, (record, content) in enumerate(zip(chosen, read_payloads(wanted), strict=True)):
         picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
         left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)

@@ -72,11 +72,7 @@ def check_file(folder_uri: str, entry: FileEntry, index_name: str | None, *, sto
     if damage is None:
         return []
     lines = [damage]
-    if (
-        isinstance(entry, ShardEntry)
-        and index_name is not None
-        and storage.exists(storage.join(folder_uri, entry.name))
-    ):
+    if isinstance(entry, ShardEntry) and index_name is not None and storage.exists(entry.uri(folder_uri)):
         samples = _find_damaged_samples(folder_uri, entry, index_name)
         lines += samples or [f"{entry.name}: no image is hit, but a header, a label or a description"]
     return lines
@@ -97,7 +93,7 @@ def _find_lasting_damage(folder_uri: str, entry: FileEntry, *, stored: bool) -> 
 
 
 def _find_damaged_samples(folder_uri: str, entry: ShardEntry, index_name: str) -> list[str]:
-    uri = storage.join(folder_uri, entry.name)
+    uri = entry.uri(folder_uri)
     try:
         part = read_part(storage.join(folder_uri, index_name), entry.first, entry.samples)
     except DataError as error:

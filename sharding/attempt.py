@@ -6,18 +6,27 @@ older job writes from then on is the same bytes under the same names, and it lea
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
+from contracts.config import SPLITS
+from contracts.errors import ConfigError
+from sharding.limits import name_some
 
 if TYPE_CHECKING:
+    from contracts.stage import Output
     from sharding.shard import Job
 
 # Says that this stage writes in the folder, and which attempt of it; deleted once the manifest is there.
 WRITING_NAME = ".writing"
 # Holds a folder an attempt: the listing, the records of shards, signs of life.
 WORK_NAME = ".work"
+# Those of an increment hold its generation.
+_FILE_NAME = rf"({'|'.join(SPLITS)})(-g\d+)?-\d+"
+SHARD_NAME = re.compile(rf"{_FILE_NAME}\.(tar|tfrecord)")
+_NEIGHBOUR_NAME = re.compile(rf"{_FILE_NAME}\.idx|wids-({'|'.join(SPLITS)})\.json")
 
 
 def take_over(output_uri: str, fingerprint: str, attempt: str) -> None:
@@ -40,3 +49,47 @@ def clean_up(output_uri: str) -> None:
     """Delete the mark and everything that belongs to attempts."""
     storage.delete_tree(storage.join(output_uri, WORK_NAME), manifest_name=MANIFEST_NAME)
     storage.delete(storage.join(output_uri, WRITING_NAME))
+
+
+def take_folder(output: Output, attempt: str) -> None:
+    """Mark the output as being written, and delete what a killed attempt left there.
+
+    The folder has no manifest, and this process holds its lock. With `--output` it may hold files of the user's own:
+    only names that this stage writes are deleted, and only where an attempt of it has left its mark.
+
+    Raises:
+        ConfigError: Such names are there without the mark.
+    """
+    leftovers = _list_leftovers(output.uri)
+    mark = storage.join(output.uri, WRITING_NAME)
+    if leftovers and not storage.exists(mark):
+        raise ConfigError(
+            f"{storage.display(output.uri)} holds {name_some(leftovers)} but no manifest: another program's files?",
+            allowed="an empty or a new folder",
+            todo="choose another --output, or delete these files yourself",
+        )
+    take_over(output.uri, output.fingerprint, attempt)
+    remove_leftovers(output.uri)
+
+
+def remove_leftovers(uri: str) -> None:
+    """Delete what an attempt left in a folder without a manifest."""
+    storage.delete_tree(storage.join(uri, WORK_NAME), manifest_name=MANIFEST_NAME)
+    for name in _list_leftovers(uri):
+        storage.delete(storage.join(uri, name))
+
+
+def _list_leftovers(uri: str) -> list[str]:
+    from records.index import INDEX_NAME
+    from sharding.duplicates import DUPLICATES_NAME
+    from sharding.manifest import REFUSAL_NAME
+    from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME
+
+    return [
+        name
+        for name in storage.list_names(uri)
+        if SHARD_NAME.fullmatch(name)
+        or name.startswith(storage.TEMPORARY_PREFIX)
+        or _NEIGHBOUR_NAME.fullmatch(name)
+        or name in (INDEX_NAME, SOURCES_NAME, TOMBSTONES_NAME, REFUSAL_NAME, DUPLICATES_NAME)
+    ]

@@ -107,7 +107,7 @@ def _confirm(folder: str, shards: Sequence[ShardEntry], index: Index) -> Iterato
     for places in _find_candidates(index):
         by_hash = defaultdict(list)
         for at in places:
-            content = read_payload(storage.join(folder, shards[index[at]["shard"]].name), index[at])
+            content = read_payload(shards[index[at]["shard"]].uri(folder), index[at])
             by_hash[hashlib.sha256(content).digest()].append(at)
         yield from (group for group in by_hash.values() if len(group) > 1)
 
@@ -116,17 +116,21 @@ def _find_candidates(index: Index) -> Iterator[list[int]]:
     """Yield the places of samples that agree in crc32c and size."""
     names = index["crc32c"].astype(np.uint64) << np.uint64(32) | index["size"]
     order = np.argsort(names, kind="stable")
-    edges = np.flatnonzero(np.diff(names[order])) + 1
-    for run in np.split(order, edges) if len(edges) + 1 < len(order) else ():
-        if len(run) > 1:
-            yield run.tolist()
+    names = names[order]
+    as_before = np.zeros(len(names) + 1, bool)
+    as_before[1:-1] = names[1:] == names[:-1]
+    # Runs only: a Python object for each of 10^8 samples would not fit.
+    starts = np.flatnonzero(as_before[1:] & ~as_before[:-1])
+    ends = np.flatnonzero(as_before[:-1] & ~as_before[1:]) + 1
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield order[start:end].tolist()
 
 
 def _describe(folder: str, shards: Sequence[ShardEntry], group: list[np.void]) -> DuplicateGroup:
     copies = []
     for record in group:
         entry = shards[record["shard"]]
-        path = read_path(storage.join(folder, entry.name), record) or key_of(record)
+        path = read_path(entry.uri(folder), record) or key_of(record)
         copies.append(Copy(path=path, split=entry.split, label=int(record["label"])))
-    content = read_payload(storage.join(folder, shards[group[0]["shard"]].name), group[0])
+    content = read_payload(shards[group[0]["shard"]].uri(folder), group[0])
     return DuplicateGroup(sha256=hashlib.sha256(content).hexdigest(), copies=copies)

@@ -135,6 +135,10 @@ class _Frame:
             width=pixels,
             height=pixels,
             mode="RGB" if self._looks else "",
+            labels=reference.labels if self._listing.multi_label else None,
+            class_names=tuple(encode_path(self._listing.classes[label]) for label in reference.labels)
+            if self._listing.multi_label
+            else (),
         )
         stream = ChecksumStream(io.BytesIO())
         WRITERS[self._format](stream).write(sample)

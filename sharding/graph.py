@@ -19,6 +19,7 @@ bring its type and exit code back, and none would gain by retrying it. Faults of
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
@@ -53,34 +54,53 @@ def build_graph(pipeline: beam.Pipeline, num_parts: int, commit: Commit) -> None
 
 
 def _place(number: int, job: Job) -> Iterator[tuple[int, bytes]]:
-    if is_current(job):
-        with beating(job):
+    with _working(job):
+        if not _is_over(job):
             yield from place_part(job.work_uri, number, job.plan)
 
 
 def _write(group: tuple[int, Iterable[bytes]], job: Job) -> Iterator[tuple[int, int]]:
-    if _is_refused(job) or not is_current(job):
-        return
     shard, blobs = group
-    try:
-        with beating(job):
-            record = write_shard(shard, [reference for blob in blobs for reference in unpack(blob)], job)
-            save_record(record, job)
+    with _working(job):
+        if _is_over(job):
+            return
+        record = write_shard(shard, [reference for blob in blobs for reference in unpack(blob)], job)
+        save_record(record, job)
         yield shard, record.num_samples
-    except (UserError, TryAgain) as error:
-        refuse(job.output_uri, error)
 
 
 def _commit(_: None, written: list[tuple[int, int]], commit: Commit) -> None:
     job = commit.job
-    if _is_refused(job) or not is_current(job):
-        return
+    with _working(job):
+        if _is_over(job):
+            return
+        assert sorted({shard for shard, _ in written}) == list(range(job.plan.total_shards)), "a shard is missing"
+        commit_shards((load_record(shard, job) for shard in range(job.plan.total_shards)), commit)
+
+
+@contextlib.contextmanager
+def _working(job: Job) -> Iterator[None]:
+    """Show signs of life while the block runs; end the block with a refusal, where it is no fault of ours."""
     try:
         with beating(job):
-            assert sorted({shard for shard, _ in written}) == list(range(job.plan.total_shards)), "a shard is missing"
-            commit_shards((load_record(shard, job) for shard in range(job.plan.total_shards)), commit)
+            yield
     except (UserError, TryAgain) as error:
-        refuse(job.output_uri, error)
+        # What goes wrong in a job that was overtaken is nothing to its successor.
+        if is_current(job):
+            refuse(job.output_uri, error)
+    except storage.AlreadyPublished as error:
+        if is_current(job):
+            refuse(
+                job.output_uri, TryAgain(f"{error} was written otherwise by another job; the next attempt clears it")
+            )
+    except FileNotFoundError:
+        # A successor clears the folder of what it finds there.
+        if is_current(job):
+            raise
+
+
+def _is_over(job: Job) -> bool:
+    return _is_refused(job) or not is_current(job)
 
 
 def _is_refused(job: Job) -> bool:

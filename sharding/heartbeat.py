@@ -1,7 +1,9 @@
 """Signs of life: a worker that works keeps changing a small file, and the command watches that none stands still.
 
 Needed where the workers are somebody else's (a job service): a killed one leaves such a job waiting forever, and no
-message says so. Where Beam or the platform notices, nothing is written.
+message says so. One that is killed at work leaves a file that stands still; one that is killed between two steps, or
+before its first, leaves none, and after a while nobody is at work. Where Beam or the platform notices, nothing is
+written.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import uuid
 from collections.abc import Iterator
 
 from contracts import storage
+from contracts.errors import ShardlineError
 from sharding.shard import Job
 
 BEAT_INTERVAL_S = 2.0
-_PREFIX = "alive-"
+# Of its own, since the folder of the attempt holds a record for each shard.
+_FOLDER = "alive"
 
 
 @contextlib.contextmanager
@@ -25,14 +29,16 @@ def beating(job: Job) -> Iterator[None]:
     if not job.beats:
         yield
         return
-    uri = storage.join(job.work_uri, f"{_PREFIX}{uuid.uuid4().hex}")
+    uri = storage.join(job.work_uri, _FOLDER, uuid.uuid4().hex)
     ended = threading.Event()
 
     def beat() -> None:
         number = 0
         while not ended.wait(BEAT_INTERVAL_S if number else 0):
             number += 1
-            storage.replace(uri, str(number).encode())
+            # A bucket that does not answer for a while is no death; what is wrong for good, the work itself will say.
+            with contextlib.suppress(OSError, ShardlineError):
+                storage.replace(uri, str(number).encode())
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
@@ -41,7 +47,9 @@ def beating(job: Job) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        storage.delete(uri)
+        # Must not take the place of how the block ended.
+        with contextlib.suppress(OSError, ShardlineError):
+            storage.delete(uri)
 
 
 class Monitor:
@@ -49,13 +57,16 @@ class Monitor:
 
     Args:
         work_uri: Folder of the attempt.
-        silence_s: Seconds without a change after which a worker counts as gone.
+        silence_s: Seconds without a change after which a worker at work counts as gone.
+        idle_s: Seconds without any worker at work after which all count as gone.
     """
 
-    def __init__(self, work_uri: str, silence_s: float) -> None:
-        self._work_uri = work_uri
+    def __init__(self, work_uri: str, silence_s: float, idle_s: float) -> None:
+        self._folder = storage.join(work_uri, _FOLDER)
         self._silence_s = silence_s
+        self._idle_s = idle_s
         self._seen: dict[str, tuple[bytes, float]] = {}
+        self._busy_at = time.monotonic()
 
     def find_dead(self) -> bool:
         """Whether a worker stopped in the middle of its work, looked at for a few of its beats."""
@@ -70,15 +81,25 @@ class Monitor:
         """Return the seconds that a worker has been silent for, when that is more than `silence_s` (or the limit)."""
         now = time.monotonic()
         seen = {}
-        for name in storage.list_names(self._work_uri):
-            if not name.startswith(_PREFIX):
+        for name in storage.list_names(self._folder):
+            if name.startswith(storage.TEMPORARY_PREFIX):
                 continue
             try:
-                content = storage.read_bytes(storage.join(self._work_uri, name))
+                content = storage.read_bytes(storage.join(self._folder, name))
             except FileNotFoundError:
                 continue  # its work ended in between
             before, since = self._seen.get(name, (b"", now))
             seen[name] = (content, since if before == content else now)
         self._seen = seen
+        if seen:
+            self._busy_at = now
         longest = max((now - since for _, since in seen.values()), default=0.0)
         return longest if longest > (self._silence_s if silence_s is None else silence_s) else None
+
+    def find_idle(self) -> float | None:
+        """Return the seconds that nobody has been at work for, up to now, when that is more than the limit.
+
+        What was seen is what `find_silent` saw.
+        """
+        idle_s = time.monotonic() - self._busy_at
+        return idle_s if idle_s > self._idle_s else None

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from unicodedata import category
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from contracts import storage
 from contracts.artifacts import Rejected
@@ -111,3 +111,10 @@ def encode_name(name: bytes) -> str:
     if text.startswith(ENCODED_PREFIX) or any(category(char) in _NO_TEXT for char in text):
         return ENCODED_PREFIX + encode_path(name)
     return text
+
+
+def decode_name(text: str) -> bytes:
+    """Return the name of a class that `encode_name` has written."""
+    if text.startswith(ENCODED_PREFIX):
+        return unquote_to_bytes(text.removeprefix(ENCODED_PREFIX))
+    return text.encode()

@@ -7,11 +7,12 @@ wherever the graph runs to the command that started it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from contracts import storage
@@ -19,21 +20,21 @@ from contracts.artifacts import (
     MANIFEST_NAME,
     Duplicates,
     FileEntry,
-    ImageStatistics,
     Prepared,
     Rejected,
-    ShardEntry,
     ShardManifest,
-    SplitEntry,
 )
 from contracts.config import SPLITS
 from contracts.errors import DataError, ShardlineError, TryAgain, UserError
 from records.convert import Changes, library_versions
-from records.index import INDEX_NAME, RECORD, Index, open_index, write_index
+from records.index import INDEX_NAME, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
+from sharding.attempt import is_current
+from sharding.collected import Collected, describe_images
 from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
 from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
-from sharding.shard import Job, ShardRecord, neighbour_name, scratch_file
+from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME, Increment, ReusedShards, open_index_at
+from sharding.shard import Job, ShardRecord, scratch_file
 from sharding.wids import publish_wids
 
 REFUSAL_NAME = "refusal.json"
@@ -53,6 +54,8 @@ class Commit:
     """As `sharding.duplicates`."""
     dropped: Duplicates | None = None
     """What the first pass found, in the second one, which left it out."""
+    increment: Increment | None = None
+    """What is taken over from a parent; None where all shards are written."""
 
 
 def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
@@ -67,15 +70,32 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
             `sharding.duplicates` is fail; no manifest is published.
     """
     job = commit.job
-    collected = _Collected(job)
-    scratch = scratch_file(job.output_uri)
+    with contextlib.ExitStack() as stack:
+        reused = stack.enter_context(_open_parent(commit.increment, job)) if commit.increment else None
+        _commit(records, commit, reused)
+
+
+@contextlib.contextmanager
+def _open_parent(increment: Increment, job: Job) -> Iterator[ReusedShards]:
+    manifest = ShardManifest.load(increment.parent_uri)
+    with open_index_at(manifest.index.uri(increment.parent_uri)) as index:
+        yield ReusedShards(increment, job.work_uri, index)
+
+
+def _commit(records: Iterable[ShardRecord], commit: Commit, reused: ReusedShards | None) -> None:
+    job = commit.job
+    scratch, sources, tombstones = (scratch_file(job.output_uri) for _ in range(3))
     try:
-        num_samples = write_index(scratch, collected.add_all(records))
+        with sources.open("wb") as stream:
+            collected = Collected(job, commit.increment, reused, stream)
+            num_samples = write_index(scratch, collected.add_all(records))
+            stream.flush()
+            os.fsync(stream.fileno())
         shown = f"sharding.source {storage.display(job.source_uri)}"
         entries = [Rejected(path=encode_path(path), reason=reason) for path, reason in sorted(collected.rejected)]
         check_rejected(entries, num_samples, commit.max_rejected_fraction, shown)
         splits = collected.describe_splits()
-        check_training_classes(job.classes, splits[SPLITS[0]].samples_by_class, shown)
+        check_training_classes(*_required(commit, splits[SPLITS[0]].samples_by_class), shown)
         duplicates = commit.dropped
         shards = collected.shards
         looked = find_duplicates(job.output_uri, shards, open_index(scratch)) if duplicates is None else None
@@ -87,10 +107,14 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
             if commit.duplicates == "fail":
                 check_duplicates(duplicates, shown)
         storage.publish_file(scratch, storage.join(job.output_uri, INDEX_NAME))
+        storage.publish_file(sources, storage.join(job.output_uri, SOURCES_NAME))
+        if collected.buried:
+            write_index(tombstones, collected.buried)
+            storage.publish_file(tombstones, storage.join(job.output_uri, TOMBSTONES_NAME))
     finally:
-        scratch.unlink(missing_ok=True)
-    sums = collected.channel_sums
-    mean, std = channel_statistics(sums) if sums.pixels else (None, None)
+        for path in (scratch, sources, tombstones):
+            path.unlink(missing_ok=True)
+    mean, std = _measure(collected.channel_sums, reused)
     neighbours = collected.neighbours
     if job.shard_format == "webdataset":
         neighbours += publish_wids(job.output_uri, collected.shards)
@@ -109,13 +133,36 @@ def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
         mean=mean,
         std=std,
         verify=job.checks.verify,  # type: ignore[arg-type]  # validated by the model
-        images=_describe_images(collected.tally),
+        images=describe_images(collected.tally),
         prepared=_describe_changes(job.checks.changes, collected.tally) if job.checks.changes else None,
         duplicates=duplicates,
         neighbours=neighbours,
+        parent=reused.manifest.fingerprint if reused else None,
+        generation=job.plan.generation,
+        sources=FileEntry.of(job.output_uri, SOURCES_NAME),
+        tombstones=FileEntry.of(job.output_uri, TOMBSTONES_NAME) if collected.buried else None,
         code_version=importlib.metadata.version("shardline"),
     )
-    storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+    # Looking for copies takes long: a successor may have cleared the folder meanwhile.
+    if is_current(job):
+        storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+
+
+def _required(commit: Commit, training_samples: list[int]) -> tuple[tuple[bytes, ...], list[int]]:
+    """Return names and numbers of training images of the classes that need some: all that the source still has."""
+    vanished = commit.increment.vanished if commit.increment else ()
+    labels = [label for label in range(len(training_samples)) if label not in set(vanished)]
+    return tuple(commit.job.classes[label] for label in labels), [training_samples[label] for label in labels]
+
+
+def _measure(sums: ChannelSums, reused: ReusedShards | None) -> tuple[list[float] | None, list[float] | None]:
+    """Return mean and deviation of the channels. A chain keeps those of its first manifest.
+
+    Weights that were trained on one of its manifests so keep their meaning on the next.
+    """
+    if reused is not None:
+        return reused.manifest.mean, reused.manifest.std
+    return channel_statistics(sums) if sums.pixels else (None, None)
 
 
 def refuse(output_uri: str, error: UserError | TryAgain) -> None:
@@ -148,82 +195,6 @@ class _Refusal(BaseModel):
 
     def to_error(self) -> ShardlineError:
         return TryAgain(self.message) if self.again else DataError(self.message, allowed=self.allowed, todo=self.todo)
-
-
-class _Collected:
-    """What the records of all shards add up to, without holding the records."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._samples_by_class = np.zeros((len(SPLITS), len(job.classes)), np.int64)
-        self._samples = [0] * len(SPLITS)
-        self._source_bytes = [0] * len(SPLITS)
-        self._num_samples = 0
-        self.rejected: list[tuple[bytes, str]] = []
-        self.shards: list[ShardEntry] = []
-        self.neighbours: list[FileEntry] = []
-        self.channel_sums = ChannelSums()
-        self.tally = Tally()
-
-    def add_all(self, records: Iterable[ShardRecord]) -> Iterator[Index]:
-        """Take the records, in the order of their shards; yield the part of each in the index."""
-        for expected, record in enumerate(records):
-            assert record.shard == expected, "a shard is missing or double"
-            self.rejected += record.rejected
-            # A planned shard may have lost all its images: places in the manifest are counted without it.
-            if record.rows:
-                yield self._add(record)
-
-    def _add(self, record: ShardRecord) -> Index:
-        part = np.frombuffer(record.rows, RECORD).copy()
-        part["shard"] = len(self.shards)
-        split = self._job.plan.split_of(record.shard)
-        self.shards.append(
-            ShardEntry(
-                name=record.name,
-                bytes=record.shard_bytes,
-                crc32c=record.crc32c,
-                split=SPLITS[split],
-                first=self._num_samples,
-                samples=len(part),
-            )
-        )
-        self._num_samples += len(part)
-        if self._job.multi_label:
-            self._samples_by_class[split] += record.label_counts
-        else:
-            self._samples_by_class[split] += np.bincount(part["label"], minlength=len(self._job.classes))
-        self._samples[split] += len(part)
-        self._source_bytes[split] += record.source_bytes
-        self.neighbours.append(
-            FileEntry(name=neighbour_name(record.name), bytes=record.neighbour_bytes, crc32c=record.neighbour_crc32c)
-        )
-        self.channel_sums += record.channel_sums
-        self.tally += record.tally
-        return part
-
-    def describe_splits(self) -> dict[str, SplitEntry]:
-        """Return the splits, each a contiguous range of the index."""
-        splits = {}
-        first = 0
-        for split, name in enumerate(SPLITS):
-            splits[name] = SplitEntry(
-                first=first,
-                samples=self._samples[split],
-                source_bytes=self._source_bytes[split],
-                samples_by_class=self._samples_by_class[split].tolist(),
-            )
-            first += self._samples[split]
-        return splits
-
-
-def _describe_images(tally: Tally) -> ImageStatistics:
-    return ImageStatistics(
-        formats=dict(tally.formats),
-        modes=dict(tally.modes),
-        width=list(tally.widths) if tally.widths else None,
-        height=list(tally.heights) if tally.heights else None,
-    )
 
 
 def _describe_changes(changes: Changes, tally: Tally) -> Prepared:

@@ -33,7 +33,7 @@ def read_objects(
     Args:
         source_uri: Of the listing.
         references: What to read.
-        read_file: Reads one that is a file of this machine: a manifest may name both.
+        read_file: Reads one that is large, or a file of this machine: a manifest may name both.
         requests: Number of requests under way at a time.
         bytes_in_flight: Bound on the content that is held, by the sizes of the listing.
 
@@ -57,10 +57,15 @@ def read_objects(
             yield from zip(taken, contents.result(), strict=True)
 
 
+# Files above this size are read only if their first bytes are those of an image.
+SNIFFED_BYTES = 64 << 20
+
+
 def _read_batch(
     source_uri: str, batch: Sequence[Reference], read_file: Callable[[Reference], bytes], requests: int
 ) -> list[bytes]:
-    uris = [remote_uri(source_uri, reference.path) for reference in batch]
+    # A large one is looked at first (`read_file`), and is alone in its batch anyway.
+    uris = [None if reference.size > SNIFFED_BYTES else remote_uri(source_uri, reference.path) for reference in batch]
     wanted = [
         storage.Wanted(uri, reference.generation or None)
         for uri, reference in zip(uris, batch, strict=True)

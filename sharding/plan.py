@@ -29,6 +29,8 @@ class Plan:
     """For each split, the first place hash of every shard but the first (which takes all that is below)."""
     num_shards: tuple[int, ...]
     """For each split; 0 where it has no sample."""
+    generation: int = 0
+    """Number of increments before this plan; names of files tell them apart."""
 
     @property
     def total_shards(self) -> int:
@@ -46,7 +48,10 @@ class Plan:
     def name_of(self, shard: int) -> str:
         """Return the file name of a shard without its suffix: train-00000, ..."""
         split = self.split_of(shard)
-        return f"{SPLITS[split]}-{shard - sum(self.num_shards[:split]):05d}"
+        number = shard - sum(self.num_shards[:split])
+        # Caches of other libraries know a shard by its file name alone: no two of a chain may share one.
+        generation = f"g{self.generation:03d}-" if self.generation else ""
+        return f"{SPLITS[split]}-{generation}{number:05d}"
 
 
 def make_key(path: bytes) -> bytes:
@@ -96,6 +101,7 @@ def make_plan(
     seed: int,
     target_shard_bytes: int,
     min_shards: int,
+    generation: int = 0,
 ) -> Plan:
     """Plan the shards.
 
@@ -104,6 +110,7 @@ def make_plan(
         seed: Decides place and order inside a split.
         target_shard_bytes: Bytes of sources in a shard to aim at.
         min_shards: Least number of shards in a split.
+        generation: That of the manifest.
     """
     hashes: list[list[bytes]] = [[] for _ in SPLITS]
     sizes = [0] * len(SPLITS)
@@ -120,7 +127,7 @@ def make_plan(
         )
         num_shards.append(count)
         cuts.append(tuple(split_hashes[start] for start in cut_evenly(len(split_hashes), count)))
-    return Plan(seed, tuple(cuts), tuple(num_shards))
+    return Plan(seed, tuple(cuts), tuple(num_shards), generation)
 
 
 def place(plan: Plan, path: bytes, split: int) -> int:

@@ -94,19 +94,28 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
             "PIPELINE_OPTIONS": "{}",
             "WORKER_ID": self.worker_id,
         }
+        process = fork_context().Process(target=serve, args=(environment, os.getpid()), daemon=True)
+        refusal = None
         try:
-            self._process = fork_context().Process(target=serve, args=(environment, os.getpid()), daemon=True)
-            self._process.start()
+            process.start()
+            # Only now can it be killed.
+            self._process = process
+        except (OSError, EOFError) as error:
+            # No process is to be had, or the fork server is gone.
+            refusal = f"could not be started ({error or type(error).__name__})"
         finally:
             self._started.set()
-        self._process.join()
+        if refusal is not None:
+            self._abort(refusal)
+            return
+        process.join()
         if not self._closing.is_set():
-            self._abort(self._process.exitcode or 0)
+            code = process.exitcode or 0
+            self._abort(f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
-    def _abort(self, code: int) -> None:
+    def _abort(self, how: str) -> None:
         """Answer all requests to all workers with an error, until the runner closes them."""
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        message = f"a Beam worker process {ended}"
+        message = f"a Beam worker process {how}"
         self._deaths.append(message)
         control = self._grpc_server.control_handler
         for worker in list(control._worker_manager._workers_by_id.values()):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
+from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from sharding.heartbeat import Monitor
@@ -28,8 +30,13 @@ from sharding.processes import worker_processes
 from sharding.work import Work, choose_processes
 
 POLL_INTERVAL_S = 0.5
+# Looking into a bucket is a request.
+REMOTE_POLL_INTERVAL_S = 2.0
 # Time to reach a job service; it is no limit on the job.
 CONNECT_TIMEOUT_S = 30
+
+# What a worker process raises comes back as the text of its traceback.
+_TRY_AGAIN = re.compile(r"^contracts\.errors\.TryAgain: (.*?)(?: \[while running .*)?$", re.MULTILINE)
 
 Build = Callable[[beam.Pipeline], None]
 
@@ -54,7 +61,12 @@ def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, wor
     with warnings.catch_warnings():
         # gRPC and Beam warn about themselves while they start and end.
         warnings.simplefilter("ignore")
-        return run(build, config, work, job_name, work_uri)
+        try:
+            return run(build, config, work, job_name, work_uri)
+        except RuntimeError as error:
+            if found := _TRY_AGAIN.findall(str(error)):
+                raise TryAgain(found[-1]) from None
+            raise
 
 
 @contextlib.contextmanager
@@ -119,7 +131,7 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
     resources = config.resources
     options = PipelineOptions(portable_flags(resources, job_name))
     where = f"the job service at {resources.beam_job_endpoint}"
-    monitor = Monitor(work_uri, resources.beam_silence_s)
+    monitor = Monitor(work_uri, resources.beam_silence_s, resources.beam_idle_s)
     try:
         pipeline = beam.Pipeline(runner=PortableRunner(), options=options)
         build(pipeline)
@@ -129,7 +141,12 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
             if (silent_s := monitor.find_silent()) is not None:
                 result.cancel()
                 raise TryAgain(f"a Beam worker of {where} has been silent for {silent_s:.0f} s: killed or hung")
-            time.sleep(POLL_INTERVAL_S)
+            if (idle_s := monitor.find_idle()) is not None:
+                result.cancel()
+                raise TryAgain(
+                    f"no Beam worker of {where} has been at work for {idle_s:.0f} s: killed, or never started"
+                )
+            time.sleep(POLL_INTERVAL_S if storage.is_local(work_uri) else REMOTE_POLL_INTERVAL_S)
         if state != PipelineState.DONE:
             if monitor.find_dead():
                 raise TryAgain(f"a Beam worker of {where} died before its work was done")
@@ -143,9 +160,15 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
 
 
 def _run_dataflow(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
+    from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+
     from sharding.dataflow import submit
 
-    result = submit(build, config, job_name=job_name, output_uri=work_uri)
+    try:
+        result = submit(build, config, job_name=job_name, output_uri=work_uri)
+    except DataflowJobAlreadyExistsError:
+        # The command that submitted it died, the job did not: it ends with the manifest.
+        raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
     state = result.wait_until_finish()
     if state == PipelineState.CANCELLED:
         raise TryAgain("the Dataflow job was cancelled")

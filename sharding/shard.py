@@ -31,7 +31,7 @@ from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
 from sharding.check import Checked, Checks, check
 from sharding.limits import encode_name, encode_path, space_needed
-from sharding.objects import read_objects
+from sharding.objects import SNIFFED_BYTES, read_objects
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
 from sharding.stream import WriteBehind, announce_file, read_ahead
@@ -46,8 +46,6 @@ SUFFIXES = {"webdataset": tar.SUFFIX, "tfrecord": tfrecord.SUFFIX}
 
 # A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
 READ_ATTEMPTS = 3
-# Files above this size are read only if their first bytes are those of an image.
-SNIFFED_BYTES = 64 << 20
 SNIFF_BYTES = 64
 
 
@@ -104,6 +102,8 @@ class ShardRecord:
     neighbour_crc32c: str = ""
     label_counts: tuple[int, ...] = ()
     """Number of its images of each class; only where an image may have several (the index holds one label)."""
+    sources: bytes = b""
+    """What each of its samples was made of (Reference.identity), in the order of its rows."""
 
     @property
     def num_samples(self) -> int:
@@ -133,6 +133,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
     is_training = job.plan.split_of(shard) == 0
     rows = []
     rejected = []
+    sources = []
     source_bytes = 0
     channel_sums = ChannelSums()
     ordered = [one for _, one in sorted((make_place_hash(job.plan.seed, one.path), one) for one in references)]
@@ -162,6 +163,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
                 rows.append(
                     (shard, NO_LABEL if job.multi_label else reference.label, at.offset, at.size, crc, sample.key)
                 )
+                sources.append(reference.identity(job.classes))
                 source_bytes += reference.size
                 counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
                 for one in reference.labels if job.multi_label else ():
@@ -189,6 +191,7 @@ def write_shard(shard: int, references: Iterable[Reference], job: Job) -> ShardR
         neighbour_bytes=len(neighbour),
         neighbour_crc32c=storage.crc32c(neighbour),
         label_counts=tuple(label_counts),
+        sources=b"".join(sources),
     )
 
 
@@ -263,8 +266,13 @@ def _read_once(source_uri: str, reference: Reference) -> bytes:
 
 def _read_object(uri: str, reference: Reference) -> bytes:
     """Read the version of an object that the listing saw; storage itself retries and compares checksums."""
+    generation = reference.generation or None
     try:
-        return storage.read_bytes(uri, reference.generation or None)
+        if reference.size > SNIFFED_BYTES:
+            head = storage.read_range(uri, 0, SNIFF_BYTES, generation)
+            if image_format(head) is None:
+                return head
+        return storage.read_bytes(uri, generation)
     except FileNotFoundError:
         raise TryAgain(
             f"{uri} vanished or was replaced while the stage ran; run it again to list the source anew"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -22,26 +21,27 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, StorageError, TryAgain
-from contracts.fingerprint import shard_inputs
+from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
+from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
-from sharding.attempt import WORK_NAME, WRITING_NAME, clean_up, take_over
-from sharding.limits import check_rejected, name_some, space_needed
+from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
+from sharding.choice import choose
+from sharding.limits import check_rejected, space_needed
 from sharding.sources import Listing, describe_gaps, list_source
 from sharding.work import Work, prepare_workers
 
 if TYPE_CHECKING:
     from contracts.artifacts import Duplicates
+    from sharding.chain import Parent
     from sharding.duplicates import Findings
     from sharding.manifest import Commit
     from sharding.plan import Plan
+    from sharding.reuse import Growth
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
 REMOTE_WATCH_INTERVAL_S = 2.0
-_NEIGHBOUR_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.idx|wids-({'|'.join(SPLITS)})\.json")
-_SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.(tar|tfrecord)")
 
 
 def shard(stage: Stage) -> str:
@@ -61,7 +61,8 @@ def shard(stage: Stage) -> str:
         _write(stage, prepared)
     except StorageError:
         # A full disk: what is half done makes room for the error to be written down.
-        _remove_leftovers(prepared.output.uri)
+        if is_current(prepared.commit.job):
+            remove_leftovers(prepared.output.uri)
         raise
     return prepared.output.uri
 
@@ -74,16 +75,21 @@ class _Prepared:
     commit: Commit
     work: Work
     num_parts: int
+    parent: Parent | None
 
 
 def _prepare(stage: Stage) -> _Prepared | str:
     """List the source and plan the shards; return the URI of the folder instead when it is finished."""
     section = stage.config.sharding
+    _check_apart(stage)
     listing = list_source(section)
-    output = stage.claim(ShardManifest, shard_inputs(stage.config, listing.sha256))
+    choice = choose(stage, listing)
+    output = stage.claim(ShardManifest, choice.made_from)
     if output.reused:
         _check_limit_of(output, stage, listing)
         return output.uri
+    if "parent" in choice.made_from and choice.growth is None:
+        raise TryAgain(f"{storage.display(output.uri)} changed while it was looked at; run the stage again")
     if output.uri.startswith("memory://"):
         raise StorageError(
             f"output {output.uri} would be gone with this process",
@@ -92,14 +98,36 @@ def _prepare(stage: Stage) -> _Prepared | str:
         )
     for warning in describe_gaps(listing, section.splits):
         stage.log(warning)
-    _take_folder(output, stage.attempt)
-    return _plan(stage, output, listing)
+    take_folder(output, stage.attempt)
+    return _plan(stage, output, listing, choice.parent, choice.growth)
 
 
-def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | None = None) -> _Prepared:
+def _check_apart(stage: Stage) -> None:
+    """Raise ConfigError when the shards would become images of their own source."""
+    source = storage.normalise(stage.config.sharding.source or ".")
+    place = stage.output or stage.root or ""
+    if stage.config.sharding.source and f"{place}/".startswith(f"{source}/"):
+        raise ConfigError(
+            f"the output {storage.display(place)} is inside of sharding.source {storage.display(source)}",
+            allowed="a folder outside of the source, which is never changed",
+            todo="choose another --output or run.root; what this attempt left in the source (attempts/) can be deleted",
+        )
+
+
+def _plan(
+    stage: Stage,
+    output: Output,
+    listing: Listing,
+    parent: Parent | None,
+    growth: Growth | None,
+    dropped: Duplicates | None = None,
+) -> _Prepared:
     """Plan the shards and leave the listing where the graph reads it."""
     section = stage.config.sharding
-    plan = _arrange(stage, listing)
+    ignored = listing.ignored
+    if growth is not None:
+        listing = growth.listing
+    plan = _arrange(stage, listing, parent if growth else None)
     source_bytes = sum(reference.size for reference in listing.references)
     work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
     prepare_workers(stage.config.resources, work)
@@ -115,6 +143,7 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
     if threads == "auto":
         threads = 64 if listing.is_remote else 0
     beats = stage.config.resources.beam_runner == "portable"
+    num_training = sum(reference.split == 0 for reference in listing.references)
     job = Job(
         listing.uri,
         output.uri,
@@ -125,7 +154,8 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
         beats,
         listing.multi_label,
         Checks.of(section),
-        summed_share(sum(reference.split == 0 for reference in listing.references)),
+        # An increment keeps the mean of its parent.
+        0.0 if growth else summed_share(num_training),
         threads,
     )
     commit = Commit(
@@ -133,16 +163,20 @@ def _plan(stage: Stage, output: Output, listing: Listing, dropped: Duplicates | 
         output.fingerprint,
         output.made_from,
         section.max_rejected_fraction,
-        listing.ignored,
+        ignored,
         section.duplicates,
         dropped,
+        growth.increment if growth else None,
     )
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
-    return _Prepared(output, commit, work, num_parts)
+        if growth is not None and parent is not None:
+            growth.leave_tombstones(job.work_uri)
+            stage.log(growth.describe(parent, plan.total_shards))
+    return _Prepared(output, commit, work, num_parts, parent)
 
 
-def _arrange(stage: Stage, listing: Listing) -> Plan:
+def _arrange(stage: Stage, listing: Listing, parent: Parent | None) -> Plan:
     from sharding.plan import make_plan
 
     section = stage.config.sharding
@@ -150,7 +184,9 @@ def _arrange(stage: Stage, listing: Listing) -> Plan:
         ((reference.path, reference.split, reference.size) for reference in listing.references),
         seed=stage.config.run.seed,
         target_shard_bytes=section.target_shard_bytes,
-        min_shards=section.min_shards,
+        # The least number is one of a whole source, not of what is new in it.
+        min_shards=1 if parent else section.min_shards,
+        generation=parent.manifest.generation + 1 if parent else 0,
     )
 
 
@@ -160,7 +196,17 @@ def _estimate(stage: Stage) -> str:
 
     prices = read_prices(stage.prices) if stage.prices else None
     listing = list_source(stage.config.sharding)
-    return describe(estimate(listing, _arrange(stage, listing), stage.config), stage.config, prices)
+    choice = choose(stage, listing)
+    lines = []
+    if choice.growth is not None and choice.parent is not None:
+        listing = choice.growth.listing
+        plan = _arrange(stage, listing, choice.parent)
+        lines.append(choice.growth.describe(choice.parent, plan.total_shards))
+    elif "parent" in choice.made_from:
+        return f"nothing: {combine(choice.made_from)} holds this state of the source"
+    else:
+        plan = _arrange(stage, listing, None)
+    return "\n".join([*lines, describe(estimate(listing, plan, stage.config), stage.config, prices)])
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:
@@ -178,14 +224,17 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             job_name=f"shardline-{output.fingerprint}",
             work_uri=job.work_uri,
         )
+    if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        # What is there, a refusal too, is the successor's.
+        raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")
     if error := find_refusal(output.uri):
-        _remove_leftovers(output.uri)
+        remove_leftovers(output.uri)
         raise error
     stage.log(f"ran on {engine}")
     if findings := take_findings(output.uri):
         stage.log(f"{describe_duplicates(findings.report)}; a second pass leaves the copies out")
-        _remove_leftovers(output.uri)
-        _write(stage, _plan_second_pass(stage, output, findings))
+        remove_leftovers(output.uri)
+        _write(stage, _plan_second_pass(stage, prepared, findings))
         return
 
     manifest = ShardManifest.load(output.uri)
@@ -195,21 +244,25 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
     stage.finished(output, _describe(manifest))
 
 
-def _plan_second_pass(stage: Stage, output: Output, findings: Findings) -> _Prepared:
+def _plan_second_pass(stage: Stage, first: _Prepared, findings: Findings) -> _Prepared:
     """Plan the shards without the copies that the first pass found.
 
     Raises:
         TryAgain: The source has changed since.
     """
     from sharding.plan import make_key
+    from sharding.reuse import replan_growth
 
-    listing = list_source(stage.config.sharding)
-    if listing.sha256 != output.made_from["listing"]:
+    section = stage.config.sharding
+    listing = list_source(section)
+    if listing.sha256 != first.output.made_from["listing"]:
         raise TryAgain("the source changed between two passes; run the stage again when nothing writes to it")
     drop = {bytes.fromhex(key) for key in findings.drop}
     kept = tuple(reference for reference in listing.references if make_key(reference.path) not in drop)
+    listing = dataclasses.replace(listing, references=kept)
+    growth = replan_growth(listing, first.parent, section) if first.parent else None
     report = findings.report.model_copy(update={"dropped": True})
-    return _plan(stage, output, dataclasses.replace(listing, references=kept), report)
+    return _plan(stage, first.output, listing, first.parent, growth, report)
 
 
 def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
@@ -225,48 +278,6 @@ def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
         check_duplicates(manifest.duplicates, shown)
 
 
-def _take_folder(output: Output, attempt: str) -> None:
-    """Mark the output as being written, and delete what a killed attempt left there.
-
-    The folder has no manifest, and this process holds its lock. With `--output` it may hold files of the user's own:
-    only names that this stage writes are deleted, and only where an attempt of it has left its mark.
-
-    Raises:
-        ConfigError: Such names are there without the mark.
-    """
-    leftovers = _list_leftovers(output.uri)
-    mark = storage.join(output.uri, WRITING_NAME)
-    if leftovers and not storage.exists(mark):
-        raise ConfigError(
-            f"{storage.display(output.uri)} holds {name_some(leftovers)} but no manifest: another program's files?",
-            allowed="an empty or a new folder",
-            todo="choose another --output, or delete these files yourself",
-        )
-    take_over(output.uri, output.fingerprint, attempt)
-    _remove_leftovers(output.uri)
-
-
-def _remove_leftovers(uri: str) -> None:
-    storage.delete_tree(storage.join(uri, WORK_NAME), manifest_name=MANIFEST_NAME)
-    for name in _list_leftovers(uri):
-        storage.delete(storage.join(uri, name))
-
-
-def _list_leftovers(uri: str) -> list[str]:
-    from records.index import INDEX_NAME
-    from sharding.duplicates import DUPLICATES_NAME
-    from sharding.manifest import REFUSAL_NAME
-
-    return [
-        name
-        for name in storage.list_names(uri)
-        if _SHARD_NAME.fullmatch(name)
-        or name.startswith(storage.TEMPORARY_PREFIX)
-        or _NEIGHBOUR_NAME.fullmatch(name)
-        or name in (INDEX_NAME, REFUSAL_NAME, DUPLICATES_NAME)
-    ]
-
-
 @contextlib.contextmanager
 def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
     """Say how many shards are published, while the work in the block runs and once at its end.
@@ -276,19 +287,18 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
     ended = threading.Event()
 
     def count() -> int:
-        return sum(_SHARD_NAME.fullmatch(name) is not None for name in storage.list_names(uri))
+        return sum(SHARD_NAME.fullmatch(name) is not None for name in storage.list_names(uri))
 
     def watch() -> None:
         said = -1
         # Looking into a bucket is a request.
         while not ended.wait(WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S):
-            done = count()
-            if done != said:
-                try:
+            # A full disk, a bucket that does not answer: the work itself will say so.
+            with contextlib.suppress(OSError, ShardlineError):
+                done = count()
+                if done != said:
                     stage.progress(done, total, "shards")
-                except OSError:
-                    return  # a full disk: the work itself will say so
-                said = done
+                    said = done
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     stage.progress(0, total, "shards")

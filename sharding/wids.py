@@ -1,6 +1,7 @@
 """A list of the shards for WIDS, which reads samples of WebDataset tars by their number: a file a split.
 
-Format: https://github.com/webdataset/wids, version 1. URLs are relative to the file, so that a folder can be moved.
+Format: https://github.com/webdataset/wids, version 1. URLs are relative to the file, so that a folder can be
+moved; of a chain, the folder that holds all of them. WIDS reads whole shards: tombstones are counted with the samples.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def publish_wids(output_uri: str, shards: Sequence[ShardEntry]) -> list[FileEntr
     entries = []
     for split in SPLITS:
         listed = [
-            {"url": entry.name, "nsamples": entry.samples, "filesize": entry.bytes}
+            {"url": entry.relative_path, "nsamples": entry.samples + entry.tombstones, "filesize": entry.bytes}
             for entry in shards
             if entry.split == split
         ]

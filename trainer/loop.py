@@ -21,16 +21,9 @@ from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
 from trainer.cursor import describe_sharing, slot_requests, step_of, steps_per_epoch, stream_readers
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
-from trainer.data import (
-    EvaluationTransform,
-    ShardReader,
-    SlotBatch,
-    SlotDataset,
-    evaluation_batches,
-    make_loader,
-    make_transforms,
-    read_slots,
-)
+from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import EvaluationTransform, make_transforms
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts import storage
 from contracts.errors import DataError
@@ -33,11 +33,28 @@ class FileEntry(Document):
     """A file that a document speaks for."""
 
     name: str
-    """Path relative to the document's folder."""
+    """Path relative to the folder that holds it."""
     bytes: int
     """Size in bytes."""
     crc32c: str
     """crc32c of the content, eight hex digits."""
+    folder: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""
+    """Name of the sibling folder that holds the file, where an earlier one wrote it; empty: the document's own."""
+
+    def uri(self, folder_uri: str) -> str:
+        """Return where the file is.
+
+        Args:
+            folder_uri: Folder of the document.
+        """
+        if self.folder:
+            folder_uri = storage.join(folder_uri.rstrip("/").rpartition("/")[0], self.folder)
+        return storage.join(folder_uri, *self.name.split("/"))
+
+    @property
+    def relative_path(self) -> str:
+        """Path of the file, seen from the document's folder: how other programs and messages name it."""
+        return f"../{self.folder}/{self.name}" if self.folder else self.name
 
     @classmethod
     def of(cls, folder_uri: str, name: str) -> FileEntry:
@@ -136,13 +153,13 @@ def find_damage(
         read: In a bucket, read the bytes instead of asking for the checksum that is kept there.
     """
     for entry in files:
-        uri = storage.join(folder_uri, *entry.name.split("/"))
+        uri = entry.uri(folder_uri)
         try:
             found = storage.size(uri)
         except (FileNotFoundError, NotADirectoryError):
-            return f"{entry.name} is missing"
+            return f"{entry.relative_path} is missing"
         if found != entry.bytes:
-            return f"{entry.name} has {found} bytes, its manifest says {entry.bytes}"
+            return f"{entry.relative_path} has {found} bytes, its manifest says {entry.bytes}"
         if checksums and (found_crc := storage.crc32c_of(uri, read=read)) != entry.crc32c:
-            return f"{entry.name} has crc32c {found_crc}, its manifest says {entry.crc32c}"
+            return f"{entry.relative_path} has crc32c {found_crc}, its manifest says {entry.crc32c}"
     return None

@@ -21,6 +21,18 @@ class SplitEntry(Document):
     """Number of samples of each class, in the order of `ShardManifest.classes`."""
 
 
+class ImageStatistics(Document):
+    """What the images are. Formats and modes are those of the source, sizes those of the shards."""
+
+    formats: dict[str, int]
+    """Number of images by format."""
+    modes: dict[str, int]
+    """Number of images by colour mode, in Pillow's terms; empty with verify=none."""
+    width: list[int] | None
+    """Smallest and largest, in pixels; None with verify=none."""
+    height: list[int] | None
+
+
 class ShardEntry(FileEntry):
     """One shard file."""
 
@@ -28,6 +40,13 @@ class ShardEntry(FileEntry):
     first: int
     """Place of the shard's first sample in the index."""
     samples: int
+    """Samples of it that are in the index."""
+    tombstones: int = 0
+    """Samples in the file that are gone from the source, or changed there: the index leaves them out."""
+    images: ImageStatistics | None = None
+    """What the file holds, tombstones included."""
+    changed: dict[str, int] = Field(default={})
+    """Number of its images that needed each change, tombstones included."""
 
 
 class Rejected(Document):
@@ -67,18 +86,6 @@ class Duplicates(Document):
     """Groups with images in more than one split."""
     listed: list[DuplicateGroup]
     """The groups, those that leak first; at most 1,000."""
-
-
-class ImageStatistics(Document):
-    """What the images are. Formats and modes are those of the source, sizes those of the shards."""
-
-    formats: dict[str, int]
-    """Number of images by format."""
-    modes: dict[str, int]
-    """Number of images by colour mode, in Pillow's terms; empty with verify=none."""
-    width: list[int] | None
-    """Smallest and largest, in pixels; None with verify=none."""
-    height: list[int] | None
 
 
 class Prepared(Document):
@@ -123,15 +130,25 @@ class ShardManifest(Contract):
     verify: Literal["decode", "header", "none"] = "decode"
     """How images were checked."""
     images: ImageStatistics | None = None
+    """What the shard files hold, tombstones included."""
     prepared: Prepared | None = None
     """None where nothing was to be changed."""
     duplicates: Duplicates | None = None
     """None where no two images have the same bytes."""
     neighbours: list[FileEntry] = Field(default=[])
     """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
+    parent: str | None = None
+    """Fingerprint of the manifest whose shards are reused: a folder beside this one; None where all were written."""
+    generation: int = 0
+    """Number of increments since all shards were written."""
+    sources: FileEntry | None = None
+    """What each sample of the index was made of (sharding/reuse.py): an increment needs it."""
+    tombstones: FileEntry | None = None
+    """Samples that lie in reused shards and are gone, in the form of an index; None where there are none."""
     code_version: str = ""
     """Version of the package that wrote the shards."""
 
     def owned_files(self) -> list[FileEntry]:
-        """Return the shards, the index, and what others read."""
-        return [*self.shards, self.index, *self.neighbours]
+        """Return the shards, the index and what goes with it, and what others read."""
+        beside = [entry for entry in (self.index, self.sources, self.tombstones) if entry is not None]
+        return [*self.shards, *beside, *self.neighbours]

@@ -135,12 +135,13 @@ def list_names(uri: str) -> list[str]:
     return sorted(names - {""})
 
 
-def list_objects(uri: str) -> Iterator[ObjectInfo]:
+def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
     """Yield the objects below a folder, a page of 1,000 at a time."""
     bucket, name = split(uri)
     prefix = name + "/" if name else ""
     with explained(uri):
-        for blob in _pages(bucket, prefix, fields=f"items({_INFO_FIELDS}),nextPageToken"):
+        delimiter = None if recursive else "/"
+        for blob in _pages(bucket, prefix, delimiter=delimiter, fields=f"items({_INFO_FIELDS}),nextPageToken"):
             yield ObjectInfo(
                 blob.name.removeprefix(prefix),
                 int(blob.size),

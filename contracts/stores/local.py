@@ -5,6 +5,8 @@ Writes go to a temporary file first, so a reader sees all of one or nothing; cre
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -15,10 +17,13 @@ from urllib.parse import unquote
 
 import google_crc32c
 
+from contracts.errors import StorageError
 from contracts.stores import AlreadyPublished, ObjectInfo
 
 TEMPORARY_PREFIX = ".tmp-"
 _BLOCK_BYTES = 8 << 20
+# What no other attempt will change. EPERM is the answer of file systems without hard links.
+_REFUSALS = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 
 
 def path_of(uri: str) -> Path:
@@ -59,20 +64,21 @@ def list_names(uri: str) -> list[str]:
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
 
-def list_objects(uri: str) -> Iterator[ObjectInfo]:
+def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
     """Yield the files below a folder, in the order of their names as text."""
     folder = path_of(uri)
     if folder.is_dir():
-        yield from _below(folder, "")
+        yield from _below(folder, "", recursive)
 
 
-def _below(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+def _below(folder: Path, prefix: str, recursive: bool) -> Iterator[ObjectInfo]:
     with os.scandir(folder) as entries:
         # A folder sorts as its files do: with the slash.
         found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
     for name, entry in found:
         if name.endswith("/"):
-            yield from _below(folder / entry.name, prefix + name)
+            if recursive:
+                yield from _below(folder / entry.name, prefix + name, recursive)
         elif not name.startswith(TEMPORARY_PREFIX):
             yield ObjectInfo(prefix + name, entry.stat().st_size)
 
@@ -85,13 +91,15 @@ def publish(uri: str, content: bytes) -> None:
 def publish_file(path: Path, uri: str) -> None:
     """Move a file to its place, create-only."""
     target = path_of(uri)
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # A hard link is create-only, os.replace is not.
-        os.link(path, target)
-    except FileExistsError:
-        if _crc32c(target) != _crc32c(path):
-            raise AlreadyPublished(uri) from None
+        with _explained(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                # A hard link is create-only, os.replace is not.
+                os.link(path, target)
+            except FileExistsError:
+                if _crc32c(target) != _crc32c(path):
+                    raise AlreadyPublished(uri) from None
     finally:
         path.unlink()
     _sync_directory(target.parent)
@@ -100,7 +108,9 @@ def publish_file(path: Path, uri: str) -> None:
 def replace(uri: str, content: bytes) -> None:
     """Write a file whether or not it exists."""
     target = path_of(uri)
-    _write_temporary(target, content).replace(target)
+    temporary = _write_temporary(target, content)
+    with _explained(target):
+        temporary.replace(target)
 
 
 def delete(uri: str) -> None:
@@ -131,13 +141,29 @@ def _crc32c(path: Path) -> str:
 
 
 def _write_temporary(target: Path, content: bytes) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+    with _explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
     return temporary
+
+
+@contextlib.contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """Turn the system's refusal to write a file into our error; a full disk is left to who knows what it is for."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise StorageError(
+            f"{target} cannot be written: {os.strerror(error.errno)}",
+            allowed="a folder that you may write, on a file system with hard links",
+            todo="choose another folder, or correct its permissions",
+        ) from None
 
 
 def _sync_directory(path: Path) -> None:

@@ -46,13 +46,14 @@ def list_names(uri: str) -> list[str]:
     return sorted(str(name).rstrip("/").rpartition("/")[2] for name in files.ls(uri, detail=False))
 
 
-def list_objects(uri: str) -> Iterator[ObjectInfo]:
+def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
     """Yield the objects below a folder, by name."""
     files = _files()
     folder = str(files._strip_protocol(uri)).rstrip("/") + "/"
     for path, info in sorted(files.find(uri, detail=True).items()):
-        if path.startswith(folder):
-            yield ObjectInfo(path.removeprefix(folder), int(info["size"]))
+        name = path.removeprefix(folder)
+        if path.startswith(folder) and (recursive or "/" not in name):
+            yield ObjectInfo(name, int(info["size"]))
 
 
 def publish(uri: str, content: bytes) -> None:

@@ -163,7 +163,10 @@ class JsonApi:
 
     def _compose(self, request: Request, bucket: str, name: str) -> Response:
         body = request.json()
-        sources = [self._source(bucket, entry) for entry in body.get("sourceObjects", [])]
+        entries = body.get("sourceObjects")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ApiError(400, "Invalid value for sourceObjects", reason="required")
+        sources = [self._source(bucket, entry) for entry in entries]
         fields = settable(body.get("destination") or {})
         check = Preconditions.from_query(request.query)
         record = self._objects.compose(bucket, name, sources, fields, check)
@@ -176,8 +179,8 @@ class JsonApi:
         return self._objects.get(
             bucket,
             str(entry.get("name")),
-            None if generation is None else int(str(generation)),
-            Preconditions(generation_match=None if wanted is None else int(wanted)),
+            _whole_number(generation),
+            Preconditions(generation_match=_whole_number(wanted)),
             reading=False,
         )
 
@@ -224,6 +227,14 @@ class JsonApi:
 
     def _upload(self, request: Request, bucket: str) -> Response:
         return self._uploads.handle(bucket, request)
+
+
+def _whole_number(value: object) -> int | None:
+    """Return a number of a JSON body, which writes 64 bits as text; None when it is absent."""
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        raise ApiError(400, f"Invalid value: {value!r}") from None
 
 
 def check_bucket_name(name: object) -> None:

@@ -22,7 +22,10 @@ def split_batch(request: Request) -> list[tuple[str, Request]]:
     match = re.search(r'boundary="?([^";]+)"?', request.headers.get("content-type", ""))
     if match is None:
         raise ApiError(400, "Missing boundary in a batch request")
-    text = request.body.read().decode().replace("\r\n", "\n")
+    try:
+        text = request.body.read().decode().replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise ApiError(400, "Failed to parse batch request") from None
     pieces = text.split(f"--{match[1]}")
     parts = [_parse_part(piece.lstrip("\n"), request.endpoint) for piece in pieces[1:] if not piece.startswith("--")]
     if not 1 <= len(parts) <= MAX_PARTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
@@ -26,6 +27,7 @@ _SMALL_BYTES = 128 << 10
 _DRAIN_BYTES = 4 << 20
 # http.HTTPStatus has no 499; Cloud Storage answers with it when an upload was cancelled.
 _CLIENT_CLOSED_REQUEST = 499
+_LINE_ENDS = re.compile(r"[\r\n\0]")
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -65,9 +67,15 @@ class Connection(BaseHTTPRequestHandler):
         began_s, began = time.time(), time.monotonic()
         headers = {name.lower(): value for name, value in self.headers.items()}
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-        body = RequestBody(self.rfile, None if chunked else int(headers.get("content-length", "0")))
+        length = headers.get("content-length", "0")
+        is_length = length.isascii() and length.isdigit()
+        body = RequestBody(self.rfile, None if chunked else int(length) if is_length else 0)
         entry = {"operation": "unknown", "bucket": "", "object": "", "status": 0, "bytes_out": 0, "fault": False}
         try:
+            if not is_length:
+                # Where the next request would start is unknown.
+                self.close_connection = True
+                raise ApiError(400, f"Invalid Content-Length: {length!r}")
             path, query = parse_target(self.path)
             endpoint = f"http://{headers.get('host') or '127.0.0.1'}"
             request = Request(self.command, path, query, headers, body, endpoint)
@@ -191,7 +199,8 @@ class Connection(BaseHTTPRequestHandler):
         status = response.status
         reason = "Client Closed Request" if status == _CLIENT_CLOSED_REQUEST else HTTPStatus(status).phrase
         lines = [f"HTTP/1.1 {status} {reason}", f"Date: {self.date_time_string()}"]
-        lines += [f"{name}: {value}" for name, value in response.headers.items()]
+        # A client's own texts come back in headers: a line of theirs is none of ours.
+        lines += [f"{name}: {_LINE_ENDS.sub(' ', value)}" for name, value in response.headers.items()]
         if status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             lines.append(f"Content-Length: {length}")
         if self.close_connection:

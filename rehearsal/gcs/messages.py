@@ -85,13 +85,7 @@ class Request:
         text = self.body.read()
         if not text.strip():
             return {}
-        try:
-            value = json.loads(text)
-        except ValueError:
-            raise ApiError(400, "Parse Error", reason="parseError") from None
-        if not isinstance(value, dict):
-            raise ApiError(400, "Parse Error", reason="parseError")
-        return value
+        return parse_object(text)
 
     def integer(self, name: str) -> int | None:
         """Return a whole number of the query, None when it is absent."""
@@ -130,6 +124,18 @@ class Response:
         """Let go of the file behind the body."""
         if isinstance(self.body, FileBody):
             self.body.file.close()
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object; ApiError 400 when it is none, or holds half a character (a lone surrogate)."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise ApiError(400, "Parse Error", reason="parseError") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "Parse Error", reason="parseError")
+    return value
 
 
 def json_response(value: object, status: int = 200) -> Response:

@@ -272,6 +272,9 @@ class Objects:
                 400, f"The number of source components provided ({len(sources)}) is not in 1..{MAX_COMPOSED}"
             )
         with self.lock:
+            # A source may have gone since it was looked up.
+            for source in sources:
+                self.get(source.bucket, source.name, source.generation)
             pieces = (piece for source in sources for piece in self.contents.pieces(source.content_id))
             content = self.contents.write(pieces)
         total = sum(source.components or 1 for source in sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from io import BufferedIOBase
 
@@ -59,13 +60,19 @@ class RequestBody:
             line = self._stream.readline(1024)
             if not line:
                 raise ConnectionError("the client left in the middle of a body")
-            self._chunk_left = int(line.split(b";")[0], 16)
+            size_text = line.split(b";")[0].strip()
+            if not re.fullmatch(rb"[0-9A-Fa-f]{1,16}", size_text):
+                raise ConnectionError("no chunk starts here")
+            self._chunk_left = int(size_text, 16)
             if not self._chunk_left:
                 while self._stream.readline(1024).strip():
                     pass
                 self._left = 0
                 return b""
         data = self._stream.read(min(size, self._chunk_left))
+        if not data and size:
+            # An end in the middle of a chunk is not the end of the body.
+            raise ConnectionError("the client left in the middle of a chunk")
         self._chunk_left -= len(data)
         if not self._chunk_left:
             self._stream.readline(8)

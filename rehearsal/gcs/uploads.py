@@ -7,9 +7,7 @@ out. Preconditions are checked when a session starts and again when it ends; Clo
 
 from __future__ import annotations
 
-import contextlib
 import io
-import json
 import re
 import threading
 import uuid
@@ -20,7 +18,7 @@ from urllib.parse import urlencode
 
 from rehearsal.gcs.content import Content, ContentWriter
 from rehearsal.gcs.index import Record
-from rehearsal.gcs.messages import ApiError, Request, Response, blocks, json_response
+from rehearsal.gcs.messages import ApiError, Request, Response, blocks, json_response, parse_object
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import object_resource, settable
@@ -133,6 +131,8 @@ class Uploads:
         if session is None:
             raise ApiError(404, "No such upload session")
         with session.lock:
+            if self._sessions.get(session_id) is not session:
+                raise ApiError(404, "No such upload session")  # cancelled or refused meanwhile
             if request.method == "DELETE":
                 self._sessions.pop(session_id, None)
                 if session.finished is None:
@@ -221,11 +221,7 @@ def split_related(content_type: str, body: bytes) -> tuple[dict[str, Any], str, 
     head, blank, media = body[media_start:end].partition(newline * 2)
     if not blank or end < media_start:
         raise ApiError(400, "Malformed multipart body")
-    resource: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        resource = json.loads(text)
-    if not isinstance(resource, dict):
-        raise ApiError(400, "Parse Error", reason="parseError")
+    resource = parse_object(text) if text.strip() else {}
     found = re.search(rb"(?im)^content-type:\s*([^\r\n]+)", head)
     return resource, found[1].decode("latin-1").strip() if found else "application/octet-stream", media
 
@@ -242,10 +238,10 @@ def peek_name(request: Request) -> str:
         if request.query.get("uploadType") == "multipart":
             resource = split_related(request.headers.get("content-type", ""), body)[0]
         else:
-            resource = json.loads(body)
-    except (ApiError, ValueError):
+            resource = parse_object(body)
+    except ApiError:
         return ""
-    return str(resource.get("name", "")) if isinstance(resource, dict) else ""
+    return str(resource.get("name", ""))
 
 
 def _name_of(request: Request, resource: Mapping[str, Any]) -> str:

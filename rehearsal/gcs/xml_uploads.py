@@ -57,6 +57,8 @@ class XmlUploads:
         if upload is None or (upload.bucket, upload.name) != (bucket, name):
             raise ApiError(404, "The requested upload was not found.", code="NoSuchUpload")
         with upload.lock:
+            if self._uploads.get(upload_id) is not upload:
+                raise ApiError(404, "The requested upload was not found.", code="NoSuchUpload")  # completed meanwhile
             if request.method == "PUT":
                 return self._take_part(upload, request)
             if request.method == "POST":

@@ -29,7 +29,7 @@ def list_source(section: ShardingSection) -> Listing:
     Raises:
         ConfigError: No source is set, or `sharding.group_by` does not fit it.
         DataError: It is missing, not readable, empty, has fewer than two classes, a class has no image in the training
-            split, or a manifest is wrong.
+            split (unless it is sharded in increments), or a manifest is wrong.
         StorageError: It is of a scheme that cannot be read.
     """
     if not section.source.strip():
@@ -53,7 +53,9 @@ def list_source(section: ShardingSection) -> Listing:
         raise DataError(
             f"{shown} is a file, but no manifest", allowed=_ALLOWED, todo="give the folder above the classes"
         )
-    check_training_classes(listing.classes, listing.count_by_class(0), shown)
+    if not section.incremental:
+        # An increment allows for classes of its parent that have vanished: it is checked against that.
+        check_training_classes(listing.classes, listing.count_by_class(0), shown)
     return listing
 
 

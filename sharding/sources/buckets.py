@@ -53,12 +53,12 @@ def list_bucket(section: ShardingSection, uri: str) -> Listing:
     for label, name in enumerate(classes):
         for path, entry in found[name]:
             split = splitter.choose(path, find_group(path) if find_group else None, None)
-            references.append(Reference(path, label, split, entry.size, entry.generation or 0, _hash_of(entry)))
+            references.append(Reference(path, label, split, entry.size, entry.generation or 0, hash_of(entry)))
     references.sort()
     return Listing(uri, tuple(classes), tuple(references), tuple(sorted(ignored)))
 
 
-def _hash_of(entry: storage.ObjectInfo) -> bytes:
+def hash_of(entry: storage.ObjectInfo) -> bytes:
     """Return what the listing knows of the content: md5 where there is one, since crc32c alone collides."""
     if entry.md5:
         return f"md5:{entry.md5}".encode()

@@ -12,6 +12,7 @@ from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError
 from sharding.limits import encode_path, name_some
+from sharding.sources.buckets import hash_of
 from sharding.sources.names import is_ignored
 from sharding.sources.reference import Listing, Reference, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
@@ -73,7 +74,7 @@ def list_manifest(section: ShardingSection, uri: str) -> Listing:
             continue
         labels = sorted({places[label] for label in item.row.labels})
         split = splitter.choose(item.path, item.group, item.row.split)
-        references.append(Reference(item.path, labels[0], split, *found, b"", tuple(labels[1:])))
+        references.append(Reference(item.path, labels[0], split, *found, tuple(labels[1:])))
     if missing:
         raise DataError(
             f"{shown} names {len(missing)} of {len(items)} images that are not there: {name_some(missing)}",
@@ -140,21 +141,23 @@ def _order_classes(items: Sequence[_Item], shown: str) -> list[str | int]:
 
 
 class _Finder:
-    """Finds size and generation of images; a folder of a bucket is listed once, instead of a request an image."""
+    """Finds images; a folder of a bucket is listed once, without those below it, instead of a request an image."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._listed: dict[str, dict[str, tuple[int, int]]] = {}
+        self._listed: dict[str, dict[str, tuple[int, int, bytes]]] = {}
 
-    def __call__(self, path: bytes) -> tuple[int, int] | None:
-        """Return size and generation of an image, None when it is not there."""
+    def __call__(self, path: bytes) -> tuple[int, int, bytes] | None:
+        """Return size, generation and what the listing knows of the content; None when the image is not there."""
         uri = remote_uri(self._folder, path)
         if uri is None:
-            return _find(self._folder, path)
+            found = _find(self._folder, path)
+            return None if found is None else (*found, b"")
         parent, _, name = uri.rpartition("/")
         if parent not in self._listed:
             self._listed[parent] = {
-                entry.name: (entry.size, entry.generation or 0) for entry in storage.list_objects(parent)
+                entry.name: (entry.size, entry.generation or 0, hash_of(entry))
+                for entry in storage.list_objects(parent, recursive=False)
             }
         return self._listed[parent].get(name)
 

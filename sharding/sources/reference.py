@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from contracts import storage
+
+IDENTITY_BYTES = 8
 
 
 class Reference(NamedTuple):
@@ -33,6 +36,17 @@ class Reference(NamedTuple):
     def labels(self) -> tuple[int, ...]:
         """Places of all classes of the image."""
         return (self.label, *self.more_labels)
+
+    def identity(self, classes: Sequence[bytes]) -> bytes:
+        """Return a hash of 8 bytes over all that a sample of this path is made of: it changes when the sample does.
+
+        Classes count by name: their places may differ between two states of a source.
+        """
+        names = classes[self.label]
+        if self.more_labels:
+            names = b"\0".join(sorted(classes[label] for label in self.labels))
+        content = b"%d\0%d\0%b\0%b" % (self.size, self.generation, self.content_hash, names)
+        return hashlib.blake2b(content, digest_size=IDENTITY_BYTES, person=b"shardline source").digest()
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,6 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
         value, is_list = [part.strip() for part in value.split(separator)], True
     labels = tuple(value) if is_list else (value,)
     for label in labels:
-        if isinstance(label, str) and not _is_encodable(label):
-            raise DataError(
-                f"{where}: the label {label!r} holds half of a character",
-                allowed="text",
-                todo="correct the row; JSON writes what is beyond \\uffff as a pair",
-            )
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
             raise DataError(
@@ -55,9 +49,27 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",
                 todo="correct the row, or leave the image out of the manifest",
             )
+        if isinstance(label, str) and b"\0" in encode_text(label, where):
+            raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")
     if not labels:
         raise DataError(f"{where}: the list of labels is empty", allowed="at least one label", todo="add its label")
     return labels, is_list
+
+
+def encode_text(text: str | bytes, where: str) -> bytes:
+    """Return text as the bytes that it was read from.
+
+    Raises:
+        DataError: It holds half a character (a lone surrogate that JSON spells out), which stands for no bytes.
+    """
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: {text!r} is no text: it holds half of a character",
+            allowed="text",
+            todo="correct the row; JSON writes what is beyond \\uffff as a pair",
+        ) from None
 
 
 def parse_list_cell(text: str, where: str) -> str | list[Any]:
@@ -78,14 +90,6 @@ def parse_list_cell(text: str, where: str) -> str | list[Any]:
             todo="correct the row",
         )
     return text
-
-
-def _is_encodable(label: str) -> bool:
-    try:
-        label.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:
@@ -122,26 +126,38 @@ def parse_group(value: Any, column: str, where: str) -> bytes:
             allowed="a group for every image",
             todo="fill it in, or unset sharding.group_by",
         )
-    return value if isinstance(value, bytes) else os.fsencode(str(value))
+    return encode_text(value if isinstance(value, bytes) else str(value), where)
 
 
 def normalise_path(uri: str | bytes, folder_uri: str, where: str) -> bytes:
     """Return the path of an image: relative to the manifest's folder where it lies below it, so that both can move.
 
     Raises:
-        DataError: It is empty.
+        DataError: It is empty, or no object can have it as its name.
         StorageError: It is of a scheme that cannot be read.
     """
-    path = os.fsencode(uri)
+    path = encode_text(uri, where)
     if not path or b"\0" in path:
         raise DataError(f"{where}: no usable URI ({uri!r})", allowed="a URI or a path", todo="correct the row")
     if b"://" in path:
         text = os.fsdecode(path)
         storage.check_scheme(text)
         if not storage.is_local(text):
+            _check_object_name(path, where)
             return path.removeprefix(folder_uri.encode() + b"/")
         path = os.fsencode(storage.local_path(text))
     path = posixpath.normpath(path)
+    if not storage.is_local(folder_uri):
+        _check_object_name(path, where)
     if path.startswith(b"/") and storage.is_local(folder_uri):
         path = path.removeprefix(os.fsencode(storage.local_path(folder_uri)) + b"/")
     return path
+
+
+def _check_object_name(path: bytes, where: str) -> None:
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{where}: no object has the name {path!r}", allowed="names of objects are UTF-8", todo="correct the row"
+        ) from None

@@ -47,11 +47,19 @@ def is_vertex(section: ShardingSection, uri: str) -> bool:
     if not uri.lower().endswith((".csv", ".jsonl")):
         return False
     with io.TextIOWrapper(_open(uri), "utf-8-sig", "surrogateescape", newline="") as stream:
-        if uri.lower().endswith(".csv"):
-            first = next(csv.reader(stream, skipinitialspace=True), [])
-            return section.uri_column not in first and vertex.is_csv_row(first)
-        first_line = stream.readline()
-    return section.uri_column not in first_line and f'"{vertex.URI_KEY}"' in first_line
+        # What cannot be read is said when its rows are.
+        try:
+            if uri.lower().endswith(".csv"):
+                first = next(csv.reader(stream, skipinitialspace=True), [])
+                return section.uri_column not in first and vertex.is_csv_row(first)
+            values = json.loads(next((line for line in stream if line.strip()), "{}"))
+        except (csv.Error, ValueError, RecursionError):
+            return False
+    return isinstance(values, dict) and not _is_own(section, values)
+
+
+def _is_own(section: ShardingSection, values: Mapping[str, Any]) -> bool:
+    return section.uri_column in values or vertex.URI_KEY not in values
 
 
 def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
@@ -95,7 +103,7 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterat
             continue
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{shown}, {place} is not JSON: {error}", allowed="one JSON object a line", todo="correct the line"
             ) from None
@@ -104,7 +112,7 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterat
                 f"{shown}, {place} holds a {type(values).__name__}", allowed="an object", todo="correct the line"
             )
         if own is None:
-            own = section.uri_column in values or vertex.URI_KEY not in values
+            own = _is_own(section, values)
         if not own:
             yield vertex.parse_object(values, f"{shown}, {place}", place)
             continue
@@ -129,7 +137,8 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
                 for values in batch.to_pylist():
                     number += 1
                     yield _parse_own(section, values, shown, f"row {number}")
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        # Damaged pages come as OSError, damaged text as that of Python.
         raise DataError(
             f"{shown} cannot be read as Parquet: {error}", allowed="a Parquet file", todo="write the manifest again"
         ) from None
@@ -144,6 +153,12 @@ def _check_columns(section: ShardingSection, found: Iterable[str], where: str, *
     if section.group_by:
         wanted["group_by"] = section.group_by
     for field, name in wanted.items():
+        if names.count(name) > 1:
+            raise DataError(
+                f"{where} has {names.count(name)} columns {name!r}",
+                allowed=f"one column with the name in sharding.{field}",
+                todo="remove or rename the others",
+            )
         if name not in names:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
             raise DataError(
@@ -165,4 +180,13 @@ def _parse_own(section: ShardingSection, values: Mapping[str, Any], shown: str, 
 
 
 def _open(uri: str) -> Any:
-    return storage.local_path(uri).open("rb") if storage.is_local(uri) else io.BytesIO(storage.read_bytes(uri))
+    if not storage.is_local(uri):
+        return io.BytesIO(storage.read_bytes(uri))
+    try:
+        return storage.local_path(uri).open("rb")
+    except OSError as error:
+        raise DataError(
+            f"{storage.display(uri)} cannot be read: {error.strerror}",
+            allowed="a manifest that this user may read",
+            todo="correct its permissions, or run as another user",
+        ) from None

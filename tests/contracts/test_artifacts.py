@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from contracts import storage
 from contracts.artifacts import (
@@ -104,3 +105,19 @@ def test_a_schema_changes_only_with_its_golden_file(kind: str) -> None:
     """A change here is a change of the format: think of the version, then `python tests/golden/write_schemas.py`."""
     schema = CONTRACTS[kind].model_json_schema()
     assert json.loads((GOLDEN / f"{kind}.schema.json").read_text()) == schema
+
+
+def test_a_file_of_a_sibling_folder_is_found(tmp_path: Path) -> None:
+    older, newer = (storage.normalise(tmp_path / name) for name in ("0123456789abcdef", "fedcba9876543210"))
+    storage.publish(storage.join(older, "x"), b"content")
+    entry = FileEntry.of(older, "x")
+    assert entry.uri(older) == storage.join(older, "x") and entry.relative_path == "x"
+    moved = FileEntry(**{**entry.model_dump(), "folder": "0123456789abcdef"})
+    assert moved.uri(newer) == storage.join(older, "x") == moved.uri(newer + "/")
+    assert find_damage(newer, [moved]) is None
+    assert find_damage(newer, [entry]) == "x is missing"
+    (tmp_path / "0123456789abcdef/x").unlink()
+    assert find_damage(newer, [moved]) == "../0123456789abcdef/x is missing"
+    for folder in ("..", "../elsewhere", "0123456789abcde/", "/"):
+        with pytest.raises(ValidationError):
+            FileEntry(**{**entry.model_dump(), "folder": folder})

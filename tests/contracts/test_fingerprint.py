@@ -31,6 +31,8 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("sharding.target_shard_bytes=4096", {"shard"}),
         ("sharding.source=elsewhere", set()),
         ("sharding.max_rejected_fraction=0.5", set()),
+        ("sharding.incremental=true", set()),
+        ("sharding.compact_share=0.5", set()),
         ("sharding.duplicates=fail", set()),
         ("sharding.duplicates=drop", {"shard"}),
         ("sharding.verify=header", {"shard"}),

@@ -56,6 +56,9 @@ def test_objects_are_listed_below_a_folder_by_name(root: str) -> None:
         content = info.name.encode()
         assert info.crc32c in (None, storage.crc32c(content))
         assert info.md5 in (None, hashlib.md5(content).hexdigest())
+    assert [info.name for info in storage.list_objects(storage.join(root, "t"), recursive=False)] == [
+        info.name for info in found if "/" not in info.name
+    ]
     assert list(storage.list_objects(storage.join(root, "missing"))) == []
 
 

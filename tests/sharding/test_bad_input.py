@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
+from contracts import storage
+from contracts.errors import TryAgain
 from records.index import open_index, read_payload
+from sharding import runners
 from sharding import shard as shard_module
+from sharding.attempt import take_over
+from sharding.manifest import refuse
 from sharding.sources import folders
 
 
@@ -246,6 +251,47 @@ def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
 def test_output_that_would_not_outlive_the_command(run_shard):
     result = run_shard("--output", "memory://out/shards")
     assert result.code == 2 and "would be gone with this process" in result.stderr
+
+
+@pytest.mark.parametrize("place", ["", "ant", "runs/1"])
+def test_output_inside_of_the_source(run_shard, source, place):
+    output = source / place / "shards" if place else source
+    result = run_shard("--output", str(output))
+    assert result.code == 2 and "is inside of sharding.source" in result.stderr
+    assert not list(source.rglob("*.tar"))
+    rooted = run_shard(root=str(output))
+    assert rooted.code == 2 and "is inside of sharding.source" in rooted.stderr
+
+
+def test_output_that_is_a_file(run_shard, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_bytes(b"mine")
+    result = run_shard("--output", str(tmp_path / "out" / "file"))
+    assert result.code == 2 and "cannot be written" in result.stderr
+    assert (tmp_path / "out" / "file").read_bytes() == b"mine"
+
+
+def test_file_system_without_hard_links(run_shard, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    check_refused(run_shard(), "file system with hard links")
+
+
+def test_output_that_a_later_attempt_took_over_is_left_to_it(run_shard, monkeypatch):
+    def overtaken(_build, _config, _work, *, job_name, work_uri):
+        output = work_uri.rpartition("/.work")[0]
+        take_over(output, job_name, "newer")
+        refuse(output, TryAgain("the successor's own"))
+        storage.publish(storage.join(output, "train-00000.tar"), b"the successor's")
+        return "nothing"
+
+    monkeypatch.setattr(runners, "run_graph", overtaken)
+    result = run_shard()
+    assert result.code == 75 and "a later attempt has taken over" in result.stderr
+    (shard,) = result.root.glob("*/*.tar")
+    assert shard.read_bytes() == b"the successor's"
 
 
 def test_absent_classes_and_names_that_differ_in_case_are_warnings(run_shard, source, make_image, write_file):

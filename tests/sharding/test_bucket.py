@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import ShardManifest, find_damage
+from contracts.config import ShardingSection
 from contracts.stage import run_stage
+from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
+from sharding import objects
+from sharding import shard as shard_module
+from sharding.sources import list_source
 from sharding.task import shard
 from tests.conftest import SMALL
 
@@ -42,7 +47,8 @@ def run(output: str, source: str, **section: Any) -> int:
 
 
 def contents(uri: str, manifest: ShardManifest) -> dict[str, bytes]:
-    names = [entry.name for entry in manifest.owned_files()]
+    # What samples were made of holds the time of a file, and the generation of an object.
+    names = [entry.name for entry in manifest.owned_files() if entry.name != "sources.bin"]
     return {name: storage.read_bytes(storage.join(uri, name)) for name in names}
 
 
@@ -91,6 +97,29 @@ def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServ
     assert {copy.path for copy in after.duplicates.listed[0].copies} == {"red/000.png", "red/new.png"}
 
 
+def test_increments_live_in_a_bucket(server: BucketServer, tmp_path: Path) -> None:
+    def grow(root: str) -> ShardManifest:
+        sections = {"sharding": {**SMALL["sharding"], "source": "gs://photos/raw", "incremental": True}}
+        assert run_stage("shard", shard, ["--root", root, "--config-json", json.dumps(sections)]) == 0
+        names = [name.rstrip("/") for name in storage.list_names(root)]
+        manifests = [
+            ShardManifest.load(storage.join(root, name))
+            for name in names
+            if storage.exists(storage.join(root, name, "manifest.json"))
+        ]
+        return max(manifests, key=lambda manifest: manifest.generation)
+
+    roots = ("gs://photos/chain", storage.normalise(tmp_path / "chain"))
+    for root in roots:
+        grow(root)
+    storage.delete("gs://photos/raw/red/001.png")
+    storage.publish("gs://photos/raw/red/new.png", storage.read_bytes("gs://photos/raw/red/000.png"))
+    theirs, mine = (grow(root) for root in roots)
+    assert theirs.generation == 1 and any(entry.folder for entry in theirs.shards)
+    assert theirs.to_json() == mine.to_json()
+    assert find_damage(storage.join(roots[0], theirs.fingerprint), theirs.owned_files()) is None
+
+
 def test_a_manifest_may_name_objects(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
     paths = sorted(path.relative_to(pictures).as_posix() for path in pictures.rglob("*.png"))
     rows = "".join(f"gs://photos/raw/{path},{path.split('/')[0]}\n" for path in paths)
@@ -131,6 +160,92 @@ def test_what_cannot_be_sharded_is_said(
     assert run("gs://photos/shards", source) == 2
     assert message in capsys.readouterr().err
     assert not storage.exists("gs://photos/shards/manifest.json")
+
+
+def test_an_object_that_is_replaced_after_the_listing(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_many = storage.read_many
+
+    def meddle(wanted: Any, **options: Any) -> Any:
+        storage.replace("gs://photos/raw/red/003.png", storage.read_bytes("gs://photos/raw/red/004.png"))
+        return read_many(wanted, **options)
+
+    monkeypatch.setattr(storage, "read_many", meddle)
+    assert run("gs://photos/shards", "gs://photos/raw") == 75
+    assert "red/003.png vanished or was replaced" in capsys.readouterr().err
+    assert not storage.exists("gs://photos/shards/manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "message"),
+    [
+        # The source's listing, the writing of shards, the reading of the listing by workers, and everything after some.
+        (Rule(operation="objects.list", status=403), 2, "no permission"),
+        (Rule(operation="objects.media", object="raw/*", status=403), 2, "no permission"),
+        (Rule(operation="uploads", object="shards/t*", status=403), 2, "no permission"),
+        (Rule(operation="objects.list", status=503), 75, "does not answer"),
+        (Rule(operation="uploads", object="shards/t*", status=503), 75, "does not answer"),
+        (Rule(operation="uploads", object="shards/manifest.json", status=503), 75, "does not answer"),
+        (Rule(operation="objects.media", object="shards/.work/*", status=503), 75, "does not answer"),
+        (Rule(object="shards/*", nth=tuple(range(40, 9999)), status=503), 75, "does not answer"),
+    ],
+)
+def test_a_bucket_that_refuses_and_one_in_a_storm(
+    server: BucketServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rule: Rule,
+    code: int,
+    message: str,
+) -> None:
+    # Worker processes would wait for the usual minute: how their errors come back is in test_runners.py.
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 1.0)
+    server.faults.set(rule)
+    config = {
+        "sharding": {**SMALL["sharding"], "source": "gs://photos/raw"},
+        "resources": {"beam_workers": 1},
+    }
+    arguments = ["--output", "gs://photos/shards", "--config-json", json.dumps(config)]
+    assert run_stage("shard", shard, arguments) == code
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+    server.faults.set()
+    assert not storage.exists("gs://photos/shards/manifest.json")
+    assert run_stage("shard", shard, arguments) == 0
+    manifest = ShardManifest.load("gs://photos/shards")
+    assert set(contents("gs://photos/shards", manifest)) | {"manifest.json", ".stage", "sources.bin"} == set(
+        storage.list_names("gs://photos/shards")
+    )
+
+
+def test_a_film_among_the_objects_is_known_by_its_first_bytes(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (shard_module, objects):
+        monkeypatch.setattr(module, "SNIFFED_BYTES", 1 << 16)
+    storage.publish("gs://photos/raw/red/film.mp4", b"\0\0\0\x18ftypmp42" + bytes(1 << 20))
+    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    (rejected,) = ShardManifest.load("gs://photos/shards").rejected
+    assert rejected.path == "red/film.mp4" and "known format" in rejected.reason
+    read = server.access_log.entries(operation="objects.media", object="raw/red/film.mp4")
+    assert sum(entry.bytes_out for entry in read) == shard_module.SNIFF_BYTES
+
+
+def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketServer, tmp_path: Path) -> None:
+    for number in range(4):
+        for name in ("red", "blue"):
+            content = storage.read_bytes(f"gs://photos/raw/{name}/{number:03d}.png")
+            storage.publish(f"gs://photos/flat-{name}-{number}.png", content)
+    rows = "".join(f"gs://photos/flat-{name}-{n}.png,{name},train\n" for n in range(4) for name in ("red", "blue"))
+    (tmp_path / "list.csv").write_text("uri,label,split\n" + rows)
+    server.access_log.clear()
+    listing = list_source(ShardingSection(source=str(tmp_path / "list.csv")))
+    assert len(listing.references) == 8
+    assert all(one.content_hash.startswith(b"md5:") for one in listing.references)
+    (listed,) = server.access_log.entries(operation="objects.list")
+    # The 120 objects below raw/ are not in it.
+    assert listed.bytes_out < 8 * 400
 
 
 @pytest.mark.parametrize("flags", [["run.root={runs}"], ["--output", "gs://photos/by-hand"]])

@@ -3,6 +3,7 @@
 import importlib.metadata
 import io
 import json
+import os
 import struct
 import tarfile
 import zlib
@@ -153,6 +154,19 @@ def test_one_large_image_among_thumbnails(run_shard, source, write_file):
     assert result.code == 0, result.stderr
     assert result.manifest.images.width == [10, 1500]
     assert max(entry.bytes for entry in result.manifest.shards) > 6_000_000
+
+
+def test_a_tiff_of_400_mb_among_thumbnails(run_shard, source, write_file):
+    width, height = 11_500, 11_600
+    # Baseline fields (TIFF 6.0, part 1): width, length, bits, compression, photometric, strip, samples, rows, bytes.
+    fields = [(256, width), (257, height), (258, 8), (259, 1), (262, 1), (273, 4096), (277, 1), (278, height)]
+    fields = [*fields, (279, width * height)]
+    header = b"II*\0" + struct.pack("<IH", 8, len(fields))
+    header += b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in fields) + bytes(4)
+    write_file(source, b"ant/huge.tif", header)
+    os.truncate(source / "ant" / "huge.tif", 3 * width * height)
+    (rejected,) = run_shard(max_rejected_fraction=0.1).manifest.rejected
+    assert rejected.path == "ant/huge.tif" and "11500 x 11600 pixels are more than" in rejected.reason
 
 
 # --- convert and resize -----------------------------------------------------------------------------------------------

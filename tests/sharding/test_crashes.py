@@ -12,6 +12,8 @@ import pytest
 
 # A command that takes longer than this after the blow counts as hanging.
 END_S = 60
+# The death of a worker process of our own is noticed sooner.
+WORKER_END_S = 30
 PROCESSES = {"beam_workers": 2}
 # Runs in every process that is started with it on its path: a shard that is written waits before it is published.
 PAUSE = """
@@ -100,7 +102,7 @@ def test_kill_of_a_worker_process_ends_the_command(run_shard, start_shard, whole
     workers = find_descendants(process.pid)
     assert victim in workers
     os.kill(victim, signal.SIGKILL)
-    _, err = process.communicate(timeout=END_S)
+    _, err = process.communicate(timeout=WORKER_END_S)
     assert process.returncode == 75, err
     assert "a Beam worker process was killed by signal 9" in err
     wait_for_end(workers)
@@ -138,6 +140,25 @@ def test_kill_of_a_worker_of_a_job_service(run_shard, start_shard, whole, pause,
     pause.end()
     with job_service() as service:
         check_rerun(run_shard, whole, "killed", service.resources)
+
+
+@pytest.mark.slow
+def test_kill_of_all_workers_of_a_job_service_before_their_first_sign(
+    run_shard, start_shard, whole, job_service, tmp_path
+):
+    with job_service() as service:
+        process = start_shard("killed", {**service.resources, "beam_idle_s": 10})
+        deadline = time.monotonic() + END_S
+        while len(workers := service.worker_pids()) < 2:
+            assert time.monotonic() < deadline, "no worker was started"
+            time.sleep(0.01)
+        for victim in workers:
+            os.kill(victim, signal.SIGKILL)
+        _, err = process.communicate(timeout=END_S)
+        assert process.returncode == 75, err
+        assert "no Beam worker of the job service" in err
+    check_unfinished(tmp_path / "killed" / whole.folder.name)
+    check_rerun(run_shard, whole, "killed")
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 """Images with the same bytes: warned about, refused, or dropped; equal checksums alone are no proof."""
 
+import tracemalloc
+
 import google_crc32c
+import numpy as np
 import pytest
 
 from contracts.config import SplitFractions
-from records.index import key_of, open_index, read_payload
+from records.index import RECORD, key_of, open_index, read_payload
+from sharding.duplicates import _find_candidates
 from sharding.plan import choose_split, make_key
 
 
@@ -107,3 +111,20 @@ def test_an_equal_checksum_alone_is_no_copy(run_shard, source, write_file):
     write_file(source, b"ant/one.bmp", one)
     write_file(source, b"ant/other.bmp", other)
     assert run_shard(verify="none").manifest.duplicates is None
+
+
+def test_looking_for_candidates_takes_bytes_and_no_objects_a_sample():
+    count = 50_000
+    index = np.zeros(count, RECORD)
+    index["crc32c"] = np.random.default_rng(0).permutation(count)
+    index["size"] = 7
+    index["crc32c"][[5, 9, 20_000]] = index["crc32c"][5]
+    index["crc32c"][[6, count - 1]] = index["crc32c"][6]
+    index["size"][3], index["crc32c"][3] = 8, index["crc32c"][5]
+    tracemalloc.start()
+    found = sorted(_find_candidates(index))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == [[5, 9, 20_000], [6, count - 1]]
+    assert peak < 50 * count
+    assert list(_find_candidates(index[:1])) == list(_find_candidates(index[:0])) == []

@@ -1,5 +1,6 @@
 """The dry run: it names what the run then writes, and does nothing."""
 
+import json
 import re
 
 import pytest
@@ -28,6 +29,15 @@ def test_the_run_writes_what_the_dry_run_names(run_shard, capsys, tmp_path, shar
     for name, size in written.items():
         assert abs(estimated[name] - size) <= 0.02 * size
     assert f"{len(written)} shards, {sum(estimated.values())} bytes, from 60 files" in dry.stdout
+
+
+def test_several_labels_are_counted_as_they_are_written(run_shard, source):
+    paths = sorted(path.relative_to(source).as_posix() for path in source.glob("*/*"))
+    rows = [json.dumps({"uri": path, "label": [path[:3], "all of them"]}) for path in paths]
+    (source / "list.jsonl").write_text("\n".join(rows))
+    section = {"source": str(source / "list.jsonl"), "verify": "none"}
+    estimated = read_estimate(run_shard("--dry-run", printed=True, **section).stdout)
+    assert estimated == {entry.name: entry.bytes for entry in run_shard(**section).manifest.shards}
 
 
 def test_a_price_file_gives_the_cost(run_shard, tmp_path):

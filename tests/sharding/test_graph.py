@@ -10,10 +10,12 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from contracts import storage
 from contracts.config import ShardingSection
+from contracts.errors import TryAgain
 from records.index import INDEX_NAME, open_index
+from sharding import graph, manifest
 from sharding.attempt import WORK_NAME, take_over
 from sharding.graph import build_graph
-from sharding.manifest import Commit
+from sharding.manifest import Commit, find_refusal
 from sharding.plan import make_plan, place
 from sharding.references import pack, place_part, unpack, write_parts
 from sharding.runners import fnapi_pipeline
@@ -70,9 +72,9 @@ def test_neither_content_nor_references_are_in_the_graph(make_commit, source):
     for many in (references, references * 50):
         pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
         build_graph(pipeline, write_parts(commit.job.work_uri + "/x" * len(sizes), many), commit)
-        graph = pipeline.to_runner_api().SerializeToString()
-        assert references[0].path not in graph
-        sizes.append(len(graph))
+        serialised = pipeline.to_runner_api().SerializeToString()
+        assert references[0].path not in serialised
+        sizes.append(len(serialised))
     # Attributes hold ids of their own, so sizes are equal up to digits.
     assert abs(sizes[0] - sizes[1]) < 100
 
@@ -93,6 +95,36 @@ def test_an_older_job_leaves_the_manifest_to_its_successor(make_commit):
     whole = run_graph(references, newer)
     assert "manifest.json" in whole
     assert run_graph(references, commit) == whole
+
+
+@pytest.mark.parametrize("error", [TryAgain("gone"), storage.AlreadyPublished("x"), FileNotFoundError("references")])
+def test_what_goes_wrong_in_an_overtaken_job_is_nothing_to_its_successor(make_commit, monkeypatch, error):
+    references, commit = make_commit("one", attempt="older")
+    take_over(commit.job.output_uri, commit.fingerprint, "older")
+
+    def overtaken(*_):
+        take_over(commit.job.output_uri, commit.fingerprint, "newer")
+        raise error
+
+    monkeypatch.setattr(graph, "write_shard", overtaken)
+    assert set(run_graph(references, commit)) == {".writing"}
+
+
+def test_another_jobs_content_under_the_same_name_is_for_another_attempt(make_commit):
+    references, commit = make_commit("one", attempt="mine")
+    take_over(commit.job.output_uri, commit.fingerprint, "mine")
+    storage.publish(storage.join(commit.job.output_uri, "train-00000.tfrecord"), b"other")
+    files = run_graph(references, commit)
+    assert "manifest.json" not in files and isinstance(find_refusal(commit.job.output_uri), TryAgain)
+
+
+def test_a_job_that_is_overtaken_while_it_looks_for_copies_commits_nothing(make_commit, monkeypatch):
+    references, commit = make_commit("one", attempt="older")
+    take_over(commit.job.output_uri, commit.fingerprint, "older")
+    monkeypatch.setattr(
+        manifest, "find_duplicates", lambda *_: take_over(commit.job.output_uri, commit.fingerprint, "newer")
+    )
+    assert "manifest.json" not in run_graph(references, commit)
 
 
 def test_parts_hold_every_reference_once_whatever_its_name(make_commit, tmp_path):

@@ -1,18 +1,24 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
+from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
+from sharding import dataflow, processes
 from sharding import work as work_module
 from sharding.dataflow import dataflow_flags
-from sharding.runners import portable_flags
+from sharding.runners import portable_flags, run_graph
 from sharding.work import Work, choose_processes
 
 GIB = 1 << 30
@@ -48,6 +54,7 @@ def test_engines_move_no_fingerprint():
                     "beam_environment_type": "DOCKER",
                     "beam_environment_config": "image",
                     "beam_silence_s": 30,
+                    "beam_idle_s": 60,
                     "beam_options": ["--x=1"],
                 },
                 "vertex": {"project": "p", "region": "r", "labels": {"a": "b"}, "dataflow": {"flexrs": True}},
@@ -64,6 +71,7 @@ def test_engines_move_no_fingerprint():
         ("resources", "beam_workers", 1025),
         ("resources", "beam_environment_type", "SSH"),
         ("resources", "beam_silence_s", 4),
+        ("resources", "beam_idle_s", 4),
         ("vertex", "labels", {"a": 1}),
         ("vertex", "dataflow", {"max_workers": 0}),
         ("vertex", "dataflow", {"disk_gb": 29}),
@@ -91,6 +99,59 @@ def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, w
     monkeypatch.setattr(work_module, "available_cores", lambda: 4)
     assert choose_processes(ResourcesSection(), work) == processes
     assert choose_processes(ResourcesSection(beam_workers=7), work) == 7
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, workers):
+    """As when a bucket does not answer a worker that asks whose turn it is."""
+    (tmp_path / "a").write_bytes(b"x")
+    wanted = storage.Wanted(storage.normalise(tmp_path / "a"), crc32c="00000000")
+    config = RunConfig(resources=ResourcesSection(beam_workers=workers))
+    with pytest.raises(TryAgain, match=r"crc32c"):
+        run_graph(
+            lambda pipeline: pipeline | beam.Create([[wanted]]) | beam.Map(storage.read_many),
+            config,
+            Work(1, 1, decodes=False),
+            job_name="job",
+            work_uri=storage.normalise(tmp_path),
+        )
+
+
+def run_nothing(work_uri):
+    config = RunConfig(resources=ResourcesSection(beam_workers=2))
+    work = Work(1, 1, decodes=False)
+    run_graph(
+        lambda pipeline: pipeline | beam.Create([1]) | beam.Map(str), config, work, job_name="j", work_uri=work_uri
+    )
+
+
+@pytest.mark.timeout(30)
+def test_a_worker_process_that_ends_before_it_connects(monkeypatch):
+    # Called with arguments that it does not take.
+    monkeypatch.setattr(processes, "serve", os.getpid)
+    with pytest.raises(TryAgain, match="ended with exit code 1 before its work was done"):
+        run_nothing("file:///none")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), EOFError()])
+def test_a_worker_process_that_cannot_be_started(monkeypatch, error):
+    def refuse(_):
+        raise error
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", refuse)
+    with pytest.raises(TryAgain, match="could not be started"):
+        run_nothing("file:///none")
+
+
+def test_a_dataflow_job_that_still_runs_is_waited_for(monkeypatch):
+    def refuse(*_, **__):
+        raise DataflowJobAlreadyExistsError("There is already active job named shardline-1")
+
+    monkeypatch.setattr(dataflow, "submit", refuse)
+    config = RunConfig(resources=ResourcesSection(beam_runner="dataflow"))
+    with pytest.raises(TryAgain, match="shardline-1 still runs"):
+        run_graph(None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o")
 
 
 def test_flags_for_a_job_service():

@@ -147,6 +147,7 @@ def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path
     assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_dead_rank_without_hanging(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.artifacts import Parity
-from trainer.data import EvaluationTransform, evaluation_batches
+from trainer.data.loader import evaluation_batches
+from trainer.data.transforms import EvaluationTransform
 from trainer.export import engine_run, parity
 from trainer.export.inputs import Inputs
 from trainer.export.targets import Builder

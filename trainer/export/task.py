@@ -149,7 +149,7 @@ def _load_weights(model: Any, inputs: Inputs) -> None:
 
 
 def _preprocessing(checkpoint: CheckpointManifest) -> dict[str, Any]:
-    """Say as data what trainer.data.EvaluationTransform does; resizing in the graph would give other pixels."""
+    """Say as data what EvaluationTransform does; resizing in the graph would give other pixels."""
     size = checkpoint.data["image_size"]
     return {
         "color": "RGB",

@@ -19,7 +19,7 @@ from contracts.config import RunConfig
 from contracts.errors import UserError
 from trainer.cursor import SlotRequest, slot_requests
 from trainer.cut import Cut
-from trainer.data import SlotBatch, SlotDataset, make_loader, read_slots
+from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.optim import make_optimizer
 from trainer.order import Order
 

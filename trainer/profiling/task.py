@@ -75,7 +75,9 @@ def _measure(
     """Yield the points as they are measured; torch is imported here, after the cores are taken."""
     import torch
 
-    from trainer.data import ShardReader, SlotDataset, make_transforms
+    from trainer.data.loader import SlotDataset
+    from trainer.data.reader import ShardReader
+    from trainer.data.transforms import make_transforms
     from trainer.model import build_model
     from trainer.profiling.probe import measure_point
 

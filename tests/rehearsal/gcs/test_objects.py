@@ -116,3 +116,15 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path / BUCKET) + b"/\xff.jpg")).write_bytes(b"x")
     with pytest.raises(RuntimeError, match="not UTF-8"):
         Objects(tmp_path)
+
+
+def test_parts_that_went_before_they_were_composed(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.create_bucket(BUCKET, {})
+    write(objects, "part", b"old")
+    part = objects.get(BUCKET, "part")
+    write(objects, "part", b"new")
+    with pytest.raises(ApiError, match="No such object"):
+        objects.compose(BUCKET, "whole", [part], {}, NOTHING)
+    assert rows(objects) == {"part": b"new"}
+    objects.close()

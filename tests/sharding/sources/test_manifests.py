@@ -1,9 +1,11 @@
 """Manifests of every form give the same references as class folders; what is wrong in one is named by its row."""
 
+import contextlib
 import csv
 import json
 import os
 import tarfile
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -278,6 +280,12 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ),
         ("list.parquet", "not parquet", ("cannot be read as Parquet",)),
         ("list.txt", "a", ("is a file, but no manifest",)),
+        ("list.csv", 'uri,"label\n' + GOOD * 5000, ("field larger than",)),
+        ("list.csv", "uri,label,label\n" + "ant/00.png,ant,bee\n", ("2 columns 'label'",)),
+        ("list.jsonl", "[" * 100_000, ("line 1 is not JSON",)),
+        ("list.jsonl", '{"uri": "ant/\\ud800.png", "label": "ant"}\n', ("line 1", "half of a character")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
+        ("list.jsonl", '{"uri": "ant/00.png", "label": "a\\u0000b"}\n', ("line 1", "zero byte")),
     ],
 )
 def test_bad_manifests(run_shard, source, name, text, words):
@@ -306,6 +314,32 @@ def test_parquet_columns_of_other_types(source):
     check_wrong(path, "row 1", "the URI is 1")
     pyarrow.parquet.write_table(pyarrow.table({"path": ["x"], "label": ["a"]}), path)
     check_wrong(path, "no column 'uri'", "'path', 'label'")
+
+
+def test_a_damaged_parquet_file_is_said_wherever_the_damage_is(source):
+    rows = [(path, label, None) for path, label in rows_of(source)]
+    path = write_manifest(source, "parquet", rows)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 31):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        # A flipped bit in a name is for whoever looks for the file, one in what nobody reads for nobody.
+        with contextlib.suppress(DataError):
+            list_file(path)
+
+
+def test_a_remote_name_that_is_no_text(source):
+    (source / "list.csv").write_bytes(b"uri,label\ngs://b/\xff.png,ant\n" + GOOD.encode())
+    check_wrong(source / "list.csv", "line 2", "UTF-8")
+
+
+def test_a_manifest_that_may_not_be_read(source, monkeypatch):
+    path = write_text(source, "list.csv", "uri,label\n" + GOOD)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    check_wrong(path, "list.csv cannot be read: Permission denied")
 
 
 def test_a_split_column_that_is_asked_for_must_be_there(source):
@@ -374,3 +408,15 @@ def test_groups_of_vertex_forms_are_found_in_the_path(source):
         by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
     check_wrong(manifest, "has 0 groups", error=ConfigError, group_by="ant")
+
+
+def test_groups_of_a_vertex_form_hold_whatever_its_paths_say(source):
+    """The name of the column stands in a path, and an empty line in front: it is Vertex AI's form all the same."""
+    (source / "ant").rename(source / "security")
+    rows = [(path, label, None) for path, label in reversed(rows_of(source))]
+    manifest = write_manifest(source, "vertex-jsonl", rows)
+    manifest.write_text("\n" + manifest.read_text())
+    by_group = {}
+    for one in list_file(manifest, group_by=r"/(\d)\d\.").references:
+        by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
+    assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())

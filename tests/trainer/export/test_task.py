@@ -14,7 +14,8 @@ import pytest
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ShardManifest, find_damage
 from contracts.stage import run_stage
-from trainer.data import EvaluationTransform, evaluation_batches
+from trainer.data.loader import evaluation_batches
+from trainer.data.transforms import EvaluationTransform
 from trainer.export import engine_run, onnx_graph, precision, targets
 from trainer.export.parity import open_graph
 from trainer.export.task import export

@@ -12,15 +12,9 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from trainer.cursor import SlotRequest, slot_requests
-from trainer.data import (
-    EvaluationTransform,
-    ShardReader,
-    SlotDataset,
-    evaluation_batches,
-    make_loader,
-    make_transforms,
-    read_slots,
-)
+from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import EvaluationTransform, make_transforms
 from trainer.order import FullOrder
 
 
@@ -168,7 +162,7 @@ def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Pa
 
 
 def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr("trainer.data.reader.MAX_OPEN_SHARDS", 2)
     manifest = ShardManifest.load(small_shards)
     assert len(manifest.shards) > 3
     before = len(list(Path("/proc/self/fd").iterdir()))
