@@ -201,6 +201,7 @@ def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: st
     assert CheckpointManifest.load(done.stdout.splitlines()[-1]).slot_size == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "order"),
     [
