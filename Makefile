@@ -46,6 +46,7 @@ format: $(STAMP) ## rewrite the code in the project's format
 bench: $(STAMP) ## benchmarks, as ratios against named peers
 	$(BIN)/python benchmarks/line.py
 	$(BIN)/python benchmarks/sharding.py
+	$(BIN)/python benchmarks/reading.py
 
 clean: ## remove the environment, caches, the demo's images and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits

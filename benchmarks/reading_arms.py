@@ -25,11 +25,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from trainer.cursor import mix, slot_requests
+from trainer.cursor import slot_requests
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.prepare import prepare
 from trainer.data.randomness import generator_of
 from trainer.data.transforms import EvaluationTransform, TrainTransform, _random_box, normalise, resize
+from trainer.order import FullOrder
+from trainer.permutation import mix
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224
@@ -118,11 +120,10 @@ def slot_requests_from(position: int, num_samples: int) -> Iterator[Any]:
     """Yield requests of one slot a step to the end of the epoch."""
     yield from slot_requests(
         position,
-        num_samples=num_samples,
+        order=FullOrder(num_samples, 0),
         epochs=1,
         global_batch_size=BATCH_SIZE,
         slot_size=BATCH_SIZE,
-        seed=0,
         rank=0,
         ranks=1,
     )

@@ -12,25 +12,27 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, SampleOrder, ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
-from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
+from trainer.cursor import describe_sharing, slot_requests, step_of, steps_per_epoch, stream_readers
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
-from trainer.data.clock import DataClock, DataTime
 from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
 from trainer.data.prepare import check_device, prepare
 from trainer.data.reader import ShardReader
+from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform, make_transforms
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
 from trainer.model import build_model, find_single_sample_fault, find_unused, parameters_sha256
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.order import Order, make_order, resolve_order
 from trainer.parallel import distribute, settle_buckets
+from trainer.permutation import mix
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -89,6 +91,7 @@ class Training:
         resume_from = self._agree_on_checkpoint()
         self.cut = self._decide_cut(resume_from)
         self._check_slots_of_one()
+        self.order_record, self.order = self._decide_order(resume_from)
         settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
         self.progress = Progress() if resume_from is None else self._restore(*resume_from)
         self.scalars = Scalars(
@@ -96,9 +99,7 @@ class Training:
         )
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
-        self.clock = DataClock(rank.device)
-        self._replaced = 0
-        self._named: set[int] = set()
+        self.data_report = DataReport(rank.device, events, replace_bad=self.dataset.replace_bad)
 
     @property
     def step(self) -> int:
@@ -152,6 +153,17 @@ class Training:
         cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return cut
+
+    def _decide_order(self, resume_from: tuple[str, CheckpointManifest] | None) -> tuple[SampleOrder, Order]:
+        shards, batch = self.assignment.shards, self.config.train.global_batch_size
+        choice = resolve_order(self.config.data, shards, self.manifest, resume_from[1] if resume_from else None)
+        order = make_order(choice.order, shards, self.manifest, seed=self.config.run.seed)
+        self.log(choice.reason)
+        ranks = self.rank.ranks
+        readers = stream_readers(order, global_batch_size=batch, slot_size=self.cut.slot_size, ranks=ranks)
+        if readers is not None and not storage.is_local(shards) and (sharing := describe_sharing(readers)):
+            self.log(sharing)
+        return choice.order, order
 
     def _check_slots_of_one(self) -> None:
         """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy."""
@@ -207,11 +219,10 @@ class Training:
             self.dataset,
             slot_requests(
                 self.progress.position,
-                num_samples=len(self.dataset.reader),
+                order=self.order,
                 epochs=self.config.train.epochs,
                 global_batch_size=self.config.train.global_batch_size,
                 slot_size=self.cut.slot_size,
-                seed=self.config.run.seed,
                 rank=self.rank.rank,
                 ranks=self.rank.ranks,
             ),
@@ -220,8 +231,8 @@ class Training:
             pin_memory=self.rank.device.type == "cuda",
         )
         self.model.train()  # type: ignore[no-untyped-call]
-        for slot in self.clock.slots(read_slots(loader)):
-            self._count_replaced(slot)
+        for slot in self.data_report.clock.slots(read_slots(loader)):
+            self.data_report.count(slot)
             self._loss_sum += self._compute(slot)
             if not slot.request.last_of_step:
                 continue
@@ -238,13 +249,13 @@ class Training:
                 self._save()
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
-            self.clock.restart()
+            self.data_report.clock.restart()
         self.scalars.close()
 
     def _compute(self, slot: SlotBatch) -> torch.Tensor:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
         request = slot.request
-        given = prepare(slot, self.dataset.transform, self.rank.device, self.clock)
+        given = prepare(slot, self.dataset.transform, self.rank.device, self.data_report.clock)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(mix(self.config.run.seed, request.step, request.slot))
         weight = 1.0 if request.counts else 0.0
@@ -263,37 +274,9 @@ class Training:
         self._require_finite("loss", loss)
         self._loss_sum.zero_()
         self._loss_samples = 0
-        values, said = self._report_data()
+        values, said = self.data_report.take()
         self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate, **values})
         self._say(f"loss {loss:.4f}, {said}")
-
-    def _report_data(self) -> tuple[dict[str, float], str]:
-        """Return scalars and words about the data since the last report, over all ranks."""
-        own = self.clock.take()
-        sums = torch.tensor(
-            [own.wall_s, own.loader_s, own.copy_s or 0.0, self._replaced], dtype=torch.float64, device=self.rank.device
-        )
-        wall_s, loader_s, copy_s, replaced = sum_over_ranks(sums).tolist()
-        self._replaced = 0
-        mean = DataTime(wall_s, loader_s, None if own.copy_s is None else copy_s)
-        values = {"data/time_percent": mean.share(mean.loader_s)}
-        if mean.copy_s is not None:
-            values["data/host_to_device_percent"] = mean.share(mean.copy_s)
-        said = mean.describe()
-        if self.dataset.replace_bad:
-            values["data/replaced_samples"] = replaced
-            said += f", {replaced:.0f} bad samples replaced" if replaced else ""
-        return values, said
-
-    def _count_replaced(self, slot: SlotBatch) -> None:
-        """Count bad samples that others stepped in for, and name each once an attempt."""
-        if not slot.request.counts:
-            return
-        self._replaced += len(slot.replaced)
-        for one in slot.replaced:
-            if one.sample not in self._named:
-                self._named.add(one.sample)
-                self.events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
 
     def _require_finite(self, name: str, value: float) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here."""
@@ -346,6 +329,7 @@ class Training:
             position=self.progress.position,
             epoch=self.epoch,
             slot_size=self.cut.slot_size,
+            order=self.order_record,
             model=self.config.model.model_dump(mode="json"),
             classes=self.manifest.classes,
             data=_transform_document(self.transform),

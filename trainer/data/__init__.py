@@ -6,7 +6,7 @@ augment.py     what is drawn for augmentation, and pixel_ops.py, what it does to
 randomness.py  generators keyed by sample
 loader.py      whole slots, by loader processes; what steps in for a bad sample
 prepare.py     from a slot to model input, on the model's device
-clock.py       how long training waits for all this
+clock.py       how long training waits for all this, and report.py, what the logs say of it
 
 A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader process, attempt or its neighbours.
 """

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from trainer.cursor import mix
+from trainer.permutation import mix
 
 
 def generator_of(*key: int) -> np.random.Generator:

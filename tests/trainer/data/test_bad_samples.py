@@ -128,4 +128,4 @@ def test_training_that_ended_at_a_bad_sample_goes_on_with_replace(own_shards: Pa
     logs = [event["message"] for event in events if event["event"] == "log"]
     assert sum("sample 7 is replaced by" in message for message in logs) >= 1
     progress = " ".join(event["message"] for event in events if event["event"] == "progress")
-    assert "1 bad samples replaced" in progress
+    assert "bad samples replaced: 1" in progress

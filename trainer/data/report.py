@@ -1,0 +1,46 @@
+"""What the logs say about data: how long training waited for it, and which samples others stepped in for."""
+
+from __future__ import annotations
+
+import torch
+
+from contracts.events import EventLog
+from trainer.data.clock import DataClock, DataTime
+from trainer.data.loader import SlotBatch
+from trainer.distributed import sum_over_ranks
+
+
+class DataReport:
+    """One rank's account of its data between two reports."""
+
+    def __init__(self, device: torch.device, events: EventLog, *, replace_bad: bool) -> None:
+        self.clock = DataClock(device)
+        self._device, self._events, self._replace_bad = device, events, replace_bad
+        self._replaced = 0
+        self._named: set[int] = set()
+
+    def count(self, slot: SlotBatch) -> None:
+        """Count bad samples that others stepped in for, and name each once an attempt."""
+        if not slot.request.counts:
+            return
+        self._replaced += len(slot.replaced)
+        for one in slot.replaced:
+            if one.sample not in self._named:
+                self._named.add(one.sample)
+                self._events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
+
+    def take(self) -> tuple[dict[str, float], str]:
+        """Return scalars and words about the data since the last report, over all ranks; each must call this."""
+        own = self.clock.take()
+        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, self._replaced]
+        sums = sum_over_ranks(torch.tensor(counts, dtype=torch.float64, device=self._device)).tolist()
+        self._replaced = 0
+        time = DataTime(sums[0], sums[1], None if own.copy_s is None else sums[2])
+        values, said = {"data/time_percent": time.share(time.loader_s)}, time.describe()
+        if time.copy_s is not None:
+            values["data/host_to_device_percent"] = time.share(time.copy_s)
+        if self._replace_bad:
+            values["data/replaced_samples"] = sums[3]
+        if sums[3]:
+            said += f", bad samples replaced: {sums[3]:.0f}"
+        return values, said
