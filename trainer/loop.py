@@ -71,6 +71,8 @@ class Training:
             self.config.run.seed,
             replace_bad=self.config.data.on_bad_sample == "replace",
         )
+        if train_transform.augmentation.on_gpu and not train_transform.augmentation.is_on:
+            self.log("warning: data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on")
         batch = self.config.train.global_batch_size
         if batch > (samples := len(self.dataset.reader)):
             self.log(
