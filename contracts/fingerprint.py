@@ -14,6 +14,8 @@ from contracts.config import RunConfig
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
+# Fields of data that say how samples are read, and change none of them.
+LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 
 
 def fingerprint(value: Any) -> str:
@@ -69,7 +71,7 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     """
     return {
         "model": model_fingerprint(config),
-        "data": fingerprint(config.data.model_dump(mode="json", exclude={"num_workers", "prefetch_factor"})),
+        "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS)),
         "train": fingerprint(config.train.model_dump(mode="json")),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "seed": fingerprint(config.run.seed),

@@ -11,8 +11,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
 from contracts.errors import UserError
 from trainer.cursor import SlotRequest, mix
+from trainer.data.cache_folder import CacheFolder
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, TrainTransform
 
@@ -59,6 +61,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         size = self.transform.image_size
         images = np.empty((len(request.samples), size, size, 3), dtype=np.uint8)
         labels = np.empty(len(request.samples), dtype=np.int64)
+        self.reader.prepare(list(request.samples), request)
         for row, sample in enumerate(request.samples):
             image, labels[row] = self.reader.read(sample)
             random = np.random.Generator(np.random.Philox(key=mix(self.seed, request.epoch, sample)))
@@ -110,16 +113,23 @@ def evaluation_batches(
     *,
     rank: int = 0,
     ranks: int = 1,
+    data: DataSection | None = None,
+    folder: CacheFolder | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order.
 
-    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ...
+    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ... `data` and `folder` as in
+    `ShardReader`.
     """
-    reader = ShardReader(shards_uri, manifest, split)
-    for start in range(rank * batch_size, len(reader), ranks * batch_size):
-        samples = [reader.read(place) for place in range(start, min(start + batch_size, len(reader)))]
-        images = np.stack([transform.pixels(image) for image, _ in samples])
-        yield transform.normalise(images), torch.tensor([label for _, label in samples], dtype=torch.int64)
+    reader = ShardReader(shards_uri, manifest, split, data, folder)
+    with reader.read_ahead() as advance:
+        for start in range(rank * batch_size, len(reader), ranks * batch_size):
+            places = list(range(start, min(start + batch_size, len(reader))))
+            reader.prepare(places)
+            samples = [reader.read(place) for place in places]
+            advance(start)
+            images = np.stack([transform.pixels(image) for image, _ in samples])
+            yield transform.normalise(images), torch.tensor([label for _, label in samples], dtype=torch.int64)
 
 
 def _identity(batch: Any) -> Any:

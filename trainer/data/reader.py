@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
-from records.index import key_of, open_index, read_payload
+from records.index import Index, key_of, open_index, read_payload
+from trainer.cursor import SlotRequest
+from trainer.data.bucket import BucketShards
+from trainer.data.cache_folder import CacheFolder
+from trainer.data.fetch import Fetcher
+from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, cache_limit
+from trainer.data.prefetch import Prefetcher
+from trainer.order import Order
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -21,18 +31,120 @@ Pixels = npt.NDArray[np.uint8]
 MAX_OPEN_SHARDS = 64
 
 
-class ShardReader:
-    """Reads samples of one split by their place, from local shards of either format."""
+class Shards(Protocol):
+    """Where the bytes of samples come from; a place is one of the whole index."""
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, split: str) -> None:
-        self._descriptors: OrderedDict[int, int] = OrderedDict()
-        folder = storage.local_path(shards_uri)
+    def prepare(self, places: list[int], request: SlotRequest | None) -> None:
+        """Get ready to read samples, all of one request."""
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes of one sample; DataError when they are damaged."""
+
+
+class ShardReader:
+    """Reads samples of one split by their place, from shards of either format, on disk or in a bucket.
+
+    Args:
+        shards_uri: Folder of the shards.
+        manifest: Their manifest.
+        split: The split.
+        data: How a bucket is read; unset: by the defaults.
+        folder: Cache of this machine for shards in a bucket; unset: one in memory for this reader.
+    """
+
+    def __init__(
+        self,
+        shards_uri: str,
+        manifest: ShardManifest,
+        split: str,
+        data: DataSection | None = None,
+        folder: CacheFolder | None = None,
+    ) -> None:
+        self.data = data or DataSection()
+        self._shard_names = [shard.name for shard in manifest.shards]
+        self._split = split
         entry = manifest.splits[split]
-        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
-        self._index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
+        self._first = entry.first
+        self.fetcher: Fetcher | None = None
+        self._shards: Shards
+        if storage.is_local(shards_uri):
+            index = open_index(storage.local_path(manifest.index.uri(shards_uri)))
+            self._shards = LocalShards(shards_uri, manifest, index)
+        else:
+            # Kept: in memory it lasts as long as someone holds it.
+            self._folder = folder or CacheFolder(self.data)
+            index = open_index(self._folder.index_path(shards_uri, manifest))
+            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.ranges)
+            self.grid = Grid(manifest, self.data.range_bytes)
+            self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
+        self._index = index[entry.first : entry.first + entry.samples]
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def follow(
+        self,
+        order: Order,
+        *,
+        global_batch_size: int,
+        streams: npt.NDArray[np.bool_] | None = None,
+        readers: int = 1,
+    ) -> Plan | None:
+        """Tell in which order samples will be asked for; return what that means for a bucket, None for local shards.
+
+        Args:
+            order: Of the split.
+            global_batch_size: Samples per optimizer step.
+            streams: [num_streams] the canonical streams that this rank reads; None: all.
+            readers: Processes that read this split, over all ranks.
+        """
+        if self.fetcher is None:
+            return None
+        total = sum(shard.bytes for shard in self.grid.manifest.shards if shard.split == self._split)
+        whole = total <= cache_limit(self.data)[1]
+        plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole)
+        self._shards = BucketShards(self.fetcher, plan, readers)
+        return plan
+
+    def prepare(self, places: list[int], request: SlotRequest | None = None) -> None:
+        """Fetch samples that will be read next, side by side; nothing happens for local shards."""
+        self._shards.prepare([self._first + place for place in places], request)
+
+    @contextmanager
+    def read_ahead(self) -> Iterator[Callable[[int], None]]:
+        """Fetch ahead of reading the split from end to end; call what this gives with each place that is reached."""
+        if self.fetcher is None:
+            yield lambda place: None
+            return
+        plan = Plan(self.grid, self._split)
+        with Prefetcher(self.fetcher, plan.from_end_to_end(), EVALUATION_RANGES * self.data.range_bytes) as prefetcher:
+            yield prefetcher.advance
+
+    def read(self, place: int) -> tuple[Pixels, int]:
+        """Return the image [H, W, 3] and the label at `place`.
+
+        Raises:
+            DataError: The bytes are damaged, or are no image.
+        """
+        record = self._index[place]
+        content = self._shards.read(self._first + place)
+        try:
+            return decode_rgb(content), int(record["label"])
+        except UndecodableImage as error:
+            raise DataError(
+                f"{self._shard_names[int(record['shard'])]}: sample {key_of(record)} cannot be decoded: {error}",
+                allowed="images that were decoded when they were sharded",
+                todo="shard again with --fresh",
+            ) from None
+
+
+class LocalShards:
+    """Reads from the files of this machine."""
+
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: Index) -> None:
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
+        self._index = index
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files do not travel to a spawned process; it opens its own.
@@ -42,23 +154,13 @@ class ShardReader:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
 
-    def read(self, place: int) -> tuple[Pixels, int]:
-        """Return the image [H, W, 3] and the label at `place`.
+    def prepare(self, places: list[int], request: SlotRequest | None) -> None:
+        """Do nothing: the system reads ahead."""
 
-        Raises:
-            DataError: The bytes are damaged, or are no image.
-        """
+    def read(self, place: int) -> bytes:
+        """Return the bytes of one sample, checked."""
         record = self._index[place]
-        number = int(record["shard"])
-        content = read_payload(self._descriptor(number), record)
-        try:
-            return decode_rgb(content), int(record["label"])
-        except UndecodableImage as error:
-            raise DataError(
-                f"{self._paths[number].name}: sample {key_of(record)} cannot be decoded: {error}",
-                allowed="images that were decoded when they were sharded",
-                todo="shard again with --fresh",
-            ) from None
+        return read_payload(self._descriptor(int(record["shard"])), record)
 
     def _descriptor(self, number: int) -> int:
         """Return an open shard; the least recently used one is closed when there are many."""
