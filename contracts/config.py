@@ -149,6 +149,17 @@ class DataSection(Section):
     """Crop of training images; evaluation always takes the centre."""
     horizontal_flip: bool = False
     """Whether training images are mirrored with probability 1/2."""
+    order: Literal["auto", "full", "blocks"] = "auto"
+    """Order of an epoch: `full`, a permutation of all samples; `blocks`, a permutation that reads long runs of bytes;
+    `auto`: full for local files, blocks for a bucket. What a training began with holds to its end."""
+    sampling: Literal["all", "balanced"] = "all"
+    """Which samples an epoch takes: every one once, or equally many of each class (as many samples in all)."""
+    canonical_streams: Annotated[int, Field(strict=True, ge=1, le=4096)] = 48
+    """With order=blocks: streams that the samples are cut into. Ranks read no byte twice if their number divides it."""
+    range_bytes: Annotated[int, Field(strict=True, ge=1024)] = 16 << 20
+    """With order=blocks: size of the ranges that shards are cut into, in bytes."""
+    block_bytes: Annotated[int, Field(strict=True, ge=1024)] = 32 << 20
+    """With order=blocks: size of the blocks in which each stream is permuted, in bytes."""
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
     prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4
@@ -165,6 +176,12 @@ class DataSection(Section):
     def _cache_has_a_place(self) -> DataSection:
         if bool(self.cache_dir) != (self.cache_bytes > 0):
             raise ValueError("cache_dir and cache_bytes are set together, or not at all")
+        return self
+
+    @model_validator(mode="after")
+    def _balanced_needs_full(self) -> DataSection:
+        if self.sampling == "balanced" and self.order == "blocks":
+            raise ValueError("sampling=balanced needs order=full: a class is spread over all shards")
         return self
 
 

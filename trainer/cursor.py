@@ -4,17 +4,22 @@ The global position counts samples since the start of training. It is the whole 
 integer, and nothing here depends on ranks, workers or attempts, except who computes what.
 
     position ──> epoch, offset ──> batch (never crosses an epoch) ──> slots of a fixed size ──> ranks
+
+Which samples stand at an offset is trainer/order.py's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-_MASK = (1 << 64) - 1
+from trainer.blocks import BlockOrder
+from trainer.order import Order
+from trainer.permutation import mix as mix
 
 
 @dataclass(frozen=True)
@@ -36,33 +41,6 @@ class SlotRequest:
     """Whether this rank takes the optimizer step after this slot."""
 
 
-def mix(*values: int) -> int:
-    """Return a 64-bit hash of integers (splitmix64 over the sequence; Steele, Lea and Flood, OOPSLA 2014)."""
-    state = 0x9E3779B97F4A7C15
-    for value in values:
-        state = (state ^ (value & _MASK)) & _MASK
-        state = (state + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state
-
-
-def permutation(num_samples: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Return the order of an epoch: [num_samples] places, each once.
-
-    Sorting by a keyed 64-bit hash is used, not numpy's generator, whose streams may change between versions.
-    """
-    key = np.uint64(mix(seed, epoch))
-    with np.errstate(over="ignore"):
-        state = np.arange(num_samples, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    # Stable: equal hashes, however unlikely, keep an order of their own.
-    return np.argsort(state, kind="stable").astype(np.int64)
-
-
 def steps_per_epoch(num_samples: int, global_batch_size: int) -> int:
     """Return the optimizer steps of an epoch; the last batch may be smaller."""
     return -(-num_samples // global_batch_size)
@@ -75,42 +53,89 @@ def step_of(position: int, *, num_samples: int, global_batch_size: int) -> int:
     return epoch * steps_per_epoch(num_samples, global_batch_size) + offset // global_batch_size
 
 
-def rank_slots(num_slots: int, *, rank: int, ranks: int) -> list[int]:
-    """Return the slots that a rank processes: whole slots, their number may differ between ranks by one."""
-    return list(range(rank, num_slots, ranks))
+def rank_slots(num_slots: int, *, rank: int, ranks: int) -> range:
+    """Return the slots that a rank processes: a run of whole slots, its length may differ between ranks by one.
+
+    A run, not every n-th one: samples are sorted by stream, so the slots of a rank are of few streams.
+    """
+    return range(rank * num_slots // ranks, (rank + 1) * num_slots // ranks)
 
 
 def slot_requests(
     position: int,
     *,
-    num_samples: int,
+    order: Order,
     epochs: int,
     global_batch_size: int,
     slot_size: int,
-    seed: int,
     rank: int,
     ranks: int,
 ) -> Iterator[SlotRequest]:
     """Yield what a rank computes, in order, from a global position to the end of training."""
+    num_samples = order.num_samples
     step = step_of(position, num_samples=num_samples, global_batch_size=global_batch_size)
     first_epoch, offset = divmod(position, num_samples)
     for epoch in range(first_epoch, epochs):
-        order = permutation(num_samples, seed=seed, epoch=epoch)
         for start in range(offset, num_samples, global_batch_size):
-            batch = order[start : start + global_batch_size]
-            num_slots = -(-len(batch) // slot_size)
+            count = min(global_batch_size, num_samples - start)
+            batch = order.places(epoch, start, count)
+            streams = order.streams(start, count)
+            if streams is not None:
+                batch = batch[np.argsort(streams, kind="stable")]
+            num_slots = -(-count // slot_size)
+            # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
             mine = rank_slots(num_slots, rank=rank, ranks=ranks)
-            # A rank without a slot repeats the first one with weight 0: collectives need every rank.
-            for slot in mine or [0]:
+            taken = mine or [rank * num_slots // ranks]
+            for slot in taken:
                 samples = batch[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
                     epoch=epoch,
                     slot=slot,
-                    samples=tuple(int(sample) for sample in samples),
-                    batch_samples=len(batch),
+                    samples=tuple(samples.tolist()),
+                    batch_samples=count,
                     counts=bool(mine),
-                    last_of_step=slot == (mine or [0])[-1],
+                    last_of_step=slot == taken[-1],
                 )
             step += 1
         offset = 0
+
+
+def stream_readers(order: Order, *, global_batch_size: int, slot_size: int, ranks: int) -> npt.NDArray[np.bool_] | None:
+    """Return which rank reads which stream: [ranks, num_streams]; None for an order without streams.
+
+    Of full batches: in the short batch at the end of an epoch a rank may read a few samples of any stream.
+    """
+    if not isinstance(order, BlockOrder):
+        return None
+    num_streams = order.num_streams
+    batch = min(global_batch_size, order.num_samples)
+    slots = -(-batch // slot_size)
+    stream = np.arange(num_streams)
+    readers = np.zeros((ranks, num_streams), dtype=bool)
+    # Batch number k starts at offset k * batch: after so many batches the streams repeat.
+    period = num_streams // math.gcd(batch, num_streams)
+    for start in range(0, min(period, order.num_samples // batch) * batch, batch):
+        rounds, longer = divmod(batch, num_streams)
+        ends = np.cumsum(rounds + ((stream - start) % num_streams < longer))
+        begins = np.concatenate([[0], ends[:-1]])
+        for rank in range(ranks):
+            mine = rank_slots(slots, rank=rank, ranks=ranks)
+            first, last = mine.start * slot_size, min(mine.stop * slot_size, batch)
+            readers[rank] |= (begins < ends) & (begins < last) & (ends > first)
+    return readers
+
+
+def describe_sharing(readers: npt.NDArray[np.bool_]) -> str | None:
+    """Say how much more leaves the bucket because ranks share streams; None where they share none."""
+    ranks, num_streams = readers.shape
+    readers_of_stream = readers.sum(axis=0)
+    shared = int((readers_of_stream > 1).sum())
+    if not shared:
+        return None
+    factor = float(readers_of_stream.sum()) / max(1, int((readers_of_stream > 0).sum()))
+    return (
+        f"extra egress: {shared} of {num_streams} streams are read by more than one of {ranks} ranks, so up to "
+        f"{factor:.2f} times the bytes of an epoch leave the bucket where each rank has a machine of its own; none if "
+        "the ranks divide data.canonical_streams, the streams train.global_batch_size, and the ranks its slots"
+    )

@@ -13,13 +13,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport, SampleOrder, ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
-from trainer.cursor import mix, slot_requests, step_of, steps_per_epoch
+from trainer.cursor import describe_sharing, slot_requests, step_of, steps_per_epoch, stream_readers
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
 from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
 from trainer.data.reader import ShardReader
@@ -29,7 +29,9 @@ from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH, Evaluation, Scalars, evaluate
 from trainer.model import build_model, find_single_sample_fault, find_unused, parameters_sha256
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.order import Order, make_order, resolve_order
 from trainer.parallel import distribute, settle_buckets
+from trainer.permutation import mix
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -84,6 +86,7 @@ class Training:
         resume_from = self._agree_on_checkpoint()
         self.cut = self._decide_cut(resume_from)
         self._check_slots_of_one()
+        self.order_record, self.order = self._decide_order(resume_from)
         settle_buckets(self.model, torch.zeros(self.cut.slot_size, 3, size, size, device=rank.device))
         self.progress = Progress() if resume_from is None else self._restore(*resume_from)
         self.scalars = Scalars(
@@ -145,6 +148,17 @@ class Training:
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return cut
 
+    def _decide_order(self, resume_from: tuple[str, CheckpointManifest] | None) -> tuple[SampleOrder, Order]:
+        shards, batch = self.assignment.shards, self.config.train.global_batch_size
+        choice = resolve_order(self.config.data, shards, self.manifest, resume_from[1] if resume_from else None)
+        order = make_order(choice.order, shards, self.manifest, seed=self.config.run.seed)
+        self.log(choice.reason)
+        ranks = self.rank.ranks
+        readers = stream_readers(order, global_batch_size=batch, slot_size=self.cut.slot_size, ranks=ranks)
+        if readers is not None and not storage.is_local(shards) and (sharing := describe_sharing(readers)):
+            self.log(sharing)
+        return choice.order, order
+
     def _check_slots_of_one(self) -> None:
         """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy."""
         batch, size = self.config.train.global_batch_size, self.config.data.image_size
@@ -199,11 +213,10 @@ class Training:
             self.dataset,
             slot_requests(
                 self.progress.position,
-                num_samples=len(self.dataset.reader),
+                order=self.order,
                 epochs=self.config.train.epochs,
                 global_batch_size=self.config.train.global_batch_size,
                 slot_size=self.cut.slot_size,
-                seed=self.config.run.seed,
                 rank=self.rank.rank,
                 ranks=self.rank.ranks,
             ),
@@ -308,6 +321,7 @@ class Training:
             position=self.progress.position,
             epoch=self.epoch,
             slot_size=self.cut.slot_size,
+            order=self.order_record,
             model=self.config.model.model_dump(mode="json"),
             classes=self.manifest.classes,
             data=_transform_document(self.transform),

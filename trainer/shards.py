@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
+from records.index import read_part
+
+# Records of the index read at a time for their labels: 40 MB.
+LABELS_AT_A_TIME = 1_000_000
 
 
-def load_shards(shards_uri: str, data: DataSection) -> ShardManifest:
+def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardManifest:
     """Read the manifest of shards, and see to it that they fit training.
+
+    Args:
+        shards_uri: Their folder.
+        data: The configuration.
+        ranks: Training processes.
 
     Raises:
         ConfigError: Neither they nor the configuration say the pixels' mean and deviation.
-        DataError: There is no manifest, or images have lists of labels.
+        DataError: There is no manifest, images have lists of labels, or there are too few to train on.
     """
     manifest = ShardManifest.load(shards_uri)
     if manifest.multi_label:
@@ -23,7 +35,35 @@ def load_shards(shards_uri: str, data: DataSection) -> ShardManifest:
             todo="shard a source with one label an image; training on several labels is not built",
         )
     normalisation(data, manifest)
+    samples = manifest.splits["train"].samples
+    if samples == 0:
+        raise DataError(
+            f"the training split of the shards in {storage.display(shards_uri)} is empty",
+            allowed="at least one training sample per rank",
+            todo="add images, or give more of them to training (sharding.splits, or the splits in the manifest)",
+        )
+    if samples < ranks:
+        raise DataError(
+            f"the training split has {samples} samples for {ranks} ranks",
+            allowed="at least one sample per rank",
+            todo="add images, or set resources.ranks lower",
+        )
     return manifest
+
+
+def load_labels(shards_uri: str, manifest: ShardManifest, split: str) -> npt.NDArray[np.int32]:
+    """Read the label of each place of a split from the index, wherever it lies: [num_samples].
+
+    Raises:
+        DataError: The index is missing or damaged.
+    """
+    entry = manifest.splits[split]
+    uri = storage.join(shards_uri, manifest.index.name)
+    labels = np.empty(entry.samples, dtype=np.int32)
+    for start in range(0, entry.samples, LABELS_AT_A_TIME):
+        count = min(LABELS_AT_A_TIME, entry.samples - start)
+        labels[start : start + count] = read_part(uri, entry.first + start, count)["label"]
+    return labels
 
 
 def normalisation(data: DataSection, manifest: ShardManifest) -> tuple[list[float], list[float]]:

@@ -20,19 +20,12 @@ from trainer.shards import load_shards
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
     shards_uri = stage.require("shards")
-    shards = load_shards(shards_uri, stage.config.data)
+    ranks = num_ranks(stage.config)
+    shards = load_shards(shards_uri, stage.config.data, ranks=ranks)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
     if output.reused:
         return output.uri
-    ranks = num_ranks(stage.config)
-    samples = shards.splits["train"].samples
-    if samples < ranks:
-        raise DataError(
-            f"the training split has {samples} samples for {ranks} ranks",
-            allowed="at least one sample per rank",
-            todo="add images, or set resources.ranks lower",
-        )
     # For its errors; the ranks decide again, knowing what the checkpoint has recorded.
     choose_cut(stage.config, ranks=ranks, profile=profile, recorded=None)
     if stage.events.folder is None:

@@ -17,7 +17,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.training import CheckpointManifest
+from contracts.artifacts.training import CheckpointManifest, SampleOrder
 
 __all__ = [
     "CONTRACTS",
@@ -40,6 +40,7 @@ __all__ = [
     "ProfileReport",
     "Rejected",
     "RunRecord",
+    "SampleOrder",
     "ShardEntry",
     "ShardManifest",
     "SplitEntry",

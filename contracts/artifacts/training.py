@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from contracts.artifacts.document import Contract, FileEntry
+from contracts.artifacts.document import Contract, Document, FileEntry
+
+
+class SampleOrder(Document):
+    """What decides the order of samples, besides the seed and the shards. Fixed when training starts."""
+
+    kind: Literal["full", "blocks"]
+    sampling: Literal["all", "balanced"] = "all"
+    streams: int | None = None
+    """Canonical streams; None unless kind=blocks, as below."""
+    range_bytes: int | None = None
+    """Size of the ranges that shards are cut into."""
+    block_samples: int | None = None
+    """Samples in a block of a stream."""
 
 
 class CheckpointManifest(Contract):
@@ -21,6 +34,9 @@ class CheckpointManifest(Contract):
     """Epochs completed."""
     slot_size: int
     """Fixed when training starts; a later profile does not change it."""
+    order: SampleOrder | None = None
+    """Fixed when training starts; where the shards are later does not change it. None in checkpoints of versions that
+    knew one order only."""
     model: dict[str, Any]
     """The model section that built the network."""
     classes: list[str]

@@ -12,6 +12,7 @@ from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from trainer.cursor import slot_requests
 from trainer.cut import choose_cut, has_single_sample_slot
+from trainer.order import FullOrder
 
 
 def config(**sections: Any) -> RunConfig:
@@ -80,8 +81,7 @@ def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
 def test_slots_of_one_sample_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
-    requests = slot_requests(
-        0, num_samples=num_samples, epochs=1, global_batch_size=batch, slot_size=slot_size, seed=0, rank=0, ranks=1
-    )
+    order = FullOrder(num_samples, seed=0)
+    requests = slot_requests(0, order=order, epochs=1, global_batch_size=batch, slot_size=slot_size, rank=0, ranks=1)
     seen = any(len(request.samples) == 1 for request in requests)
     assert has_single_sample_slot(num_samples, global_batch_size=batch, slot_size=slot_size) == seen

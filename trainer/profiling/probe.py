@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from trainer.cursor import SlotRequest, slot_requests
 from trainer.cut import Cut
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.optim import make_optimizer
+from trainer.order import Order
 
 WINDOWS = 3
 # Steps before the first window: allocations, lazy initialisation and, with loader processes, their start.
@@ -40,6 +42,7 @@ def measure_point(
     config: RunConfig,
     model: nn.Module,
     dataset: SlotDataset,
+    order: Order,
     *,
     slot_size: int,
     num_workers: int,
@@ -52,6 +55,7 @@ def measure_point(
         config: The configuration; profile.window_s is the length of a window in seconds.
         model: The network, on `device`; its weights change.
         dataset: The training split.
+        order: That of training.
         slot_size: Samples per forward pass.
         num_workers: Loader processes.
         ranks: Training processes that share the global batch.
@@ -63,7 +67,7 @@ def measure_point(
     model.train()
     loader = make_loader(
         dataset,
-        _endless_requests(config, len(dataset.reader), slot_size),
+        _endless_requests(order, slot_size),
         num_workers=num_workers,
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=device.type == "cuda",
@@ -121,21 +125,19 @@ def _step(
         optimizer.zero_grad(set_to_none=True)
 
 
-def _endless_requests(config: RunConfig, num_samples: int, slot_size: int) -> Iterator[SlotRequest]:
+def _endless_requests(order: Order, slot_size: int) -> Iterator[SlotRequest]:
     """Yield full slots over and over; a split smaller than a slot is repeated inside it."""
-    for seed in itertools.count(config.run.seed):
-        for request in slot_requests(
-            0,
-            num_samples=num_samples,
-            epochs=1,
-            global_batch_size=min(slot_size, num_samples),
-            slot_size=slot_size,
-            seed=seed,
-            rank=0,
-            ranks=1,
-        ):
-            places = tuple(itertools.islice(itertools.cycle(request.samples), slot_size))
-            yield SlotRequest(request.step, request.epoch, 0, places, slot_size, counts=True, last_of_step=True)
+    for request in slot_requests(
+        0,
+        order=order,
+        epochs=sys.maxsize,
+        global_batch_size=min(slot_size, order.num_samples),
+        slot_size=slot_size,
+        rank=0,
+        ranks=1,
+    ):
+        places = tuple(itertools.islice(itertools.cycle(request.samples), slot_size))
+        yield SlotRequest(request.step, request.epoch, 0, places, slot_size, counts=True, last_of_step=True)
 
 
 def _synchronise(device: torch.device) -> None:

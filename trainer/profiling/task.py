@@ -15,6 +15,7 @@ from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import available_cores, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.launch import hardware, num_ranks
+from trainer.order import make_order, resolve_order
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
 from trainer.shards import load_shards
 
@@ -22,14 +23,14 @@ from trainer.shards import load_shards
 def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
-    shards = load_shards(shards_uri, stage.config.data)
+    ranks = num_ranks(stage.config)
+    shards = load_shards(shards_uri, stage.config.data, ranks=ranks)
     machine = hardware()
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
     output = stage.claim(ProfileReport, made_from)
     if output.reused:
         return output.uri
-    ranks = num_ranks(stage.config)
     threads = threads_per_rank(ranks)
     _take_share_of_cores(ranks)
 
@@ -87,6 +88,8 @@ def _measure(
     model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
     transform, _ = make_transforms(config.data, shards)
     dataset = SlotDataset(ShardReader(shards_uri, shards, "train"), transform, config.run.seed)
+    choice = resolve_order(config.data, shards_uri, shards, None)
+    order = make_order(choice.order, shards_uri, shards, seed=config.run.seed)
     stage.ready()
     for slot_size in slot_sizes:
         for workers in num_workers:
@@ -94,6 +97,7 @@ def _measure(
                 config,
                 model,
                 dataset,
+                order,
                 slot_size=slot_size,
                 num_workers=workers,
                 ranks=num_ranks(config),

@@ -15,6 +15,7 @@ from trainer.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, make_transforms
+from trainer.order import FullOrder
 
 
 def request(*samples: int, epoch: int = 0) -> SlotRequest:
@@ -84,11 +85,10 @@ def test_the_loader_keeps_the_order_of_requests(small_shards: str) -> None:
     requests = list(
         slot_requests(
             0,
-            num_samples=len(data.reader),
+            order=FullOrder(len(data.reader), seed=1),
             epochs=2,
             global_batch_size=16,
             slot_size=4,
-            seed=1,
             rank=0,
             ranks=1,
         )

@@ -1,0 +1,214 @@
+"""In which order samples come: every order is a pure function of (seed, epoch, offset in the epoch).
+
+    full      a permutation of all samples                                   local files
+    blocks    ranges of shards, permuted, in streams (trainer/blocks.py)     a bucket
+    balanced  full, with equally many samples of each class
+
+What decides the order is recorded in the first checkpoint and holds to the end of training: `resolve_order`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
+from contracts.config import DataSection
+from contracts.errors import DataError
+from trainer.blocks import BlockOrder, Piece, cut_ranges
+from trainer.permutation import SORTED_BELOW, Permutations, Places, hashes, mix
+from trainer.shards import load_labels
+
+# What a key is for, so that no two permutations share one.
+_CLASSES, _CLASS = 3, 4
+
+
+class Order(Protocol):
+    """The order of a split's samples."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+
+    def places(self, epoch: int, first: int, count: int) -> Places:
+        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
+
+    def streams(self, first: int, count: int) -> Places | None:
+        """Return the canonical stream of each offset in [first, first + count), None without streams."""
+
+    def needed(
+        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece]:
+        """Return the pieces of shards that should be fetched for the offsets [first, first + count).
+
+        Empty where samples are read one by one.
+        """
+
+
+@dataclass(frozen=True)
+class FullOrder:
+    """A permutation of all samples."""
+
+    num_samples: int
+    seed: int
+    _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
+
+    def places(self, epoch: int, first: int, count: int) -> Places:
+        """See `Order`."""
+        return self._permutations.permute(0, self.num_samples, mix(self.seed, epoch), np.arange(first, first + count))
+
+    def streams(self, first: int, count: int) -> None:
+        """See `Order`."""
+
+    def needed(
+        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece]:
+        """See `Order`."""
+        return []
+
+
+@dataclass(frozen=True)
+class BalancedOrder:
+    """Equally many samples of each class, an epoch being as long as without balance.
+
+    Counted from the start of training, each round of K samples has one of each of the K classes, in permuted order; the
+    samples of a class come in permuted cycles, each once a cycle. A class without samples takes no part. Memory: 8 bytes
+    a sample for the places by class, and at most 2 for their permutations.
+    """
+
+    by_class: Places
+    """[num_samples] places in the split, sorted by class."""
+    starts: Places
+    """[K + 1] where each class that has samples starts in `by_class`, and the end."""
+    seed: int
+    _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, labels: npt.NDArray[np.int32], seed: int) -> BalancedOrder:
+        """Build the order from the label of each place of the split: [num_samples]."""
+        _, counts = np.unique(labels, return_counts=True)
+        return cls(np.argsort(labels, kind="stable"), np.concatenate([[0], np.cumsum(counts)]), seed)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """See `Order`."""
+        return len(self.by_class)
+
+    def places(self, epoch: int, first: int, count: int) -> Places:
+        """See `Order`."""
+        num_classes = len(self.starts) - 1
+        draws = epoch * self.num_samples + np.arange(first, first + count)
+        rounds, turn = np.divmod(draws, num_classes)
+        # One row a round; each round gives every class once, so its number is that of the class's draw.
+        distinct = np.arange(rounds[0], rounds[-1] + 1) if count else rounds
+        keys = np.array([mix(self.seed, _CLASSES, number) for number in distinct.tolist()], dtype=np.uint64)
+        classes = np.argsort(hashes(np.arange(num_classes, dtype=np.uint64), keys[:, None]), axis=1, kind="stable")
+        found = classes[rounds - distinct[:1], turn]
+        places = np.empty(count, dtype=np.int64)
+        for number in np.unique(found).tolist():
+            rows = np.flatnonzero(found == number)
+            size = int(self.starts[number + 1] - self.starts[number])
+            cycles, inside = np.divmod(rounds[rows], size)
+            for cycle in np.unique(cycles).tolist():
+                key = mix(self.seed, _CLASS, number, cycle)
+                chosen = rows[cycles == cycle]
+                taken = self._permutations.permute(number, size, key, inside[cycles == cycle])
+                places[chosen] = self.by_class[int(self.starts[number]) + taken]
+        return places
+
+    def streams(self, first: int, count: int) -> None:
+        """See `Order`."""
+
+    def needed(
+        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece]:
+        """See `Order`."""
+        return []
+
+
+@dataclass(frozen=True)
+class OrderChoice:
+    """What the order is, and why."""
+
+    order: SampleOrder
+    reason: str
+
+
+def resolve_order(
+    data: DataSection, shards_uri: str, manifest: ShardManifest, checkpoint: CheckpointManifest | None
+) -> OrderChoice:
+    """Decide the order: what the checkpoint has recorded, else what the configuration sets, else by location.
+
+    Args:
+        data: The configuration.
+        shards_uri: Where the shards are.
+        manifest: Their manifest.
+        checkpoint: What training resumes from.
+
+    Raises:
+        DataError: The checkpoint lies within an epoch of an order that is no longer known.
+    """
+    kind, reason = data.order, "set by data.order"
+    if data.sampling == "balanced":
+        kind, reason = "full", "data.sampling=balanced"
+    elif kind == "auto":
+        local = storage.is_local(shards_uri)
+        kind, reason = ("full", "the shards are local files") if local else ("blocks", "the shards are in a bucket")
+    chosen = SampleOrder(kind="full", sampling=data.sampling)
+    if kind == "blocks":
+        shards = [shard for shard in manifest.shards if shard.split == "train"]
+        sample_bytes = sum(shard.bytes for shard in shards) / max(1, sum(shard.samples for shard in shards))
+        chosen = SampleOrder(
+            kind="blocks",
+            streams=data.canonical_streams,
+            range_bytes=data.range_bytes,
+            block_samples=max(1, int(data.block_bytes / max(1.0, sample_bytes))),
+        )
+    if checkpoint is None:
+        return OrderChoice(chosen, f"order {_describe(chosen)}: {reason}")
+    recorded = checkpoint.order or _unrecorded(checkpoint, manifest.splits["train"].samples)
+    differs = "" if recorded == chosen else f"; a new training would take {_describe(chosen)}: {reason}"
+    return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
+
+
+def make_order(order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int) -> Order:
+    """Return the order of the training split.
+
+    Args:
+        order: What decides it.
+        shards_uri: Where the shards are; their index is read for balanced sampling only.
+        manifest: Their manifest.
+        seed: run.seed.
+    """
+    if order.sampling == "balanced":
+        return BalancedOrder.of(load_labels(shards_uri, manifest, "train"), seed)
+    if order.kind == "full":
+        return FullOrder(manifest.splits["train"].samples, seed)
+    assert order.streams and order.range_bytes and order.block_samples, order
+    return BlockOrder(cut_ranges(manifest, "train", order.range_bytes), order.streams, order.block_samples, seed)
+
+
+def _unrecorded(checkpoint: CheckpointManifest, num_samples: int) -> SampleOrder:
+    """Return the order of checkpoints from before orders were recorded: all samples sorted by their hashes."""
+    if num_samples >= SORTED_BELOW and checkpoint.position % num_samples:
+        raise DataError(
+            f"the checkpoint at step {checkpoint.step} lies within an epoch of {num_samples} samples, and was "
+            "written by a version that ordered so many samples in another way",
+            allowed="a checkpoint at the end of an epoch, or of this version",
+            todo="continue with the version that wrote it, or train again with --fresh",
+        )
+    return SampleOrder(kind="full")
+
+
+def _describe(order: SampleOrder) -> str:
+    if order.sampling == "balanced":
+        return "full, balanced by class"
+    if order.kind == "full":
+        return "full"
+    streams = f"{order.streams} streams, ranges of {order.range_bytes} bytes"
+    return f"blocks ({streams}, blocks of {order.block_samples} samples)"

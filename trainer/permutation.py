@@ -1,0 +1,100 @@
+"""Permutations that are computed place by place, from a key: the arithmetic below trainer/order.py.
+
+Below `SORTED_BELOW` a permutation is made whole, by sorting keyed hashes; from there on it is a Feistel network, which
+gives any place alone and needs no memory. Numpy's generators are not used: their streams may change between versions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Places = npt.NDArray[np.int64]
+
+# Sorting 65,535 hashes takes some milliseconds, and the result fits in 16 bits a place.
+SORTED_BELOW = 1 << 16
+# Chi-square finds something in up to 4 rounds from `SORTED_BELOW` on, and in nothing from 5 (docs/reading.md).
+FEISTEL_ROUNDS = 8
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(*values: int) -> int:
+    """Return a 64-bit hash of integers (splitmix64 over the sequence; Steele, Lea and Flood, OOPSLA 2014)."""
+    state = _GOLDEN
+    for value in values:
+        state = (state ^ (value & _MASK)) & _MASK
+        state = (state + _GOLDEN) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def hashes(values: npt.NDArray[np.uint64], key: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return keyed 64-bit hashes: the outputs number `values` of the splitmix64 generator that starts at `key`."""
+    with np.errstate(over="ignore"):
+        state = values * np.uint64(_GOLDEN) + (np.uint64(key) if isinstance(key, int) else key)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)))
+
+
+def shuffled(num: int, key: int) -> Places:
+    """Return all places of a permutation: [num], by sorting hashes."""
+    # Stable: equal hashes, however unlikely, keep an order of their own.
+    return np.argsort(hashes(np.arange(num, dtype=np.uint64), key), kind="stable").astype(np.int64)
+
+
+def feistel(num: int, key: int, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:
+    """Return where a permutation of [0, num) takes `places`, for num up to 2**62.
+
+    The network works on pairs (left, right) of a rectangle that is hardly larger than num (Black and Rogaway, "Ciphers
+    with arbitrary finite domains", 2002): alternately, each side is moved by a hash of the other. What falls outside of
+    [0, num) goes through again until it is inside (cycle walking); with this rectangle that is about 1 in sqrt(num).
+    """
+    width = math.isqrt(max(num - 1, 0)) + 1
+    height = -(-num // width)
+    result = places.astype(np.uint64)
+    outside = np.arange(len(result))
+    while len(outside):
+        result[outside] = _network(result[outside], width, height, key, rounds)
+        outside = outside[result[outside] >= num]
+    return result.astype(np.int64)
+
+
+def _network(values: npt.NDArray[np.uint64], width: int, height: int, key: int, rounds: int) -> npt.NDArray[np.uint64]:
+    left, right = np.divmod(values, np.uint64(width))
+    for number in range(rounds):
+        round_key = mix(key, number)
+        # A hash of 64 bits over a side of at most 2**31: the remainder's bias is below 1 in 2**33.
+        if number % 2:
+            right = (right + hashes(left, round_key) % np.uint64(width)) % np.uint64(width)
+        else:
+            left = (left + hashes(right, round_key) % np.uint64(height)) % np.uint64(height)
+    return np.asarray(left * np.uint64(width) + right)
+
+
+def permute(num: int, key: int, places: Places) -> Places:
+    """Return where the permutation of [0, num) that belongs to `key` takes `places`."""
+    return shuffled(num, key)[places] if num < SORTED_BELOW else feistel(num, key, places)
+
+
+@dataclass
+class Permutations:
+    """Keeps the sorted permutation last used by each owner (an epoch, a stream, a class): 2 bytes a place."""
+
+    _latest: dict[int, tuple[int, npt.NDArray[np.uint16]]] = field(default_factory=dict)
+
+    def permute(self, owner: int, num: int, key: int, places: Places) -> Places:
+        """As `permute`; a new key of the same owner takes the place of its old one."""
+        if num >= SORTED_BELOW:
+            return feistel(num, key, places)
+        latest = self._latest.get(owner)
+        if latest is None or latest[0] != key:
+            latest = self._latest[owner] = (key, shuffled(num, key).astype(np.uint16))
+        return latest[1][places].astype(np.int64)
