@@ -81,7 +81,7 @@ def _receive(state: _State, sink: Callable[[bytes], object]) -> Exception | None
             return None
         if answer.status_code not in (200, 206):
             # Reads the body, which frees the connection for the next request.
-            error: Exception = from_http_response(answer)
+            error: Exception = from_http_response(answer)  # type: ignore[no-untyped-call]
             if answer.status_code in _RETRIED:
                 return error
             raise error

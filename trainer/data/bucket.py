@@ -135,7 +135,7 @@ class BucketShards:
 
 
 def _pread(held: Held, offset: int, size: int) -> bytes | None:
-    # Opened for each sample: a file kept open would take memory after it was evicted, and opening takes 10 microseconds.
+    # Opened for each sample: a file kept open would take memory after it was evicted, and opening takes 10 us.
     try:
         descriptor = os.open(held.path, os.O_RDONLY)
     except OSError:

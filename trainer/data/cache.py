@@ -3,7 +3,7 @@
     DIR/shardline-cache       the marker: without it a folder that is not empty is nobody's to write to
     DIR/.lock, DIR/.usage     who adds bytes; how many there are
     DIR/SHARD/.lock           who looks at or claims ranges of a shard; SHARD is its crc32c and size
-    DIR/SHARD/FIRST-COUNT     the bytes of samples [FIRST, FIRST + COUNT) of the shard: never changed once it has this name
+    DIR/SHARD/FIRST-COUNT     the bytes of samples [FIRST, FIRST + COUNT) of the shard: under this name never changed
     DIR/SHARD/FIRST-COUNT.part   a claim on them: being fetched by the process that holds its lock
 
 Locks are the kernel's (flock): those of a killed process are gone with it, so its claims fall to whoever comes next.
@@ -82,7 +82,7 @@ class Claim:
 class RangeCache:
     """Ranges of shards in a folder, at most `limit_bytes` of them.
 
-    Methods that write raise OSError when the disk is full or the folder cannot be written: the caller then does without.
+    Methods that write raise OSError when the disk is full or the folder cannot be written: the caller does without.
     """
 
     folder: Path
@@ -122,7 +122,7 @@ class RangeCache:
         """Return the ranges of a shard, in the order of their samples."""
         folder = self.folder / shard
         try:
-            names = os.listdir(folder)
+            names = os.listdir(folder)  # noqa: PTH208
         except OSError:
             return []
         return sorted(
@@ -177,7 +177,7 @@ class RangeCache:
     def _taken(self, folder: Path, first: int, end: int) -> list[tuple[int, int, bool]] | None:
         """Return the parts of [first, end) that are there or are being fetched; None: it changed, look again."""
         taken = []
-        for name in os.listdir(folder):
+        for name in os.listdir(folder):  # noqa: PTH208
             match = _NAME.fullmatch(name)
             if match is None:
                 continue
@@ -205,7 +205,7 @@ class RangeCache:
                 usage = self._evict(size)
             if usage + size > self.limit_bytes:
                 return False
-            # Its full length at once: whoever counts the files counts it whole, and a full disk is known before a fetch.
+            # Its full length at once: it is counted whole, and a full disk is known before anything is fetched.
             os.posix_fallocate(claim.descriptor, 0, size)
             usage_path.write_bytes(_USAGE.pack(usage + size))
         return True

@@ -1,4 +1,4 @@
-"""Where the bytes of a bucket's shards lie on this machine: in data.cache_dir, else in memory for as long as they are read.
+"""Where the bytes of a bucket's shards lie on this machine: in data.cache_dir, else in memory while they are read.
 
 In memory means files below /dev/shm, or in the temporary folder where that is too small. Every process that reads keeps
 a lock on the folder; the last one deletes it, and what killed processes left is deleted by the next that begins.
@@ -23,7 +23,7 @@ from contracts.config import DataSection
 from contracts.errors import DataError, StorageError
 from trainer.data.cache import INDEX_FOLDER, RangeCache
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = f"shardline-{os.getuid()}-"
 _ALIVE = "alive"
 # An index up to here is compared with its checksum whenever it is opened (some 50 ms), a larger one when it comes.
@@ -170,7 +170,7 @@ def _keep(folder: Path) -> int:
         # Its marker: what lies in it is ours.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         with contextlib.suppress(OSError):
-            if os.stat(folder / _ALIVE).st_ino == os.fstat(descriptor).st_ino:
+            if (folder / _ALIVE).stat().st_ino == os.fstat(descriptor).st_ino:
                 RangeCache(folder, 0).mark()
                 return descriptor
         os.close(descriptor)

@@ -248,10 +248,11 @@ class Fetcher:
 
     def _is_right(self, shard: int, claim: Claim, offset: int) -> bool:
         place = self._firsts[shard] + claim.first
-        return all(
-            find_damage_of(os.pread(claim.descriptor, int(record["size"]), int(record["offset"]) - offset), record) is None
-            for record in self.index[place : place + claim.count]
-        )
+        for record in self.index[place : place + claim.count]:
+            content = os.pread(claim.descriptor, int(record["size"]), int(record["offset"]) - offset)
+            if find_damage_of(content, record) is not None:
+                return False
+        return True
 
     def _rest(self, error: OSError) -> bool:
         """Leave the cache alone for a while; what is missing is read sample by sample."""

@@ -1,4 +1,4 @@
-"""Which ranges of shards are needed, when, and whether they fit: arithmetic on the order, before anything is fetched."""
+"""Which ranges of shards are needed, when, and whether they fit: arithmetic, before anything is fetched."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainer.order import Order
 
 # Ranges of an evaluation that lie ready: it is read from end to end.
 EVALUATION_RANGES = 4
-# Blocks differ in bytes, having equal numbers of samples.
-_SPREAD = 1.05
+# Blocks differ in bytes, having equal numbers of samples; and some room is for evaluation.
+_SPREAD = 1.15
 # Offsets looked at a time when the order has no blocks.
 _WINDOW = 4096
 NEVER = 2**63 - 1
@@ -31,7 +31,7 @@ class Need(NamedTuple):
     shard: int
     first: int
     """Counted in the shard."""
-    count: int
+    samples: int
     until: int
 
 
@@ -79,8 +79,8 @@ class Plan:
         offset = (request.step - request.epoch * batches) * self.global_batch_size
         # Kept by the caller for a slot: its samples are in few blocks.
         for piece in self.order.needed(request.epoch, offset, self.global_batch_size, streams=self.streams):
-            if piece.shard == shard and piece.first <= sample < piece.first + piece.count:
-                return piece.shard, piece.first, piece.count
+            if piece.shard == shard and piece.first <= sample < piece.first + piece.samples:
+                return piece.shard, piece.first, piece.samples
         return None
 
     def coming(self, position: int, epochs: int) -> Iterator[Need]:
@@ -101,7 +101,7 @@ class Plan:
             for piece in self.order.needed(epoch, offset, window, streams=self.streams):
                 if (piece.shard, piece.first) not in seen:
                     seen.add((piece.shard, piece.first))
-                    yield Need(piece.shard, piece.first, piece.count, start + piece.until)
+                    yield Need(piece.shard, piece.first, piece.samples, start + piece.until)
             offset += window
 
     def _ranges_of_epoch(self, epoch: int, offset: int) -> Iterator[Need]:
@@ -121,6 +121,14 @@ class Plan:
                     yield Need(*found, NEVER)
             offset += count
 
+    def position_after(self, request: SlotRequest) -> int:
+        """Return the global position at the end of the batch of a request."""
+        assert self.order is not None
+        num_samples = self.order.num_samples
+        batches = -(-num_samples // self.global_batch_size)
+        taken = (request.step + 1 - request.epoch * batches) * self.global_batch_size
+        return request.epoch * num_samples + min(num_samples, taken)
+
     def from_end_to_end(self) -> Iterator[Need]:
         """Yield the ranges of the split in the order of the index; `until` counts places of the split."""
         first = self.grid.manifest.splits[self.split].first
@@ -137,8 +145,15 @@ def cache_limit(data: DataSection) -> tuple[str, int]:
     return ("data.cache_bytes", data.cache_bytes) if data.cache_bytes else ("data.memory_bytes", data.memory_bytes)
 
 
+def ahead_bytes(data: DataSection, ranks: int) -> int:
+    """Return the bytes that one of `ranks` ranks of a machine may fetch before they are read."""
+    limit = cache_limit(data)[1]
+    # What is left is for evaluation, but never more than a part.
+    return int(max(0.9 * limit, limit - EVALUATION_RANGES * data.range_bytes)) // ranks
+
+
 def working_set(data: DataSection, manifest: ShardManifest, order: SampleOrder) -> int:
-    """Return the bytes that must lie ready to read the training split: the current block of each stream and one more."""
+    """Return the bytes that must lie ready to read the training split: a block of each stream, and one more."""
     shards = [shard for shard in manifest.shards if shard.split == "train"]
     total = sum(shard.bytes for shard in shards)
     if order.kind != "blocks":

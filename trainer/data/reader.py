@@ -21,7 +21,7 @@ from trainer.cursor import SlotRequest
 from trainer.data.bucket import BucketShards
 from trainer.data.cache_folder import CacheFolder
 from trainer.data.fetch import Fetcher
-from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, cache_limit
+from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, ahead_bytes, cache_limit
 from trainer.data.prefetch import Prefetcher
 from trainer.order import Order
 
@@ -89,8 +89,8 @@ class ShardReader:
         global_batch_size: int,
         streams: npt.NDArray[np.bool_] | None = None,
         readers: int = 1,
-    ) -> Plan | None:
-        """Tell in which order samples will be asked for; return what that means for a bucket, None for local shards.
+    ) -> None:
+        """Tell in which order samples will be asked for; local shards do not care.
 
         Args:
             order: Of the split.
@@ -99,16 +99,28 @@ class ShardReader:
             readers: Processes that read this split, over all ranks.
         """
         if self.fetcher is None:
-            return None
+            return
         total = sum(shard.bytes for shard in self.grid.manifest.shards if shard.split == self._split)
         whole = total <= cache_limit(self.data)[1]
         plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole)
         self._shards = BucketShards(self.fetcher, plan, readers)
-        return plan
 
     def prepare(self, places: list[int], request: SlotRequest | None = None) -> None:
         """Fetch samples that will be read next, side by side; nothing happens for local shards."""
         self._shards.prepare([self._first + place for place in places], request)
+
+    def prefetcher(self, position: int, *, epochs: int, ranks: int) -> Prefetcher:
+        """Return what fetches ahead of training, in the order that `follow` was told; for local shards it does nothing.
+
+        Args:
+            position: The global position to begin at.
+            epochs: Of the whole training.
+            ranks: Training processes of this machine, which share the cache.
+        """
+        if not isinstance(self._shards, BucketShards):
+            return Prefetcher(None, (), 0)
+        plan = self._shards.plan
+        return Prefetcher(self.fetcher, plan.coming(position, epochs), ahead_bytes(self.data, ranks), plan)
 
     @contextmanager
     def read_ahead(self) -> Iterator[Callable[[int], None]]:

@@ -1,0 +1,48 @@
+"""Shards in a bucket, of samples whose bytes are easy to count."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
+from rehearsal.gcs import BucketServer
+from trainer.data.cache_folder import CacheFolder
+from trainer.data.reader import ShardReader
+
+BUCKET_SHARDS = "gs://bucket-1/a folder/shards"
+
+
+def upload(folder: Path, uri: str = BUCKET_SHARDS) -> str:
+    for path in folder.iterdir():
+        if path.is_file():
+            storage.replace(storage.join(uri, path.name), path.read_bytes())
+    return uri
+
+
+def data_section(cache: Path | None = None, **fields: object) -> DataSection:
+    given: dict[str, object] = {"image_size": 16, "range_bytes": 4096, "block_bytes": 4096, "canonical_streams": 2}
+    if cache is not None:
+        given |= {"cache_dir": str(cache), "cache_bytes": 64 << 20}
+    return DataSection.model_validate({**given, **fields})
+
+
+def open_reader(uri: str, split: str = "train", cache: Path | None = None, **fields: object) -> ShardReader:
+    data = data_section(cache, **fields)
+    folder = None if storage.is_local(uri) else CacheFolder(data)
+    return ShardReader(uri, ShardManifest.load(uri), split, data, folder)
+
+
+@pytest.fixture
+def bucket_shards(small_shards: str, bucket_server: BucketServer) -> Iterator[str]:
+    """The small shards, in a bucket."""
+    yield upload(storage.local_path(small_shards))
+    gc.collect()
+
+
+def shard_requests(server: BucketServer) -> list[int]:
+    """Return the bytes of each answer with bytes of a shard."""
+    return [entry.bytes_out for entry in server.access_log.entries(operation="objects.media", object="*.tar")]
