@@ -105,6 +105,14 @@ class ShardReader:
         plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole)
         self._shards = BucketShards(self.fetcher, plan, readers)
 
+    def content(self, place: int) -> bytes:
+        """Return the bytes of the image at `place`.
+
+        Raises:
+            DataError: They are damaged.
+        """
+        return self._shards.read(self._first + place)
+
     def prepare(self, places: list[int], request: SlotRequest | None = None) -> None:
         """Fetch samples that will be read next, side by side; nothing happens for local shards."""
         self._shards.prepare([self._first + place for place in places], request)
@@ -139,7 +147,7 @@ class ShardReader:
             DataError: The bytes are damaged, or are no image.
         """
         record = self._index[place]
-        content = self._shards.read(self._first + place)
+        content = self.content(place)
         try:
             return decode_rgb(content), int(record["label"])
         except UndecodableImage as error:

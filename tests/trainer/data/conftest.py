@@ -4,11 +4,13 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
+from records.index import RECORD
 from rehearsal.gcs import BucketServer
 from trainer.data.cache_folder import CacheFolder
 from trainer.data.reader import ShardReader
@@ -24,7 +26,7 @@ def upload(folder: Path, uri: str = BUCKET_SHARDS) -> str:
 
 
 def data_section(cache: Path | None = None, **fields: object) -> DataSection:
-    given: dict[str, object] = {"image_size": 16, "range_bytes": 4096, "block_bytes": 4096, "canonical_streams": 2}
+    given: dict[str, object] = {"image_size": 16, "range_bytes": 16384, "block_bytes": 20000, "canonical_streams": 2}
     if cache is not None:
         given |= {"cache_dir": str(cache), "cache_bytes": 64 << 20}
     return DataSection.model_validate({**given, **fields})
@@ -41,6 +43,18 @@ def bucket_shards(small_shards: str, bucket_server: BucketServer) -> Iterator[st
     """The small shards, in a bucket."""
     yield upload(storage.local_path(small_shards))
     gc.collect()
+
+
+def image_runs(uri: str, split: str = "train") -> int:
+    """Return the bytes from the first image of each shard to the end of its last: what there is to fetch."""
+    manifest = ShardManifest.load(uri)
+    index = np.frombuffer(storage.read_bytes(manifest.index.uri(uri))[64:], RECORD)
+    total = 0
+    for shard in manifest.shards:
+        if shard.split == split:
+            last = index[shard.first + shard.samples - 1]
+            total += int(last["offset"]) + int(last["size"]) - int(index[shard.first]["offset"])
+    return total
 
 
 def shard_requests(server: BucketServer) -> list[int]:
