@@ -28,7 +28,7 @@ from components.launch import attempt_folder, pin
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
-from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument
+from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from pipelines.orchestrator import RUN_START_NAME
@@ -126,9 +126,10 @@ def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fre
         storage.publish(storage.join(run_uri, RUN_START_NAME), _to_json(start))
         for stage in STAGES:
             storage.publish(configs[stage], contents[stage])
-    except OSError as error:
+    except (OSError, StorageError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.given
         raise ConfigError(
-            f"run.root = {config.run.root!r}: {storage.display(line)} cannot be written ({error.strerror})",
+            f"run.root = {config.run.root!r}: {storage.display(line)} cannot be written ({reason})",
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root to another folder, or correct its permissions",
         ) from None

@@ -92,6 +92,7 @@ def check_rerun(config: Path, line: Path, first: RunRecord) -> None:
     assert located.stdout.splitlines()[-1] == str(storage.local_path(first.stages[2].uri or ""))
 
 
+@pytest.mark.slow
 def test_the_format_moves_no_sample(pictures: Path, tmp_path: Path) -> None:
     """Equal parameters from tar and from TFRecord, with the profile's choice pinned."""
     config = write_config(tmp_path, pictures, parallel={"slot_size": 4}, data={"num_workers": 0})

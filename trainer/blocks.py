@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     shard: int
     """Place in ShardManifest.shards."""
     first: int
-    """First sample, counted in the shard."""
+    """First sample, counted among those of the shard that are in the index."""
     samples: int
     until: int
     """Offset of the epoch from which on no sample of the piece is needed."""

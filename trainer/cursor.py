@@ -122,7 +122,8 @@ def stream_readers(order: Order, *, global_batch_size: int, slot_size: int, rank
         for rank in range(ranks):
             mine = rank_slots(slots, rank=rank, ranks=ranks)
             first, last = mine.start * slot_size, min(mine.stop * slot_size, batch)
-            readers[rank] |= (begins < ends) & (begins < last) & (ends > first)
+            if mine:
+                readers[rank] |= (begins < ends) & (begins < last) & (ends > first)
     return readers
 
 

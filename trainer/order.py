@@ -77,7 +77,7 @@ class BalancedOrder:
     """Equally many samples of each class, an epoch being as long as without balance.
 
     Counted from the start of training, each round of K samples has one of each of the K classes, in permuted order; the
-    samples of a class come in permuted cycles, each once a cycle. A class without samples takes no part. Memory: 8 bytes
+    samples of a class come in permuted cycles, each once a cycle. Classes without samples take no part. Memory: 8 bytes
     a sample for the places by class, and at most 2 for their permutations.
     """
 

@@ -195,6 +195,6 @@ class BucketServer:
         if target == ("GET", "requests"):
             return json_response([asdict(entry) for entry in self.access_log.snapshot()])
         if target == ("DELETE", "requests"):
-            self.access_log.clear()
+            self.access_log.forget()
             return Response(204)
         raise ApiError(404, f"{request.method} {request.path} is no control request")

@@ -113,7 +113,7 @@ def test_true_is_a_number_in_no_field(tmp_path: Path) -> None:
     for name in names:
         with pytest.raises(ConfigError) as caught:
             load_config(tmp_path / "c.yaml", [f"{name}=true"])
-        assert caught.value.allowed == "a number" and f"{name} = True" in caught.value.given
+        assert caught.value.allowed.startswith("a number") and f"{name} = True" in caught.value.given
     # YAML reads this as text.
     assert load_config(tmp_path / "c.yaml", ["train.learning_rate=1e-3"]).train.learning_rate == 0.001
 

@@ -214,7 +214,7 @@ def test_a_bucket_that_refuses_and_one_in_a_storm(
     assert not storage.exists("gs://photos/shards/manifest.json")
     assert run_stage("shard", shard, arguments) == 0
     manifest = ShardManifest.load("gs://photos/shards")
-    assert set(contents("gs://photos/shards", manifest)) | {"manifest.json", ".stage"} == set(
+    assert set(contents("gs://photos/shards", manifest)) | {"manifest.json", ".stage", "sources.bin"} == set(
         storage.list_names("gs://photos/shards")
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileChoice, ProfileReport
+from contracts.artifacts import CheckpointManifest, ProfileChoice, ProfileReport, SampleOrder
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
@@ -85,6 +85,7 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.environment["threads_per_rank"] == "1"
     assert result.metrics["test_accuracy"] > 0.5
     assert result.slot_size == 4
+    assert result.order == SampleOrder(kind="full")
     kinds = [event["event"] for event in events(tmp_path, "a")]
     assert [kind for kind in kinds if kind not in ("progress", "log")] == ["start", "folder", "ready", "finish"]
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
@@ -146,6 +147,7 @@ def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path
     assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_dead_rank_without_hanging(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:
@@ -197,6 +199,29 @@ def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: st
     assert done.returncode == 0, done.stderr
     assert "slot_size 8: chosen by the profile; num_workers 1: chosen by the profile" in logs(tmp_path, "a")
     assert CheckpointManifest.load(done.stdout.splitlines()[-1]).slot_size == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "order"),
+    [
+        (
+            {"order": "blocks", "canonical_streams": 4, "range_bytes": 1024, "block_bytes": 4096},
+            {"kind": "blocks", "streams": 4, "range_bytes": 1024},
+        ),
+        ({"sampling": "balanced"}, {"kind": "full", "sampling": "balanced"}),
+    ],
+)
+def test_training_in_another_order(
+    small_shards: str, tmp_path: Path, data: dict[str, Any], order: dict[str, Any]
+) -> None:
+    config = small_config(data=data, train={"epochs": 1})
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 0, done.stderr
+    recorded = CheckpointManifest.load(done.stdout.splitlines()[-1]).order
+    assert recorded is not None
+    assert order.items() <= recorded.model_dump().items()
+    assert f"order {order['kind']}" in logs(tmp_path, "a")
 
 
 @pytest.mark.parametrize(
