@@ -73,7 +73,7 @@ def main() -> None:
     print(text)
     if options.record:
         options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"{datetime.now(UTC):%Y-%m-%d}-sharding.json").write_text(text + "\n")
+        (options.record / f"sharding-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
 
 
 def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) -> dict[str, object]:
@@ -250,6 +250,7 @@ def _measure_growth(count: int) -> dict[str, float]:
     from contracts import storage
     from records.index import RECORD
     from sharding import graph
+    from sharding.check import Checks
     from sharding.manifest import Commit
     from sharding.plan import make_plan
     from sharding.references import write_parts
@@ -260,7 +261,11 @@ def _measure_growth(count: int) -> dict[str, float]:
     def write_nothing(shard: int, references: list[Reference], job: Job) -> ShardRecord:
         rows = np.zeros(len(references), RECORD)
         rows["label"] = [one.label for one in references]
-        return ShardRecord(shard, job.plan.name_of(shard), 1, "0" * 8, rows.tobytes(), 1, (), ChannelSums())
+        # No two alike: looking for copies must not want to read what was never written.
+        rows["crc32c"], rows["size"] = shard, np.arange(len(references))
+        nothing = bytes(8 * len(references))
+        name = job.plan.name_of(shard)
+        return ShardRecord(shard, name, 1, "0" * 8, rows.tobytes(), 1, (), ChannelSums(), sources=nothing)
 
     graph.write_shard = write_nothing
 
@@ -273,7 +278,7 @@ def _measure_growth(count: int) -> dict[str, float]:
         samples = ((one.path, one.split, one.size) for one in listing)
         plan = make_plan(samples, seed=0, target_shard_bytes=SHARD_BYTES, min_shards=1)
         classes = tuple(b"class%03d" % number for number in range(1000))
-        job = Job("file:///none", output_uri, classes, "webdataset", plan, verify="none")
+        job = Job("file:///none", output_uri, classes, "webdataset", plan, checks=Checks(verify="none"))
         return Commit(job, "0" * 16, {}, 0.0), write_parts(job.work_uri, listing)
 
     with tempfile.TemporaryDirectory() as name:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from unicodedata import category
 from urllib.parse import quote, unquote_to_bytes
@@ -71,7 +72,13 @@ def space_needed(uri: str) -> Iterator[None]:
 
 
 def disk_full(uri: str, reason: str) -> StorageError:
-    """Return the error for a full disk."""
+    """Return the error for a full disk: that of an output, or of where shards wait on their way into a bucket."""
+    if not storage.is_local(uri):
+        return StorageError(
+            f"{tempfile.gettempdir()} cannot be written: {reason}",
+            allowed=f"room there for a shard a worker: they are made there on their way to {storage.display(uri)}",
+            todo="free some, or set TMPDIR to a folder on another disk; nothing half-written looks finished",
+        )
     return StorageError(
         f"{storage.display(uri)} cannot be written: {reason}",
         allowed="room for the shards, about the size of the source",

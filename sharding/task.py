@@ -142,7 +142,6 @@ def _plan(
     threads = stage.config.resources.read_threads
     if threads == "auto":
         threads = 64 if listing.is_remote else 0
-    beats = stage.config.resources.beam_runner == "portable"
     num_training = sum(reference.split == 0 for reference in listing.references)
     job = Job(
         listing.uri,
@@ -150,23 +149,23 @@ def _plan(
         listing.classes,
         section.format,
         plan,
-        stage.attempt,
-        beats,
-        listing.multi_label,
-        Checks.of(section),
+        attempt=stage.attempt,
+        beats=stage.config.resources.beam_runner == "portable",
+        multi_label=listing.multi_label,
+        checks=Checks.of(section),
         # An increment keeps the mean of its parent.
-        0.0 if growth else summed_share(num_training),
-        threads,
+        summed_share=0.0 if growth else summed_share(num_training),
+        read_threads=threads,
     )
     commit = Commit(
         job,
         output.fingerprint,
         output.made_from,
         section.max_rejected_fraction,
-        ignored,
-        section.duplicates,
-        dropped,
-        growth.increment if growth else None,
+        ignored=ignored,
+        duplicates=section.duplicates,
+        dropped=dropped,
+        increment=growth.increment if growth else None,
     )
     with space_needed(output.uri):
         num_parts = write_parts(job.work_uri, listing.references)
