@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from contracts import storage
@@ -41,11 +42,15 @@ _log = logging.getLogger(__name__)
 
 
 class Streams:
-    """How many ranges are received at a time: doubled for as long as the total grows by GROWTH."""
+    """How many ranges are received at a time: doubled for as long as the total grows by GROWTH.
+
+    A few requests more are on their way to the bucket, so that its latency is not waited for.
+    """
 
     def __init__(self, first: int = FIRST_STREAMS, most: int = MAX_STREAMS) -> None:
         self.limit, self._most = first, most
         self._changed = threading.Condition()
+        self._requests = 0
         self._receiving = 0
         self._settled = first >= most
         self._best: float | None = None
@@ -53,34 +58,41 @@ class Streams:
         self._since: float | None = None
 
     @contextlib.contextmanager
-    def receiving(self) -> Iterator[None]:
-        """Wait for a turn, and take it."""
+    def request(self) -> Iterator[Callable[[int], None]]:
+        """Wait for a turn, and take it; call what this gives with the number of bytes whenever some came."""
+        received = False
+
+        def count(num_bytes: int) -> None:
+            nonlocal received
+            with self._changed:
+                if not received:
+                    self._changed.wait_for(lambda: self._receiving < self.limit)
+                    self._receiving += 1
+                    received = True
+                if not self._settled:
+                    self._measure(num_bytes)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._receiving < self.limit)
-            self._receiving += 1
-            if self._receiving == self.limit and self._since is None:
-                self._since, self._bytes = time.monotonic(), 0
+            self._changed.wait_for(lambda: self._requests < self.limit + max(1, self.limit // 4))
+            self._requests += 1
         try:
-            yield
+            yield count
         finally:
             with self._changed:
-                self._receiving -= 1
-                self._changed.notify()
+                self._requests -= 1
+                self._receiving -= received
+                self._changed.notify_all()
 
-    def count(self, num_bytes: int) -> None:
+    def _measure(self, num_bytes: int) -> None:
         """Take note of bytes that came, and decide anew when enough is known."""
-        if self._settled:
-            return
-        with self._changed:
-            self._bytes += num_bytes
-            if self._since is None:
-                return
-            seconds = time.monotonic() - self._since
-            if self._receiving < self.limit - 1:
-                # Not all were at work: that says nothing about more of them.
-                self._since = None
-            elif seconds >= WINDOW_S:
-                self._decide(self._bytes / seconds)
+        self._bytes += num_bytes
+        if self._receiving < self.limit - 1:
+            # Not all are at work: that says nothing about more of them.
+            self._since = None
+        elif self._since is None:
+            self._since, self._bytes = time.monotonic(), 0
+        elif (seconds := time.monotonic() - self._since) >= WINDOW_S:
+            self._decide(self._bytes / seconds)
 
     def _decide(self, rate: float) -> None:
         if self._best is not None and rate < GROWTH * self._best:
@@ -229,16 +241,10 @@ class Fetcher:
         if not self.cache.reserve(claim, size):
             return False
 
-        def write(content: bytes) -> None:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(claim.descriptor, view) :]
-            self.streams.count(len(content))
-
         for _ in range(_ATTEMPTS):
             os.lseek(claim.descriptor, 0, os.SEEK_SET)
-            with self.streams.receiving():
-                found = storage.copy_range(self._uris[shard], offset, size, write)
+            with self.streams.request() as count:
+                found = storage.copy_range(self._uris[shard], offset, size, partial(_write, claim.descriptor, count))
             if found == size and self._is_right(shard, claim, offset):
                 claim.publish()
                 return True
@@ -260,3 +266,10 @@ class Fetcher:
             _log.warning("the cache in %s cannot be written (%s): reading past it", self.cache.folder, error)
         self._resting_until = time.monotonic() + REST_S
         return False
+
+
+def _write(descriptor: int, count: Callable[[int], None], content: bytes) -> None:
+    count(len(content))
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -7,6 +7,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -102,17 +103,14 @@ def test_a_bucket_that_does_not_answer_is_another_try(
         storage.copy_range("gs://bucket-1/a", 0, 10, lambda piece: None)
 
 
-def run_streams(streams: Streams, clock: Iterator[float], rate_of: dict[int, float]) -> None:
+def run_streams(streams: Streams, rate_of: dict[int, float]) -> None:
     """Let all streams receive, at a total rate that depends on their number, until it is settled."""
     for _ in range(20):
-        limit = streams.limit
-        entered = [streams.receiving() for _ in range(limit)]
-        for turn in entered:
-            turn.__enter__()
-        for _ in range(4):
-            streams.count(int(rate_of[limit]))
-        for turn in entered:
-            turn.__exit__(None, None, None)
+        with ExitStack() as turns:
+            limit = streams.limit
+            counts = [turns.enter_context(streams.request()) for _ in range(limit)]
+            for count in counts * 4:
+                count(int(rate_of[limit]))
 
 
 @pytest.mark.parametrize(
@@ -126,10 +124,10 @@ def run_streams(streams: Streams, clock: Iterator[float], rate_of: dict[int, flo
 def test_streams_double_while_it_helps(
     monkeypatch: pytest.MonkeyPatch, rate_of: dict[int, float], expected: int
 ) -> None:
-    clock = itertools.count(0, 0.4)
+    clock = itertools.count(0, 0.1)
     monkeypatch.setattr("trainer.data.fetch.time.monotonic", lambda: next(clock))
     streams = Streams()
-    run_streams(streams, clock, rate_of)
+    run_streams(streams, rate_of)
     assert streams.limit == expected
 
 
