@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileReport
+from contracts.artifacts import CheckpointManifest, ExportManifest, ProfileReport
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
+from trainer.export.task import export
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train
 
@@ -34,7 +35,7 @@ def run_train(folder: Path, shards_uri: str, config: dict[str, Any]) -> int:
     return run_stage("train", train, ["--output", str(folder), "--shards", shards_uri, "--config-json", text])
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_parameters_are_those_of_training_from_disk(
     shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path, num_workers: int
 ) -> None:
@@ -85,3 +86,16 @@ def test_a_profile_of_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
     assert run_stage("profile", profile, arguments) == 0
     report = ProfileReport.load(storage.normalise(tmp_path / "out"))
     assert {point.num_workers for point in report.points} == {0, 1}
+
+
+@pytest.mark.slow
+def test_an_export_is_proved_on_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
+    config = small_config(data=BLOCKS, train={"epochs": 1})
+    assert run_train(tmp_path / "trained", shards, config) == 0
+    arguments = ["--checkpoint", str(tmp_path / "trained"), "--shards", shards, "--output", str(tmp_path / "exported")]
+    text = json.dumps({name: section for name, section in config.items() if name in ("data", "model")})
+    assert run_stage("export", export, [*arguments, "--config-json", text]) == 0
+    trained = CheckpointManifest.load(storage.normalise(tmp_path / "trained"))
+    exported = ExportManifest.load(storage.normalise(tmp_path / "exported"))
+    assert exported.made_from["checkpoint"]
+    assert trained.metrics["test_samples"] > 0
