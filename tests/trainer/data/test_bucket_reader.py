@@ -17,7 +17,7 @@ from contracts.errors import ConfigError, DataError
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests
-from trainer.cursor import slot_requests, stream_readers
+from trainer.cursor import SlotRequest, slot_requests, stream_readers
 from trainer.data.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
 from trainer.data.plan import check_working_set
@@ -65,6 +65,15 @@ def read_epoch(
     finally:
         ahead.stop()
     return found
+
+
+def requests_of(uri: str, rank: int, ranks: int, position: int) -> list[SlotRequest]:
+    manifest = ShardManifest.load(uri)
+    record = resolve_order(data_section(order="blocks"), uri, manifest, None).order
+    order = make_order(record, uri, manifest, seed=1)
+    return list(
+        slot_requests(position, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks)
+    )
 
 
 def assert_equal(found: Epoch, expected: Epoch) -> None:
@@ -140,6 +149,26 @@ def test_nodes_together_read_every_sample_once(
             seen += samples
     assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
     assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
+
+
+def test_a_resume_on_other_ranks_goes_on_in_the_same_order(
+    bucket_shards: str, small_shards: str, tmp_path: Path
+) -> None:
+    """2 -> 3 -> 1 ranks with the position of each step, the cache shared by the ranks of a machine."""
+    seen: list[int] = []
+    for ranks, position, steps in ((2, 0, 2), (3, 32, 1), (1, 48, 2)):
+        by_batch: dict[int, list[int]] = {}
+        for rank in range(ranks):
+            rest = read_epoch(bucket_shards, tmp_path, rank=rank, ranks=ranks, position=position)
+            whole = read_epoch(small_shards, rank=rank, ranks=ranks, position=position)
+            assert_equal(rest, whole)
+            for request, (samples, _, _) in zip(requests_of(small_shards, rank, ranks, position), rest, strict=True):
+                assert request.samples == samples
+                if request.counts:
+                    by_batch.setdefault(request.step, []).extend(samples)
+        for step in sorted(by_batch)[:steps]:
+            seen += by_batch[step]
+    assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
 
 
 FAULTS = {
