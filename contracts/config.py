@@ -197,6 +197,19 @@ class DataSection(Section):
     """Loader processes per rank; `auto` takes the profile's choice."""
     prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4
     """Slots that each loader process prepares ahead."""
+    cache_dir: str = ""
+    """Folder on a disk of this machine that keeps what was read from a bucket, from epoch to epoch and run to run; all
+    processes of the machine may share it. Needs cache_bytes. Unset: what is read lies in memory."""
+    cache_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Most bytes of shards in `cache_dir` (the index is not counted); 0: no cache on disk."""
+    memory_bytes: Annotated[int, Field(strict=True, ge=1024)] = 4 << 30
+    """Without a cache on disk: most bytes of a bucket's shards that lie in this machine's memory, for all its ranks."""
+
+    @model_validator(mode="after")
+    def _cache_has_a_place(self) -> DataSection:
+        if bool(self.cache_dir) != (self.cache_bytes > 0):
+            raise ValueError("cache_dir and cache_bytes are set together, or not at all")
+        return self
 
     @model_validator(mode="after")
     def _balanced_needs_full(self) -> DataSection:

@@ -14,6 +14,8 @@ from contracts.config import RunConfig
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
+# Fields of data that say how samples are read, and change none of them.
+LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 
 
 def fingerprint(value: Any) -> str:
@@ -68,10 +70,9 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     it; the first checkpoint records what must hold. on_bad_sample may change too: while it says fail, no bad sample was
     passed over, so training that ended at one goes on where it was.
     """
-    without = {"num_workers", "prefetch_factor", "on_bad_sample"}
     return {
         "model": model_fingerprint(config),
-        "data": fingerprint(config.data.model_dump(mode="json", exclude=without)),
+        "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
         "train": fingerprint(config.train.model_dump(mode="json")),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "seed": fingerprint(config.run.seed),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_bulk, local, memory
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_bulk, gcs_ranges, local, memory
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "ObjectInfo",
     "Wanted",
     "check_scheme",
+    "copy_range",
     "crc32c",
     "crc32c_of",
     "delete",
@@ -137,6 +138,24 @@ def read_bytes(uri: str, generation: int | None = None) -> bytes:
 def read_range(uri: str, start: int, length: int, generation: int | None = None) -> bytes:
     """Return up to `length` bytes from `start`: fewer at the end, none behind it; `generation` as in `read_bytes`."""
     return _store(uri).read_range(uri, start, length, generation)
+
+
+def copy_range(uri: str, start: int, length: int, sink: Callable[[bytes], object]) -> int:
+    """Hand the bytes [start, start + length) to `sink` in pieces, as they come; return their number.
+
+    Fewer come where the object ends before. In gs:// a broken answer is continued where it broke, in the same
+    generation of the object.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+    """
+    if uri.startswith("gs://"):
+        return gcs_ranges.copy_range(uri, start, length, sink)
+    done = 0
+    while done < length and (piece := read_range(uri, start + done, min(_PIECE_BYTES, length - done))):
+        sink(piece)
+        done += len(piece)
+    return done
 
 
 def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | FileNotFoundError]:

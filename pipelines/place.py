@@ -10,14 +10,15 @@ from contracts.config import RunConfig
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
-    """Return the configuration with the paths of the source and the root absolute.
+    """Return the configuration with the paths of the source, the root and the cache absolute.
 
-    Both are relative to the current folder, and a stage may run in another one.
+    All are relative to the current folder, and a stage may run in another one.
     """
-    source, root = config.sharding.source, config.run.root
+    source, root, cache_dir = config.sharding.source, config.run.root, config.data.cache_dir
     return config.model_copy(
         update={
             "sharding": config.sharding.model_copy(update={"source": _absolute(source) if source else ""}),
+            "data": config.data.model_copy(update={"cache_dir": _absolute(cache_dir) if cache_dir else ""}),
             "run": config.run.model_copy(update={"root": _absolute(root)}),
         }
     )

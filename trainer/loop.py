@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -18,9 +19,12 @@ from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
-from trainer.cursor import describe_sharing, slot_requests, step_of, steps_per_epoch, stream_readers
+from trainer.cursor import SlotRequest, describe_sharing, slot_requests, step_of, steps_per_epoch, stream_readers
 from trainer.cut import Cut, choose_cut, has_single_sample_slot
+from trainer.data.cache_folder import CacheFolder
 from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.plan import check_working_set
+from trainer.data.prefetch import Prefetcher
 from trainer.data.prepare import check_device, prepare
 from trainer.data.reader import ShardReader
 from trainer.data.report import DataReport
@@ -65,8 +69,9 @@ class Training:
         _fix_numerics(assignment.threads, rank.device)
         train_transform, self.transform = make_transforms(self.config.data, self.manifest)
         check_device(train_transform, rank.device)
+        self.cache = None if storage.is_local(assignment.shards) else CacheFolder(self.config.data, assignment.attempt)
         self.dataset = SlotDataset(
-            ShardReader(assignment.shards, self.manifest, "train"),
+            ShardReader(assignment.shards, self.manifest, "train", self.config.data, self.cache),
             train_transform,
             self.config.run.seed,
             replace_bad=self.config.data.on_bad_sample == "replace",
@@ -159,12 +164,19 @@ class Training:
     def _decide_order(self, resume_from: tuple[str, CheckpointManifest] | None) -> tuple[SampleOrder, Order]:
         shards, batch = self.assignment.shards, self.config.train.global_batch_size
         choice = resolve_order(self.config.data, shards, self.manifest, resume_from[1] if resume_from else None)
+        check_working_set(self.config.data, shards, self.manifest, choice.order)
         order = make_order(choice.order, shards, self.manifest, seed=self.config.run.seed)
         self.log(choice.reason)
         ranks = self.rank.ranks
         readers = stream_readers(order, global_batch_size=batch, slot_size=self.cut.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(shards) and (sharing := describe_sharing(readers)):
             self.log(sharing)
+        self.dataset.reader.follow(
+            order,
+            global_batch_size=batch,
+            streams=None if readers is None else readers[self.rank.rank],
+            readers=ranks * max(1, self.cut.num_workers),
+        )
         return choice.order, order
 
     def _check_slots_of_one(self) -> None:
@@ -217,17 +229,19 @@ class Training:
 
     def run(self) -> None:
         """Take all steps that remain."""
+        ahead = self.dataset.reader.prefetcher(
+            self.progress.position, epochs=self.config.train.epochs, ranks=self.rank.ranks
+        )
+        try:
+            self._take_steps(ahead)
+        finally:
+            ahead.stop()
+        self.scalars.close()
+
+    def _take_steps(self, ahead: Prefetcher) -> None:
         loader = make_loader(
             self.dataset,
-            slot_requests(
-                self.progress.position,
-                order=self.order,
-                epochs=self.config.train.epochs,
-                global_batch_size=self.config.train.global_batch_size,
-                slot_size=self.cut.slot_size,
-                rank=self.rank.rank,
-                ranks=self.rank.ranks,
-            ),
+            ahead.following(self._requests()),
             num_workers=self.cut.num_workers,
             prefetch_factor=self.config.data.prefetch_factor,
             pin_memory=self.rank.device.type == "cuda",
@@ -243,6 +257,7 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
+            ahead.advance(self.progress.position)
             self._loss_samples += slot.request.batch_samples
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
                 self._report(rate)
@@ -252,7 +267,17 @@ class Training:
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
             self.data_report.clock.restart()
-        self.scalars.close()
+
+    def _requests(self) -> Iterator[SlotRequest]:
+        return slot_requests(
+            self.progress.position,
+            order=self.order,
+            epochs=self.config.train.epochs,
+            global_batch_size=self.config.train.global_batch_size,
+            slot_size=self.cut.slot_size,
+            rank=self.rank.rank,
+            ranks=self.rank.ranks,
+        )
 
     def _compute(self, slot: SlotBatch) -> torch.Tensor:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
@@ -310,6 +335,8 @@ class Training:
             EVALUATION_BATCH,
             rank=self.rank.rank,
             ranks=self.rank.ranks,
+            data=self.config.data,
+            folder=self.cache,
         )
         return evaluate(self.model.module, batches, self.rank.device)
 

@@ -43,6 +43,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("run.root=elsewhere", set()),
         ("run.name=other", set()),
         ("data.num_workers=1", {"profile"}),
+        ("data.memory_bytes=1048576", {"profile"}),
         ("data.order=blocks", {"profile", "train"}),
         ("data.sampling=balanced", {"profile", "train"}),
         ("data.canonical_streams=24", {"profile", "train"}),
@@ -70,3 +71,8 @@ def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
     assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
     assert len(fingerprint({})) == 16
+
+
+def test_where_samples_are_cached_changes_no_parameters() -> None:
+    cached = parse_config({"data": {"cache_dir": "/cache", "cache_bytes": 1}}, where="test")
+    assert keys(cached)["train"] == keys(RunConfig())["train"]

@@ -183,3 +183,12 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.yaml does not exist"):
         load_config(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize("data", [{"cache_dir": "x"}, {"cache_bytes": 1}])
+def test_a_cache_needs_a_place_and_a_size(data: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="cache_dir and cache_bytes are set together"):
+        parse_config({"data": data}, where="test")
+    for wrong in ({"memory_bytes": 1023}, {"cache_bytes": -1, "cache_dir": "x"}):
+        with pytest.raises(ConfigError, match="of at least"):
+            parse_config({"data": wrong}, where="test")

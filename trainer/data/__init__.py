@@ -1,6 +1,8 @@
 """From shards to model input, in the order that trainer/cursor.py gives.
 
 reader.py      a sample's bytes, checked
+bucket.py      the same from gs://: prefetch.py fetches ahead, fetch.py fetches, cache.py keeps; plan.py says what is
+               needed and whether it fits, cache_folder.py where it lies
 transforms.py  from an image file to cropped pixels; normalisation
 augment.py     what is drawn for augmentation, and pixel_ops.py, what it does to pixels
 randomness.py  generators keyed by sample

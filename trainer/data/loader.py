@@ -13,11 +13,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
 from contracts.errors import ConfigError, UserError
 from records.decode import UndecodableImage
 from records.index import DamagedSample
 from trainer.cursor import SlotRequest
 from trainer.data.augment import Mix, Plan
+from trainer.data.cache_folder import CacheFolder
 from trainer.data.pixel_ops import apply_plan
 from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
@@ -92,6 +94,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         steps = transform.augmentation.num_steps
         plan = Plan(np.zeros((batch_size, steps), np.int64), np.zeros((batch_size, steps))) if steps else None
         replaced: list[Replacement] = []
+        self.reader.prepare(list(request.samples), request)
         # A transform of the user draws from global generators; without one nobody touches them.
         with global_generators_kept() if transform.own else nullcontext():
             for row, sample in enumerate(request.samples):
@@ -207,16 +210,23 @@ def evaluation_batches(
     *,
     rank: int = 0,
     ranks: int = 1,
+    data: DataSection | None = None,
+    folder: CacheFolder | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order.
 
-    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ...
+    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ... `data` and `folder` as in
+    `ShardReader`.
     """
-    reader = ShardReader(shards_uri, manifest, split)
-    for start in range(rank * batch_size, len(reader), ranks * batch_size):
-        samples = [reader.read(place) for place in range(start, min(start + batch_size, len(reader)))]
-        images = np.stack([transform.pixels(image) for image, _ in samples])
-        yield transform.normalise(images), torch.tensor([label for _, label in samples], dtype=torch.int64)
+    reader = ShardReader(shards_uri, manifest, split, data, folder)
+    with reader.read_ahead() as advance:
+        for start in range(rank * batch_size, len(reader), ranks * batch_size):
+            places = list(range(start, min(start + batch_size, len(reader))))
+            reader.prepare(places)
+            samples = [reader.read(place) for place in places]
+            advance(start)
+            images = np.stack([transform.pixels(image) for image, _ in samples])
+            yield transform.normalise(images), torch.tensor([label for _, label in samples], dtype=torch.int64)
 
 
 def _identity(batch: Any) -> Any:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
-from records.index import DamagedSample, key_of, open_index, read_payload
+from records.index import DamagedSample, Index, key_of, open_index, read_payload
+from trainer.cursor import SlotRequest
+from trainer.data.bucket import BucketShards
+from trainer.data.cache_folder import CacheFolder
+from trainer.data.fetch import Fetcher
+from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, ahead_bytes, cache_limit
+from trainer.data.prefetch import Prefetcher
+from trainer.order import Order
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -23,26 +33,114 @@ MAX_OPEN_SHARDS = 64
 _LABELS_AT_A_TIME = 4096
 
 
-class ShardReader:
-    """Reads samples of one split by their place, from local shards of either format."""
+class Shards(Protocol):
+    """Where the bytes of samples come from; a place is one of the whole index."""
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, split: str) -> None:
-        self._descriptors: OrderedDict[int, int] = OrderedDict()
-        folder = storage.local_path(shards_uri)
+    def prepare(self, places: list[int], request: SlotRequest | None) -> None:
+        """Get ready to read samples, all of one request."""
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes of one sample; DataError when they are damaged."""
+
+
+class ShardReader:
+    """Reads samples of one split by their place, from shards of either format, on disk or in a bucket.
+
+    Args:
+        shards_uri: Folder of the shards.
+        manifest: Their manifest.
+        split: The split.
+        data: How a bucket is read; unset: by the defaults.
+        folder: Cache of this machine for shards in a bucket; unset: one in memory for this reader.
+    """
+
+    def __init__(
+        self,
+        shards_uri: str,
+        manifest: ShardManifest,
+        split: str,
+        data: DataSection | None = None,
+        folder: CacheFolder | None = None,
+    ) -> None:
+        self.data = data or DataSection()
+        self._shard_names = [shard.name for shard in manifest.shards]
+        self._split = split
         entry = manifest.splits[split]
-        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
-        self._index = open_index(folder / manifest.index.name)[entry.first : entry.first + entry.samples]
+        self._first = entry.first
+        self.fetcher: Fetcher | None = None
+        self._shards: Shards
+        if storage.is_local(shards_uri):
+            index = open_index(storage.local_path(manifest.index.uri(shards_uri)))
+            self._shards = LocalShards(shards_uri, manifest, index)
+        else:
+            # Kept: in memory it lasts as long as someone holds it.
+            self._folder = folder or CacheFolder(self.data)
+            index = open_index(self._folder.index_path(shards_uri, manifest))
+            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.ranges)
+            self.grid = Grid(manifest, self.data.range_bytes)
+            self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
+        self._index = index[entry.first : entry.first + entry.samples]
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Open files do not travel to a spawned process; it opens its own.
-        return {**self.__dict__, "_descriptors": OrderedDict()}
+    def follow(
+        self,
+        order: Order,
+        *,
+        global_batch_size: int,
+        streams: npt.NDArray[np.bool_] | None = None,
+        readers: int = 1,
+    ) -> None:
+        """Tell in which order samples will be asked for; local shards do not care.
 
-    def __del__(self) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
+        Args:
+            order: Of the split.
+            global_batch_size: Samples per optimizer step.
+            streams: [num_streams] the canonical streams that this rank reads; None: all.
+            readers: Processes that read this split, over all ranks.
+        """
+        if self.fetcher is None:
+            return
+        total = sum(shard.bytes for shard in self.grid.manifest.shards if shard.split == self._split)
+        whole = total <= cache_limit(self.data)[1]
+        plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole)
+        self._shards = BucketShards(self.fetcher, plan, readers)
+
+    def content(self, place: int) -> bytes:
+        """Return the bytes of the image at `place`.
+
+        Raises:
+            DataError: They are damaged.
+        """
+        return self._shards.read(self._first + place)
+
+    def prepare(self, places: list[int], request: SlotRequest | None = None) -> None:
+        """Fetch samples that will be read next, side by side; nothing happens for local shards."""
+        self._shards.prepare([self._first + place for place in places], request)
+
+    def prefetcher(self, position: int, *, epochs: int, ranks: int) -> Prefetcher:
+        """Return what fetches ahead of training, in the order that `follow` was told; for local shards it does nothing.
+
+        Args:
+            position: The global position to begin at.
+            epochs: Of the whole training.
+            ranks: Training processes of this machine, which share the cache.
+        """
+        if not isinstance(self._shards, BucketShards):
+            return Prefetcher(None, (), 0)
+        plan = self._shards.plan
+        return Prefetcher(self.fetcher, plan.coming(position, epochs), ahead_bytes(self.data, ranks), plan)
+
+    @contextmanager
+    def read_ahead(self) -> Iterator[Callable[[int], None]]:
+        """Fetch ahead of reading the split from end to end; call what this gives with each place that is reached."""
+        if self.fetcher is None:
+            yield lambda place: None
+            return
+        plan = Plan(self.grid, self._split)
+        with Prefetcher(self.fetcher, plan.from_end_to_end(), EVALUATION_RANGES * self.data.range_bytes) as prefetcher:
+            yield prefetcher.advance
 
     def read(self, place: int) -> tuple[Pixels, int]:
         """Return the whole image [H, W, 3] and the label at `place`.
@@ -59,14 +157,13 @@ class ShardReader:
 
     def read_bytes(self, place: int) -> tuple[bytes, int]:
         """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
-        record = self._index[place]
-        return read_payload(self._descriptor(int(record["shard"])), record), int(record["label"])
+        return self.content(place), int(self._index[place]["label"])
 
     def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
         """Return the error of a sample whose bytes are as they were sharded, but are no image."""
         record = self._index[place]
         return DamagedSample(
-            f"{self._paths[int(record['shard'])].name}: sample {key_of(record)} cannot be decoded: {error}",
+            f"{self._shard_names[int(record['shard'])]}: sample {key_of(record)} cannot be decoded: {error}",
             allowed="images that were decoded when they were sharded",
             todo="shard again with --fresh, or set data.on_bad_sample=replace",
         )
@@ -83,6 +180,31 @@ class ShardReader:
                 if same.any():
                     return start + int(same.argmax())
         return place
+
+
+class LocalShards:
+    """Reads from the files of this machine."""
+
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: Index) -> None:
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
+        self._index = index
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Open files do not travel to a spawned process; it opens its own.
+        return {**self.__dict__, "_descriptors": OrderedDict()}
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+    def prepare(self, places: list[int], request: SlotRequest | None) -> None:
+        """Do nothing: the system reads ahead."""
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes of one sample, checked."""
+        record = self._index[place]
+        return read_payload(self._descriptor(int(record["shard"])), record)
 
     def _descriptor(self, number: int) -> int:
         """Return an open shard; the least recently used one is closed when there are many."""

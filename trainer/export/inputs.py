@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.config import RunConfig
+from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from trainer.export.targets import Builder
 
@@ -24,6 +24,8 @@ class Inputs:
     shards_uri: str
     shards: ShardManifest
     builder: Builder
+    data: DataSection
+    """How shards in a bucket are read."""
 
     @property
     def image_size(self) -> int:

@@ -49,7 +49,7 @@ def run_test_split(
         runners[ENGINE] = engine_run.open_engine(engine_path, builder=inputs.builder, num_classes=num_classes)
     mean, std = inputs.checkpoint.data["mean"], inputs.checkpoint.data["std"]
     transform = EvaluationTransform(inputs.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    batches = evaluation_batches(inputs.shards_uri, inputs.shards, "test", transform, batch_size)
+    batches = evaluation_batches(inputs.shards_uri, inputs.shards, "test", transform, batch_size, data=inputs.data)
     return parity.collect_logits(batches, runners)
 
 

@@ -41,8 +41,9 @@ def export(stage: Stage) -> str:
     output = stage.claim(ExportManifest, made_from)
     if output.reused:
         return output.uri
+    inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
     with tempfile.TemporaryDirectory(prefix="shardline-export-") as work:
-        _make(stage, output, Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder), Path(work))
+        _make(stage, output, inputs, Path(work))
     return output.uri
 
 

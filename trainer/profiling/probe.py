@@ -19,6 +19,7 @@ from contracts.errors import UserError
 from trainer.cursor import SlotRequest, slot_requests
 from trainer.cut import Cut
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
+from trainer.data.prefetch import Prefetcher
 from trainer.data.prepare import check_device, prepare
 from trainer.data.transforms import TrainTransform
 from trainer.optim import make_optimizer
@@ -67,14 +68,17 @@ def measure_point(
     # As the training does: gradients add up over the slots of a rank, then the optimizer steps.
     slots_per_step = Cut(slot_size, num_workers, "").slots_per_rank(config.train.global_batch_size, ranks)
     model.train()
+    batch = min(slot_size, order.num_samples)
+    dataset.reader.follow(order, global_batch_size=batch, readers=max(1, num_workers))
+    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1)
     loader = make_loader(
         dataset,
-        _endless_requests(order, slot_size),
+        ahead.following(_endless_requests(order, slot_size)),
         num_workers=num_workers,
         prefetch_factor=config.data.prefetch_factor,
         pin_memory=device.type == "cuda",
     )
-    slots = read_slots(loader)
+    slots = _passing(read_slots(loader), ahead)
     # Prefetched slots make the first window look fast: with loader processes they are drained first.
     warmup = WARMUP_STEPS + num_workers * config.data.prefetch_factor
     for _ in range(warmup):
@@ -85,6 +89,7 @@ def measure_point(
     ]
     del slots
     _stop_workers(loader)
+    ahead.stop()
     rates = sorted(window.samples / window.wall_s for window in windows)
     return ProfilePoint(
         slot_size=slot_size,
@@ -150,6 +155,12 @@ def _endless_requests(order: Order, slot_size: int) -> Iterator[SlotRequest]:
     ):
         places = tuple(itertools.islice(itertools.cycle(request.samples), slot_size))
         yield SlotRequest(request.step, request.epoch, 0, places, slot_size, counts=True, last_of_step=True)
+
+
+def _passing(slots: Iterator[SlotBatch], ahead: Prefetcher) -> Iterator[SlotBatch]:
+    for slot in slots:
+        yield slot
+        ahead.passed(slot.request)
 
 
 def _synchronise(device: torch.device) -> None:

@@ -76,6 +76,7 @@ def _measure(
     import torch
 
     from trainer.data.loader import SlotDataset
+    from trainer.data.plan import check_working_set
     from trainer.data.reader import ShardReader
     from trainer.data.transforms import make_transforms
     from trainer.model import build_model
@@ -88,12 +89,13 @@ def _measure(
     model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
     transform, _ = make_transforms(config.data, shards)
     dataset = SlotDataset(
-        ShardReader(shards_uri, shards, "train"),
+        ShardReader(shards_uri, shards, "train", config.data),
         transform,
         config.run.seed,
         replace_bad=config.data.on_bad_sample == "replace",
     )
     choice = resolve_order(config.data, shards_uri, shards, None)
+    check_working_set(config.data, shards_uri, shards, choice.order)
     order = make_order(choice.order, shards_uri, shards, seed=config.run.seed)
     stage.ready()
     for slot_size in slot_sizes:

@@ -1,0 +1,100 @@
+"""Long ranges of an object of `gs://`, handed on as they come: for readers that write them to a file.
+
+The client's own download of a range holds it in memory, and begins again after a broken connection. Here a range goes
+on where it broke, in the same generation, so no byte is paid for twice.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from contracts.stores.gcs import split
+from contracts.stores.gcs_client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, RETRY_DEADLINE_S, client, explained
+
+# Handed on at a time: large enough that Python is no limit, small enough for 32 streams.
+_PIECE_BYTES = 1 << 20
+# Between two attempts, doubled up to the second.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
+# As the client's own retry: these answers may be others the next time.
+_RETRIED = (408, 429, 500, 502, 503, 504)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+def copy_range(uri: str, start: int, length: int, sink: Callable[[bytes], object]) -> int:
+    """See contracts.storage."""
+    from requests.exceptions import RequestException  # type: ignore[import-untyped]
+    from urllib3.exceptions import HTTPError
+
+    state = _State(uri, start, start + length)
+    pause, deadline = _FIRST_PAUSE_S, time.monotonic() + RETRY_DEADLINE_S
+    with explained(uri, is_object=True):
+        while state.position < state.end:
+            before = state.position
+            try:
+                error = _receive(state, sink)
+            except (RequestException, HTTPError, ConnectionError, TimeoutError) as broken:
+                error = broken if isinstance(broken, RequestException) else RequestException(str(broken))
+            if state.position > before:
+                pause, deadline = _FIRST_PAUSE_S, time.monotonic() + RETRY_DEADLINE_S
+            if error is None:
+                continue
+            if time.monotonic() + pause > deadline:
+                raise error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return state.position - start
+
+
+class _State:
+    """What is known of a range on its way."""
+
+    def __init__(self, uri: str, position: int, end: int) -> None:
+        bucket, name = split(uri)
+        self.position, self.end = position, end
+        self.generation = ""
+        self.path = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
+
+
+def _receive(state: _State, sink: Callable[[bytes], object]) -> Exception | None:
+    """Make one request and hand on what comes; return an error that is worth another attempt."""
+    from google.api_core.exceptions import from_http_response
+
+    made = client()
+    url = made._connection.API_BASE_URL + state.path
+    if state.generation:
+        url += f"&generation={state.generation}"
+    answer: Any = made._http.request(
+        "GET",
+        url,
+        # gzip: else an object that is stored so would come unpacked, and the index is about what is stored.
+        headers={"Range": f"bytes={state.position}-{state.end - 1}", "Accept-Encoding": "gzip"},
+        stream=True,
+        timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
+    )
+    with answer:
+        if answer.status_code == 416:
+            state.end = state.position
+            return None
+        if answer.status_code not in (200, 206):
+            # Reads the body, which frees the connection for the next request.
+            error: Exception = from_http_response(answer)  # type: ignore[no-untyped-call]
+            if answer.status_code in _RETRIED:
+                return error
+            raise error
+        state.generation = answer.headers.get("x-goog-generation", state.generation)
+        if (told := _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))) is not None:
+            state.end = min(state.end, int(told[3]))
+        while state.position < state.end:
+            piece = answer.raw.read(min(_PIECE_BYTES, state.end - state.position), decode_content=False)
+            if not piece:
+                break
+            sink(piece)
+            state.position += len(piece)
+        else:
+            # What is left is the end of the message: without it the connection is not used again.
+            answer.raw.read(1)
+    return None if state.position == state.end else ConnectionError("the answer ended too early")

@@ -1,0 +1,148 @@
+"""Samples of shards in a bucket, by way of the cache: whole ranges where they are needed soon, else single samples.
+
+Every sample is compared with the index when it is read, whoever has put it into the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from records.index import find_damage_of
+from trainer.cursor import SlotRequest
+from trainer.data.cache import Held
+from trainer.data.fetch import Fetcher
+from trainer.data.plan import Plan
+
+# Share of the split's bytes that all processes together may read sample by sample although their ranges are coming, so
+# that the first batches need not wait for whole blocks. It is paid twice.
+EARLY_SHARE = 0.02
+
+
+class BucketShards:
+    """Reads samples by their place in the index.
+
+    Args:
+        fetcher: Of this process.
+        plan: What is read.
+        readers: Processes that share the bound on early reads.
+    """
+
+    def __init__(self, fetcher: Fetcher, plan: Plan, readers: int = 1) -> None:
+        self.fetcher, self.plan = fetcher, plan
+        shards = plan.grid.manifest.shards
+        total = sum(shard.bytes for shard in shards if shard.split == plan.split)
+        self._early_bytes = int(EARLY_SHARE * total / readers) if plan.order is not None else 0
+        self._firsts = [shard.first for shard in shards]
+        self._known: dict[int, list[Held]] = {}
+        self._ready: dict[int, bytes] = {}
+
+    def prepare(self, places: Sequence[int], request: SlotRequest | None) -> None:
+        """Fetch what is missing of samples that will be read, side by side.
+
+        Raises:
+            DataError: A sample that was read alone is damaged.
+            StorageError: No permission.
+            TryAgain: The bucket does not answer.
+        """
+        self._ready = {}
+        missing = self._missing(places)
+        if not missing:
+            return
+        alone: list[int] = []
+        ranges: dict[tuple[int, int, int], None] = {}
+        known: list[tuple[int, int, int]] = []
+        for place in missing:
+            shard = int(self.fetcher.index[place]["shard"])
+            sample = place - self._firsts[shard]
+            piece = next((p for p in known if p[0] == shard and p[1] <= sample < p[1] + p[2]), None)
+            if piece is None:
+                piece = self.plan.pieces_of(request, shard, sample)
+                if piece is not None:
+                    known.append(piece)
+            size = int(self.fetcher.index[place]["size"])
+            if piece is None:
+                alone.append(place)
+            elif size <= self._early_bytes:
+                self._early_bytes -= size
+                alone.append(place)
+            else:
+                ranges[piece] = None
+        self.fetcher.side_by_side(self._fetch, [*((piece, None) for piece in ranges), *((None, p) for p in alone)])
+        if ranges:
+            # Where the cache cannot hold them, or the bucket lacks some.
+            left = [place for place in self._missing(places) if place not in self._ready]
+            self.fetcher.side_by_side(self._fetch, [(None, place) for place in left])
+
+    def read(self, place: int) -> bytes:
+        """Return the bytes of one sample.
+
+        Raises:
+            DataError: The shard is missing or shorter than the index says, or the bytes have another crc32c.
+        """
+        if (content := self._ready.pop(place, None)) is not None:
+            return content
+        if (content := self._from_cache(place)) is not None:
+            return content
+        record = self.fetcher.index[place]
+        return self.fetcher.sample(int(record["shard"]), record)
+
+    def _fetch(self, piece: tuple[int, int, int] | None, place: int | None) -> None:
+        if piece is not None:
+            self.fetcher.ensure(*piece)
+        else:
+            assert place is not None
+            record = self.fetcher.index[place]
+            self._ready[place] = self.fetcher.sample(int(record["shard"]), record)
+
+    def _missing(self, places: Sequence[int]) -> list[int]:
+        """Return the places that no known range holds, after looking for new ranges once."""
+        missing = [place for place in places if self._find(place) is None]
+        for shard in {int(self.fetcher.index[place]["shard"]) for place in missing}:
+            self._known[shard] = self.fetcher.held(shard)
+        return [place for place in dict.fromkeys(missing) if self._find(place) is None]
+
+    def _find(self, place: int) -> Held | None:
+        shard = int(self.fetcher.index[place]["shard"])
+        known = self._known.get(shard)
+        if not known:
+            return None
+        sample = place - self._firsts[shard]
+        held = known[bisect_right(known, sample, key=lambda held: held.first) - 1]
+        return held if held.first <= sample < held.end else None
+
+    def _from_cache(self, place: int) -> bytes | None:
+        """Return the bytes from the range that holds them; None where it is gone, or wrong, and then discarded."""
+        held = self._find(place)
+        if held is None:
+            return None
+        record = self.fetcher.index[place]
+        begin = int(self.fetcher.index[self._firsts[int(record["shard"])] + held.first]["offset"])
+        content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
+        if content is not None and find_damage_of(content, record) is None:
+            return content
+        if content is not None:
+            self.fetcher.cache.discard(held)
+        with suppress(ValueError):
+            self._known[int(record["shard"])].remove(held)
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}, "_ready": {}}
+
+
+def _pread(held: Held, offset: int, size: int) -> bytes | None:
+    # Opened for each sample: a file kept open would take memory after it was evicted, and opening takes 10 us.
+    try:
+        descriptor = os.open(held.path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.pread(descriptor, size, offset)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

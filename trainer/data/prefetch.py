@@ -1,0 +1,138 @@
+"""Fetches ahead of need: a thread of a rank's main process that walks what is coming, and fills the cache with it."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from contracts.errors import ShardlineError
+from trainer.cursor import SlotRequest
+from trainer.data.fetch import MAX_STREAMS, Fetcher
+from trainer.data.plan import NEVER, Need, Plan
+
+_log = logging.getLogger(__name__)
+
+
+class Prefetcher:
+    """Puts ranges into the cache in the order of need, no more than `budget_bytes` of them before they are done with.
+
+    Loader processes are forked: start it after them, since a fork copies locks that its threads hold.
+
+    Args:
+        fetcher: Of this process; None for local shards, which need none.
+        needs: What is coming.
+        budget_bytes: Of ranges that were fetched, or are being fetched, and not `advance`d past. A single range is
+            fetched whatever its size.
+        plan: That the needs come from, for `passed`.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher | None, needs: Iterable[Need], budget_bytes: int, plan: Plan | None = None
+    ) -> None:
+        self._needs, self._budget, self._plan = needs, budget_bytes, plan
+        self._fetcher = fetcher
+        self._changed = threading.Condition()
+        self._pending: list[tuple[int, int, Need]] = []
+        """Heap of (until, bytes, what)."""
+        self._pending_bytes = 0
+        self._running = 0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+
+    def start(self) -> Self:
+        """Begin to fetch."""
+        if self._fetcher is not None:
+            self._thread.start()
+        return self
+
+    def following(self, requests: Iterable[SlotRequest]) -> Iterator[SlotRequest]:
+        """Yield requests, and begin with the first: a loader asks for it when its processes are there."""
+        self.start()
+        yield from requests
+
+    def advance(self, position: int) -> None:
+        """Say that everything before a position was read: its ranges make room for others."""
+        if self._fetcher is None:
+            return
+        done = []
+        with self._changed:
+            while self._pending and self._pending[0][0] <= position:
+                _, size, need = heapq.heappop(self._pending)
+                self._pending_bytes -= size
+                done.append(need)
+            kept = {(need.shard, need.first) for _, _, need in self._pending} if done else set()
+            self._changed.notify_all()
+        for need in done:
+            # Needed again soon: in the next epoch, which is looked at while this one ends.
+            if (need.shard, need.first) not in kept:
+                self._fetcher.done(need.shard, need.first, need.samples)
+
+    def passed(self, request: SlotRequest) -> None:
+        """Say that the batch of a request, and all before, was read."""
+        if self._plan is not None:
+            self.advance(self._plan.position_after(request))
+
+    def stop(self) -> None:
+        """Fetch nothing more; ranges on their way are finished."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="ranges") as threads:
+            for need in self._in_time():
+                threads.submit(self._fetch, need)
+
+    def _in_time(self) -> Iterator[Need]:
+        """Yield what is coming as soon as there is room and a thread for it."""
+        assert self._fetcher is not None
+        for need in self._needs:
+            if self._stopped:
+                return
+            size = self._fetcher.extent(need.shard, need.first, need.samples)[1]
+            with self._changed:
+                self._changed.wait_for(
+                    lambda size=size: (
+                        self._stopped  # type: ignore[misc]
+                        or (
+                            self._running < MAX_STREAMS
+                            and (not self._pending or self._pending_bytes + size <= self._budget)
+                        )
+                    )
+                )
+                if self._stopped:
+                    return
+                self._running += 1
+                # What stays takes no room that could become free: the cache was found to be large enough for all.
+                if need.until != NEVER:
+                    heapq.heappush(self._pending, (need.until, size, need))
+                    self._pending_bytes += size
+            yield need
+
+    def _fetch(self, need: Need) -> None:
+        assert self._fetcher is not None
+        try:
+            # What another process is at is as good as there.
+            self._fetcher.ensure(need.shard, need.first, need.samples, wait=False)
+        except ShardlineError as error:
+            # It is the reader who ends training, when it needs the sample and meets the same.
+            _log.warning("fetching ahead failed: %s", error)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
