@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from records.index import find_damage_of
+from records.index import DamagedSample, find_damage_of
 from trainer.cursor import SlotRequest
 from trainer.data.cache import Held
 from trainer.data.fetch import Fetcher
@@ -44,7 +44,7 @@ class BucketShards:
         """Fetch what is missing of samples that will be read, side by side.
 
         Raises:
-            DataError: A sample that was read alone is damaged.
+            DataError: A shard is missing.
             StorageError: No permission.
             TryAgain: The bucket does not answer.
         """
@@ -96,7 +96,9 @@ class BucketShards:
         else:
             assert place is not None
             record = self.fetcher.index[place]
-            self._ready[place] = self.fetcher.sample(int(record["shard"]), record)
+            # Whoever reads it decides what becomes of a damaged one.
+            with suppress(DamagedSample):
+                self._ready[place] = self.fetcher.sample(int(record["shard"]), record)
 
     def _missing(self, places: Sequence[int]) -> list[int]:
         """Return the places that no known range holds, after looking for new ranges once."""

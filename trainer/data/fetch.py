@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import DataError
-from records.index import Index, find_damage_of, key_of
+from records.index import DamagedSample, Index, find_damage_of, key_of
 from trainer.data.cache import Claim, Held, RangeCache, shard_key
 
 # Ranges received at a time: at first, and at most.
@@ -186,21 +186,22 @@ class Fetcher:
         """Return the bytes of one sample, from the bucket, checked.
 
         Raises:
-            DataError: The shard is missing or shorter than the index says, or the bytes have another crc32c.
+            DataError: The shard is missing.
+            DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
         """
-        damage = None
+        kind, damage = DamagedSample, None
         for _ in range(_ATTEMPTS):
             pieces: list[bytes] = []
             try:
                 storage.copy_range(self._uris[shard], int(record["offset"]), int(record["size"]), pieces.append)
             except FileNotFoundError:
-                damage = "the shard is not there"
+                kind, damage = DataError, "the shard is not there"
                 break
             content = b"".join(pieces)
             damage = find_damage_of(content, record)
             if damage is None:
                 return content
-        raise DataError(
+        raise kind(
             f"shard {self._uris[shard]}, sample {key_of(record)} at offset {int(record['offset'])}: {damage}",
             allowed="shards that agree with their index",
             todo="run the shard stage again with --fresh, or copy the folder of shards again",

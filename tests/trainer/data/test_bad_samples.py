@@ -1,5 +1,6 @@
 """A damaged sample in the middle of an epoch: an error that names it, or the next of its class."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from contracts.config import STAGE_SECTIONS
 from contracts.errors import DataError
 from contracts.events import EVENTS_NAME, EventReader
 from records.index import RECORD, DamagedSample, open_index
+from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
-from tests.trainer.data.conftest import dataset, request
+from tests.trainer.data.conftest import dataset, request, upload
 from trainer.data.loader import make_loader, read_slots
 
 
@@ -95,6 +97,19 @@ def test_a_class_without_a_good_sample_is_an_error(own_shards: Path) -> None:
             first = place
     with pytest.raises(DamagedSample):
         dataset(storage.normalise(own_shards), replace_bad=True).read(request(first))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_a_bucket_replaces_as_the_disk_does(own_shards: Path, bucket_server: BucketServer) -> None:
+    damage(own_shards, 4)
+    bucket = upload(own_shards)
+    fields = {"range_bytes": 16384, "canonical_streams": 2}
+    for uri in (storage.normalise(own_shards), bucket):
+        (found,) = dataset(uri, replace_bad=True, **fields).read(request(3, 4, 5)).replaced
+        assert found.sample == 4 and "has crc32c" in found.reason
+        with pytest.raises(DamagedSample, match="has crc32c"):
+            dataset(uri, **fields).read(request(3, 4, 5))
+    gc.collect()
 
 
 def test_a_shard_that_is_gone_is_not_replaced(own_shards: Path) -> None:
