@@ -189,7 +189,8 @@ class Fetcher:
             DataError: The shard is missing.
             DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
         """
-        kind, damage = DamagedSample, None
+        kind: type[DataError] = DamagedSample
+        damage = None
         for _ in range(_ATTEMPTS):
             pieces: list[bytes] = []
             try:
