@@ -8,7 +8,9 @@ the machine where `BYTES_PER_S` was measured, and every reference crosses the sh
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from contracts.artifacts import Document
@@ -19,7 +21,7 @@ from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
 from sharding.plan import Plan, make_key, place
-from sharding.references import pack
+from sharding.references import PART_REFERENCES, pack
 from sharding.shard import SUFFIXES, WRITERS
 from sharding.sources import Listing, Reference
 from sharding.work import BYTES_PER_S
@@ -61,9 +63,14 @@ def estimate(listing: Listing, plan: Plan, config: RunConfig) -> Estimate:
     sizes = {plan.name_of(shard) + suffix: frame.end_bytes for shard in range(plan.total_shards)}
     names = list(sizes)
     shuffled = 0
-    for reference in listing.references:
-        sizes[names[place(plan, reference.path, reference.split)]] += frame.bytes_of(reference)
-        shuffled += 2 * len(pack([reference]))
+    remaining = iter(listing.references)
+    while part := list(islice(remaining, PART_REFERENCES)):
+        by_shard: dict[int, list[Reference]] = defaultdict(list)
+        for reference in part:
+            shard = place(plan, reference.path, reference.split)
+            by_shard[shard].append(reference)
+            sizes[names[shard]] += frame.bytes_of(reference)
+        shuffled += 2 * sum(len(pack(references)) for references in by_shard.values())
     source_bytes = sum(reference.size for reference in listing.references)
     return Estimate(sizes, len(listing.references), source_bytes, shuffled)
 

@@ -2,13 +2,15 @@
 
 A graph stays small whatever it works on, and the process that runs it need not hold the listing. References travel as
 blobs, all of one file of the listing that go into one shard: Beam's cost is by element, and 10^8 of them would hold
-more memory than their content. The blobs are Python's own marshal format (fast, and names are bytes); launcher and
-workers run the same Python, as Beam demands anyway.
+more memory than their content. The blobs are Python's own marshal format (fast, and names are bytes; launcher and
+workers run the same Python, as Beam demands anyway), compressed: a runner holds them several times over, and a shuffle
+is paid by size.
 """
 
 from __future__ import annotations
 
 import marshal
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -19,16 +21,18 @@ from sharding.sources import Reference
 
 # References in a file of the listing: about 25 MB, and 60 MB once a worker has unpacked it.
 PART_REFERENCES = 1 << 18
+# Paths and times have much in common: the fastest level takes most of it out.
+_LEVEL = 1
 
 
 def pack(references: Iterable[Reference]) -> bytes:
     """Return references as one blob."""
-    return marshal.dumps([tuple(reference) for reference in references])
+    return zlib.compress(marshal.dumps([tuple(reference) for reference in references]), _LEVEL)
 
 
 def unpack(blob: bytes) -> list[Reference]:
     """Return the references of a blob."""
-    return [Reference(*fields) for fields in marshal.loads(blob)]
+    return [Reference(*fields) for fields in marshal.loads(zlib.decompress(blob))]
 
 
 def write_parts(work_uri: str, references: Iterable[Reference], part_references: int = PART_REFERENCES) -> int:
