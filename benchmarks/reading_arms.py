@@ -49,6 +49,9 @@ class FolderReader:
     def __len__(self) -> int:
         return len(self.files)
 
+    def prepare(self, places: list[int], request: Any) -> None:
+        """Do nothing, as on any disk."""
+
     def read_bytes(self, place: int) -> tuple[bytes, int]:
         """Return the file and its label."""
         path, label = self.files[place]
