@@ -7,12 +7,13 @@ an object here, 2 ms there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from contracts import storage
 from contracts.errors import TryAgain
 from sharding.sources import Reference, remote_uri
+from sharding.stream import cut
 
 # Bytes of the batch that is being taken and of the one that is being read, by the listing; a larger object is alone.
 BYTES_IN_FLIGHT = 64 << 20
@@ -48,7 +49,7 @@ def read_objects(
     with ThreadPoolExecutor(1, thread_name_prefix="objects") as pool:
         taken: Sequence[Reference] = ()
         contents = None
-        for batch in _cut(references, bytes_in_flight // 2):
+        for batch in cut(references, most_bytes=bytes_in_flight // 2, most_files=BATCH_FILES):
             next_contents = pool.submit(read, batch)
             if contents is not None:
                 yield from zip(taken, contents.result(), strict=True)
@@ -79,16 +80,3 @@ def _read_batch(
             raise TryAgain(f"{uri} vanished or was replaced while the stage ran; run it again to list the source anew")
         contents.append(content)
     return contents
-
-
-def _cut(references: Iterable[Reference], most_bytes: int) -> Iterator[list[Reference]]:
-    batch: list[Reference] = []
-    size = 0
-    for reference in references:
-        if batch and (size + reference.size > most_bytes or len(batch) == BATCH_FILES):
-            yield batch
-            batch, size = [], 0
-        batch.append(reference)
-        size += reference.size
-    if batch:
-        yield batch

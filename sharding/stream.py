@@ -62,7 +62,9 @@ def read_ahead(
     held = 0
     pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
     try:
-        for task in _cut(references, bytes_in_flight // (2 * threads)):
+        for task in cut(
+            references, most_bytes=min(TASK_BYTES, bytes_in_flight // (2 * threads)), most_files=TASK_FILES
+        ):
             size = sum(reference.size for reference in task)
             while pending and (held + size > bytes_in_flight or len(pending) > 2 * threads):
                 taken, taken_size, future = pending.popleft()
@@ -108,18 +110,18 @@ def announce_file(path: bytes) -> None:
             os.close(descriptor)
 
 
-def _cut(references: Iterable[Reference], most_bytes: int) -> Iterator[list[Reference]]:
-    """Yield runs of references that make one task each."""
-    task: list[Reference] = []
+def cut(references: Iterable[Reference], *, most_bytes: int, most_files: int) -> Iterator[list[Reference]]:
+    """Yield references in runs of so many bytes and files at most; what is larger than that comes alone."""
+    run: list[Reference] = []
     size = 0
     for reference in references:
-        if task and (size + reference.size > min(TASK_BYTES, most_bytes) or len(task) == TASK_FILES):
-            yield task
-            task, size = [], 0
-        task.append(reference)
+        if run and (size + reference.size > most_bytes or len(run) == most_files):
+            yield run
+            run, size = [], 0
+        run.append(reference)
         size += reference.size
-    if task:
-        yield task
+    if run:
+        yield run
 
 
 class WriteBehind:

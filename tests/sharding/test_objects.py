@@ -15,6 +15,7 @@ from rehearsal.gcs.faults import Rule
 from sharding import objects
 from sharding.objects import read_objects
 from sharding.sources import Reference
+from sharding.stream import cut
 
 # Google's client drops the connection of a streamed answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -86,6 +87,6 @@ def test_files_and_objects_of_one_manifest(listed: list[Reference]) -> None:
 @given(st.lists(st.integers(0, 5000), max_size=60), st.integers(1, 20_000))
 def test_batches_are_bounded_and_whole(sizes: list[int], bound: int) -> None:
     references = [Reference(b"%d" % number, 0, 0, size, 0) for number, size in enumerate(sizes)]
-    batches = list(objects._cut(references, bound))
+    batches = list(cut(references, most_bytes=bound, most_files=objects.BATCH_FILES))
     assert [one for batch in batches for one in batch] == references
     assert all(len(batch) == 1 or sum(one.size for one in batch) <= bound for batch in batches)
