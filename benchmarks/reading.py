@@ -17,21 +17,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.figures import describe_machine, ratios, summary
 from benchmarks.pictures import write_pictures
 from contracts import storage
-from contracts.process import available_cores, thread_environment
+from contracts.process import thread_environment
 
 REPOSITORY = Path(__file__).parents[1]
 ARMS = Path(__file__).parent / "reading_arms.py"
@@ -76,7 +74,7 @@ def main() -> None:
         )
         shards = shard(place)
         peers, missing = make_peers(options.peers)
-        report: dict[str, object] = {"about": _describe_machine(options), "not installed": missing}
+        report: dict[str, object] = {"about": _describe(options), "not installed": missing}
         for path in (place / "raw").glob("*/*"):
             path.read_bytes()
         if options.only in (None, "decode"):
@@ -133,9 +131,9 @@ def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object
             print(words, file=sys.stderr, flush=True)
     ours = rates["shardline"]
     return {
-        "samples_per_s": {name: _summary(values) for name, values in rates.items()},
-        "to the folder": {name: _ratios(values, rates["folder"]) for name, values in rates.items() if name != "folder"},
-        "shardline to": {name: _ratios(ours, values) for name, values in rates.items() if name != "shardline"},
+        "samples_per_s": {name: summary(values) for name, values in rates.items()},
+        "to the folder": {name: ratios(values, rates["folder"]) for name, values in rates.items() if name != "folder"},
+        "shardline to": {name: ratios(ours, values) for name, values in rates.items() if name != "shardline"},
     }
 
 
@@ -143,11 +141,11 @@ def time_resume(shards: str, workers: int) -> dict[str, object]:
     """Return the time to the first batch at three positions, and what the later ones take above the start."""
     found = json.loads(_run([sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]).splitlines()[-1])
     above = {
-        name: _summary([one - start for one, start in zip(values, found["start"], strict=True)])
+        name: summary([one - start for one, start in zip(values, found["start"], strict=True)])
         for name, values in found.items()
         if name != "start"
     }
-    return {**{name: _summary(values) for name, values in found.items()}, "above the start": above}
+    return {**{name: summary(values) for name, values in found.items()}, "above the start": above}
 
 
 def shard(place: Path) -> str:
@@ -193,30 +191,9 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _ratios(one: list[float], other: list[float]) -> dict[str, float]:
-    return _summary([top / bottom for top, bottom in zip(one, other, strict=True)])
-
-
-def _summary(values: list[float]) -> dict[str, float]:
+def _describe(options: argparse.Namespace) -> dict[str, object]:
     return {
-        "median": round(statistics.median(values), 4),
-        "least": round(min(values), 4),
-        "most": round(max(values), 4),
-    }
-
-
-def _describe_machine(options: argparse.Namespace) -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=REPOSITORY
-    )
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "commit": commit.stdout.strip(),
-        "load": os.getloadavg()[0],
-        "cores": available_cores(),
-        "machine": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "webdataset", "simplejpeg", "pillow")},
+        **describe_machine("torch", "webdataset", "simplejpeg", "pillow"),
         **PEERS,
         "files": options.files,
         "kilobytes": options.kilobytes,

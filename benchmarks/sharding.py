@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -24,12 +23,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.figures import describe_machine, ratios, summary
 from benchmarks.pictures import write_pictures
 from contracts.process import available_cores, thread_environment
 
@@ -59,7 +58,7 @@ def main() -> None:
     decode_gigabytes = options.decode_gigabytes or options.gigabytes / 2
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place = Path(name)
-        report = {"about": _describe_machine(options)}
+        report = {"about": _describe(options)}
         if options.only in (None, "write"):
             report["write"] = compare_writing(place, options.gigabytes, options)
         if options.only in (None, "decode"):
@@ -95,12 +94,12 @@ def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) 
     shutil.rmtree(source)
     return {
         "files": num_files,
-        "seconds": {name: _summary(values) for name, values in times.items()},
-        "copy / copy again": _ratios(times["copy"], times["copy again"]),
-        "copy / stage": _ratios(times["copy"], times["stage"]),
-        "copy / (stage - start-up)": _ratios(times["copy"], _less(times["stage"], times["start-up"])),
-        "webdataset / stage": _ratios(times["webdataset"], times["stage"]),
-        "webdataset / (stage - start-up)": _ratios(times["webdataset"], _less(times["stage"], times["start-up"])),
+        "seconds": {name: summary(values) for name, values in times.items()},
+        "copy / copy again": ratios(times["copy"], times["copy again"]),
+        "copy / stage": ratios(times["copy"], times["stage"]),
+        "copy / (stage - start-up)": ratios(times["copy"], _less(times["stage"], times["start-up"])),
+        "webdataset / stage": ratios(times["webdataset"], times["stage"]),
+        "webdataset / (stage - start-up)": ratios(times["webdataset"], _less(times["stage"], times["start-up"])),
     }
 
 
@@ -122,10 +121,10 @@ def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: arg
     shutil.rmtree(source)
     return {
         "files": num_files,
-        "seconds": {name: _summary(values) for name, values in times.items()},
-        "decode again / decode": _ratios(times["decode again"], times["decode"]),
-        "stage / decode": _ratios(times["stage"], times["decode"]),
-        "(stage - start-up) / decode": _ratios(_less(times["stage"], times["start-up"]), times["decode"]),
+        "seconds": {name: summary(values) for name, values in times.items()},
+        "decode again / decode": ratios(times["decode again"], times["decode"]),
+        "stage / decode": ratios(times["stage"], times["decode"]),
+        "(stage - start-up) / decode": ratios(_less(times["stage"], times["start-up"]), times["decode"]),
     }
 
 
@@ -142,8 +141,8 @@ def compare_growth(rounds: int = 3) -> dict[str, object]:
     cpu = {count: [one["cpu_s"] / count * 1e6 for one in found[count]] for count in GROWTH}
     peak = {count: statistics.median(one["peak_bytes"] for one in found[count]) for count in GROWTH}
     return {
-        "cpu_us_per_reference": {str(count): _summary(cpu[count]) for count in GROWTH},
-        "cpu ratio": _ratios(cpu[many], cpu[few]),
+        "cpu_us_per_reference": {str(count): summary(cpu[count]) for count in GROWTH},
+        "cpu ratio": ratios(cpu[many], cpu[few]),
         "peak_bytes": {str(count): peak[count] for count in GROWTH},
         "bytes_per_reference": round((peak[many] - peak[few]) / (many - few), 1),
     }
@@ -294,32 +293,9 @@ def _less(times: list[float], starts: list[float]) -> list[float]:
     return [one - start for one, start in zip(times, starts, strict=True)]
 
 
-def _ratios(one: list[float], other: list[float]) -> dict[str, float]:
-    return _summary([top / bottom for top, bottom in zip(one, other, strict=True)])
-
-
-def _summary(values: list[float]) -> dict[str, float]:
+def _describe(options: argparse.Namespace) -> dict[str, object]:
     return {
-        "median": round(statistics.median(values), 3),
-        "least": round(min(values), 3),
-        "most": round(max(values), 3),
-    }
-
-
-def _describe_machine(options: argparse.Namespace) -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "commit": commit.stdout.strip(),
-        "load": os.getloadavg()[0],
-        "cores": available_cores(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "machine": platform.processor() or platform.machine(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("apache-beam", "webdataset", "simplejpeg", "google-crc32c")},
+        **describe_machine("apache-beam", "webdataset", "simplejpeg", "google-crc32c"),
         "gigabytes": options.gigabytes,
         "processes": options.processes,
         "rounds": options.rounds,
