@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing.connection
 import os
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ from sharding.worker import serve
 _ABORT_INTERVAL_S = 0.2
 # A worker that was told to end has nothing left to do.
 _CLOSE_TIMEOUT_S = 10.0
+# The exit code of a process can be read once, and starting a process reads those of all that have ended
+# (multiprocessing.process._cleanup): whoever comes second, in another thread, is told 255.
+_status_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -78,9 +82,15 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
         self._watcher.join()
 
     def close(self) -> None:
-        """Close the connection, then wait for the process."""
+        """Close the connections, then wait for the process."""
         self._closing.set()
-        super().close()
+        # A process that ends at once breaks its connection for data before it was closed on this side: nothing more is
+        # expected of it, and a break that mattered has ended the job before.
+        self.data_conn._closed = True
+        self.control_conn.close()
+        with contextlib.suppress(grpc.RpcError):
+            self.data_conn.close()
+        self.stop_worker()
 
     def kill(self) -> None:
         """End the process at once."""
@@ -97,7 +107,8 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
         process = fork_context().Process(target=serve, args=(environment, os.getpid()), daemon=True)
         refusal = None
         try:
-            process.start()
+            with _status_lock:
+                process.start()
             # Only now can it be killed.
             self._process = process
         except (OSError, EOFError) as error:
@@ -108,7 +119,9 @@ class WorkerProcess(SubprocessSdkWorkerHandler):  # type: ignore[misc]
         if refusal is not None:
             self._abort(refusal)
             return
-        process.join()
+        multiprocessing.connection.wait([process.sentinel])
+        with _status_lock:
+            process.join()
         if not self._closing.is_set():
             code = process.exitcode or 0
             self._abort(f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")

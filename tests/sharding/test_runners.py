@@ -1,14 +1,17 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
+import importlib
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
+import time
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+from apache_beam.runners.worker.data_plane import _GrpcDataChannel
 
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
@@ -117,20 +120,39 @@ def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, w
         )
 
 
-def run_nothing(work_uri):
-    config = RunConfig(resources=ResourcesSection(beam_workers=2))
+def run_nothing(work_uri, workers=2):
+    config = RunConfig(resources=ResourcesSection(beam_workers=workers))
     work = Work(1, 1, decodes=False)
     run_graph(
         lambda pipeline: pipeline | beam.Create([1]) | beam.Map(str), config, work, job_name="j", work_uri=work_uri
     )
 
 
-@pytest.mark.timeout(30)
-def test_a_worker_process_that_ends_before_it_connects(monkeypatch):
+@pytest.mark.parametrize("workers", [2, 32])
+def test_worker_processes_that_end_before_they_connect(monkeypatch, workers):
+    """The first is told its exit code also while others start, which looks at all that have ended."""
     # Called with arguments that it does not take.
     monkeypatch.setattr(processes, "serve", os.getpid)
     with pytest.raises(TryAgain, match="ended with exit code 1 before its work was done"):
-        run_nothing("file:///none")
+        run_nothing("file:///none", workers)
+
+
+def test_a_worker_process_may_end_before_its_connections_are_closed(monkeypatch, tmp_path, caplog):
+    (tmp_path / "vanishing.py").write_text(
+        "import os\n"
+        "from apache_beam.runners.worker.data_plane import GrpcClientDataChannelFactory\n"
+        "from sharding.worker import serve\n"
+        "def serve_and_vanish(environment, command_pid):\n"
+        "    GrpcClientDataChannelFactory.close = lambda _: os._exit(0)\n"
+        "    serve(environment, command_pid)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(processes, "serve", importlib.import_module("vanishing").serve_and_vanish)
+    close = _GrpcDataChannel.close
+    # On a busy machine the process is gone before this side goes on.
+    monkeypatch.setattr(_GrpcDataChannel, "close", lambda channel: (time.sleep(1), close(channel)))
+    run_nothing("file:///none")
+    assert not caplog.records
 
 
 @pytest.mark.timeout(30)
