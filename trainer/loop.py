@@ -14,7 +14,11 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from contracts.process import imports_done
-from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
+from trainer.checkpoint.discovery import require_same_inputs
+from trainer.checkpoint.loading import load_group, load_model_state, load_optimizer_state
+from trainer.checkpoint.manager import CheckpointManager, Peers
+from trainer.checkpoint.retention import score
+from trainer.checkpoint.schedule import Schedule
 from trainer.cut import Cut, choose_cut
 from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
@@ -24,6 +28,7 @@ from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
+from trainer.phases import reached
 from trainer.step import Stepper
 from trainer.trace import Trace
 
@@ -40,10 +45,12 @@ class Progress:
     best_step: int = 0
     best: Evaluation | None = None
 
-    def with_evaluation(self, found: Evaluation, step: int) -> Progress:
-        """Take in an evaluation: higher accuracy is better, at equal accuracy the lower loss."""
+    def with_evaluation(self, found: Evaluation, step: int, *, best_metric: str) -> Progress:
+        """Take in an evaluation; of equal ones the earlier stays the best."""
         metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
-        if self.best is None or (found.accuracy, -found.loss) > (self.best.accuracy, -self.best.loss):
+        if self.best is None or score(found.accuracy, found.loss, best_metric) > score(
+            self.best.accuracy, self.best.loss, best_metric
+        ):
             return replace(self, metrics=metrics, best=found, best_step=step)
         return replace(self, metrics=metrics)
 
@@ -58,15 +65,25 @@ class Training:
         self.feed = Feed(assignment, self.config, rank, self.log)
         self.total_steps = self.feed.total_steps
         self.checkpoints = CheckpointManager(
-            assignment.folder, attempt=assignment.attempt, keep_last=self.config.checkpoint.keep_last
+            assignment.folder,
+            attempt=assignment.attempt,
+            rules=self.config.checkpoint,
+            peers=Peers(rank.rank, rank.ranks),
+            pinned=rank.device.type == "cuda",
+            log=self.log,
         )
+        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.log)
-        uri, checkpoint = self._agree_on_checkpoint()
+        reached("restore")
+        found = self.checkpoints.resume()
+        checkpoint = found.manifest
+        if checkpoint is not None:
+            require_same_inputs(found.uri, checkpoint, assignment.made_from)
         self.cut = self._decide_cut(checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
-        self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
+        self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
         self.scalars = Scalars(
             storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
         )
@@ -96,18 +113,6 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
-    def _agree_on_checkpoint(self) -> tuple[str, CheckpointManifest | None]:
-        """Let the first rank find the newest valid checkpoint, and tell the others."""
-        answer = [""]
-        if self.rank.is_first:
-            found = self.checkpoints.newest_valid()
-            if found is not None:
-                for skipped in found[2]:
-                    self.log(f"skipped checkpoint {skipped}")
-                answer[0] = found[0]
-        dist.broadcast_object_list(answer, src=0)
-        return answer[0], CheckpointManifest.load(answer[0]) if answer[0] else None
-
     def _decide_cut(self, checkpoint: CheckpointManifest | None) -> Cut:
         profile = ProfileReport.load(self.assignment.profile) if self.assignment.profile else None
         recorded = checkpoint.slot_size if checkpoint else None
@@ -116,7 +121,7 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
+        self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -163,16 +168,19 @@ class Training:
                 continue
             rate = self.stepper.update(self.step, total_steps=self.total_steps)
             self.trace.add(slot.request, loss)
+            self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             self._loss_samples += slot.request.batch_samples
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
                 self._report(rate)
+                self.schedule.plan(self.step)
             if self._epoch_is_over():
-                self._evaluate_epoch()
+                reached("epoch-boundary")
+                self._save(evaluated=self._evaluate_epoch())
+            elif self.schedule.is_due(self.step):
                 self._save()
-            elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
-                self._save()
+            self.schedule.restart()
             clock.restart()
 
     def _epoch_is_over(self) -> bool:
@@ -197,31 +205,40 @@ class Training:
                 todo="lower train.learning_rate, or look at the data",
             )
 
-    def _evaluate_epoch(self) -> None:
+    def _evaluate_epoch(self) -> bool:
+        """Evaluate; return whether there was anything to evaluate on."""
+        reached("evaluation")
         share_buffers(self.stepper.model)
         found = self._evaluate("validation")
         if found is None:
             # Without a validation split the newest is the best.
             self.progress = replace(self.progress, metrics={}, best_step=self.step)
-            return
+            return False
         self._require_finite("validation loss", found.loss)
-        self.progress = self.progress.with_evaluation(found, self.step)
+        self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
         self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
+        return True
 
     def _evaluate(self, split: str) -> Evaluation | None:
         return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
-        share_buffers(self.stepper.model)
-        if self.rank.is_first:
-            state = self.stepper.model.state_dict()
-            self.checkpoints.save(self._describe(state), state, self.stepper.optimizer_state())
+    def _save(self, *, evaluated: bool | None = None) -> None:
+        """Save parameters, buffers, optimizer and position.
 
-    def _describe(self, state: dict[str, torch.Tensor]) -> CheckpointManifest:
+        Args:
+            evaluated: At the end of an epoch: whether these weights were evaluated. Such a checkpoint is never left
+                out, since it may be the best.
+        """
+        share_buffers(self.stepper.model)
+        groups = {"model": self.stepper.model.state_dict(), "optimizer": self.stepper.optimizer_state()}
+        manifest = self._describe(evaluated=bool(evaluated))
+        if self.checkpoints.save(manifest, groups, required=evaluated is not None):
+            self.schedule.plan(self.step)
+
+    def _describe(self, *, evaluated: bool) -> CheckpointManifest:
         best = self.progress.best
         return CheckpointManifest(
             fingerprint=self.assignment.fingerprint,
@@ -239,23 +256,27 @@ class Training:
             best_step=self.progress.best_step,
             best_validation_accuracy=best.accuracy if best else None,
             best_validation_loss=best.loss if best else None,
-            parameters_sha256=parameters_sha256(state),
+            evaluated="model" if evaluated else None,
+            parameters_sha256="",
             environment=self._environment(),
             files=[],
         )
 
     def finish(self) -> None:
         """Measure the best checkpoint on the test split and publish the document that ends training."""
+        self.checkpoints.wait()
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
-        if found is None:
+        best = found.manifest
+        if best is None:
             raise DataError(
                 f"the best checkpoint (step {self.progress.best_step}) is gone or damaged",
                 allowed="the checkpoints as training left them",
                 todo="train again with --fresh",
             )
-        uri, best = found
-        self.stepper.model.load_state_dict(load_model_state(uri, best))
+        group = best.evaluated or "model"
+        weights = load_group(found.uri, best, group)
+        self.stepper.model.load_state_dict(weights)
         test = self._evaluate("test")
         if not self.rank.is_first:
             return
@@ -263,13 +284,16 @@ class Training:
         if test is not None:
             self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        folder = uri.removeprefix(self.assignment.folder + "/")
-        weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
+        folder = found.uri.removeprefix(self.assignment.folder + "/")
         document = best.model_copy(
             update={
                 "finished": True,
                 "metrics": metrics,
-                "files": [FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)],
+                "parameters_sha256": parameters_sha256(weights),
+                "files": [
+                    FileEntry(name=f"{folder}/{file.name}", bytes=file.bytes, crc32c=file.crc32c)
+                    for file in best.files_of(group)
+                ],
             }
         )
         storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())

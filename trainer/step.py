@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.checkpoint.loading import require_optimizer_state, require_same
 from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
@@ -82,8 +83,14 @@ class Stepper:
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def load(self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
-        """Take over the tensors of a checkpoint."""
+    def load(self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor], *, where: str) -> None:
+        """Take over the tensors of a checkpoint.
+
+        Raises:
+            DataError: They are not those of this model; `where` is the checkpoint's URI.
+        """
+        require_same(model, self.model.state_dict(), where=where)
+        require_optimizer_state(optimizer, dict(self.model.named_parameters()), where=where)
         self.model.load_state_dict(model)
         load_named_state(self.model, self._optimizer, optimizer)
 

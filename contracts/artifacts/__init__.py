@@ -17,7 +17,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.training import CheckpointManifest, SampleOrder
+from contracts.artifacts.training import CheckpointManifest, SampleOrder, tensor_file
 
 __all__ = [
     "CONTRACTS",
@@ -46,6 +46,7 @@ __all__ = [
     "SplitEntry",
     "StageRecord",
     "find_damage",
+    "tensor_file",
 ]
 
 CONTRACTS: dict[str, type[Contract]] = {
