@@ -74,7 +74,6 @@ class Training:
         )
         self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.log)
-        reached("restore")
         found = self.checkpoints.resume()
         checkpoint = found.manifest
         if checkpoint is not None:
@@ -121,6 +120,7 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+        reached("restore")
         self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
@@ -160,6 +160,7 @@ class Training:
         clock = self.data_report.clock
         self.stepper.model.train()
         for slot in clock.slots(slots):
+            reached("data")
             self.data_report.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
             self._loss_sum += loss
@@ -207,7 +208,6 @@ class Training:
 
     def _evaluate_epoch(self) -> bool:
         """Evaluate; return whether there was anything to evaluate on."""
-        reached("evaluation")
         share_buffers(self.stepper.model)
         found = self._evaluate("validation")
         if found is None:
@@ -221,6 +221,7 @@ class Training:
         return True
 
     def _evaluate(self, split: str) -> Evaluation | None:
+        reached("evaluation")
         return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
@@ -301,6 +302,7 @@ class Training:
 
 def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     """Train as one rank, from the newest valid checkpoint to the end."""
+    reached("start-up")
     training = Training(assignment, rank, events)
     if rank.is_first:
         imports_done()
