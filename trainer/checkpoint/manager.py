@@ -265,7 +265,7 @@ class CheckpointManager:
         reached("retention")
         try:
             for gone in retain(list_checkpoints(self.folder_uri, self._records), manifest, self._rules):
-                self._log(f"deleted {storage.display(gone)}")
+                self._log(f"deleted {storage.display(gone)}: an earlier attempt did not finish it")
         except (OSError, ShardlineError) as error:
             # The checkpoint stands; what is left over goes next time.
             self._log(f"warning: old checkpoints could not be deleted ({type(error).__name__}: {error})")

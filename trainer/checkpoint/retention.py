@@ -70,7 +70,7 @@ def score(accuracy: float, loss: float, metric: str) -> tuple[float, float]:
 
 
 def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSection) -> list[str]:
-    """Delete what the rules let go of; return the URIs that went.
+    """Delete what the rules let go of; return what earlier attempts had left unfinished and went too.
 
     Only what is whole counts, and only up to the step just saved: after a resume from an older checkpoint, damaged
     newer ones must not push out the good ones that are written now.
@@ -99,7 +99,7 @@ def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSectio
         return []
     for uri in unfinished + gone:
         storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
-    return unfinished + gone
+    return unfinished
 
 
 def _has_no_manifest(place: Place) -> bool:

@@ -1,19 +1,14 @@
 """The thread that writes what was staged, one checkpoint at a time, and commits it.
 
-It stays out of training's way: pieces are small wherever the interpreter's lock is held (contracts/stores/local.py),
-and on Linux the thread has the lowest priority.
+It stays out of training's way: pieces are small wherever the interpreter's lock is held (contracts/stores/local.py).
+Its priority is that of training: with a lower one, on a busy machine, it would be set aside while it holds that lock.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable
-
-# The weakest: on a machine without a free core the steps beside a write slow down less.
-_NICENESS = 19
 
 
 class Writer:
@@ -71,9 +66,6 @@ class Writer:
             raise error
 
     def _work(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            # Linux gives threads a priority each.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             buffer, job = self._jobs.get()
             try:
