@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
 
+
 @dataclass(frozen=True)
 class Rank:
     """This process among its peers."""

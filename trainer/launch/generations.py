@@ -26,8 +26,8 @@ from trainer.launch.messages import Connection, ConnectionLost, Message, find_in
 from trainer.launch.nodes import Nodes
 from trainer.launch.torchrun import LocalRanks
 
-# What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. gloo's ranks
-# fail at once; what is blocked elsewhere is killed (torchrun would wait for 30 s).
+# What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
+# collective fail at once; what is blocked elsewhere is killed (torchrun would wait for 30 s).
 PEERS_LIMIT_S = 5.0
 # What an agreed stop may take: its budget of 10 s, and the end of the processes.
 STOP_LIMIT_S = 15.0
@@ -160,7 +160,9 @@ def _why(launcher: Launcher, assignment: Assignment, code: int | None, *, killed
         return said
     ended = "the last ones were killed" if killed else f"torchrun returned {code}"
     return ErrorDocument.of(
-        TryAgain(f"ranks ended before training was finished, and none of machine {assignment.node_rank} said why ({ended})")
+        TryAgain(
+            f"ranks ended before training was finished, and none of machine {assignment.node_rank} said why ({ended})"
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""How launchers of a job agree on generations: the first machine's launcher serves, all of them, itself included, attend.
+"""How launchers of a job agree on generations: the first machine's serves, all of them, itself included, attend.
 
 A generation begins when every machine is there and none runs ranks. It ends when the ranks of one machine end, or its
 launcher is gone: the others are told to stop theirs, and all meet again. So no machine ever runs ranks of a generation
@@ -102,17 +102,18 @@ class Meeting:
             self._listener.close()
 
     def _listen_to_all(self) -> None:
-        connections = {one.connection: node_rank for node_rank, one in self._attendants.items()}
-        readable = select.select([self._listener, *self._waiting_room, *connections], [], [], _POLL_S)[0]
-        for ready in readable:
-            if ready is self._listener:
-                self._waiting_room.append(Connection(self._listener.accept()[0]))
-                continue
-            try:
-                while (message := ready.receive(0)) is not None:
-                    self._hear(ready, message)
-            except ConnectionLost as lost:
-                self._lose(ready, str(lost))
+        connections = [*self._waiting_room, *(one.connection for one in self._attendants.values())]
+        sources: list[socket.socket | Connection] = [self._listener, *connections]
+        readable = set(select.select(sources, [], [], _POLL_S)[0])
+        if self._listener in readable:
+            self._waiting_room.append(Connection(self._listener.accept()[0]))
+        for connection in connections:
+            if connection in readable:
+                try:
+                    while (message := connection.receive(0)) is not None:
+                        self._hear(connection, message)
+                except ConnectionLost as lost:
+                    self._lose(connection, str(lost))
 
     def _hear(self, connection: Connection, message: Message) -> None:
         if message.kind == "hello":

@@ -119,9 +119,6 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=1024)
 
 
-
-
-
 def find_interface(address: str) -> str | None:
     """Return the network interface that has an IPv4 address; None when there is none, or it cannot be found out."""
     if not sys.platform.startswith("linux"):

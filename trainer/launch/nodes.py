@@ -4,7 +4,7 @@ Three environments are known, and none of them is believed in more than it says:
 
     Vertex AI      CLUSTER_SPEC: workerpool0 is node 0, workerpool1[i] is node i + 1, other pools take no part
                    (https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables)
-    torchrun's     PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT, as Kubeflow sets them, and torchrun reads
+    torchrun       PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT: what Kubeflow sets for torchrun
     Indexed Job    JOB_COMPLETION_INDEX with resources.nodes and MASTER_ADDR
                    (https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode)
 

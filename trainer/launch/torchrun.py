@@ -95,7 +95,7 @@ class LocalRanks:
 
     @property
     def returncode(self) -> int | None:
-        """torchrun's exit code, which says little; None while it runs."""
+        """Exit code of torchrun, which says little; None while it runs."""
         return self._process.returncode
 
     def one_has_ended(self) -> bool:
