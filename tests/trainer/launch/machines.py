@@ -93,7 +93,9 @@ def network(port: int, nodes: int) -> Iterator[Network]:
 class Machine:
     """One launcher: started, killed and started again, as a platform does."""
 
-    def __init__(self, root: Path, shards: str, config: dict[str, Any], *, node: int = 0, net: Network | None = None) -> None:
+    def __init__(
+        self, root: Path, shards: str, config: dict[str, Any], *, node: int = 0, net: Network | None = None
+    ) -> None:
         self.root, self.shards, self.node, self.net = root, shards, node, net
         sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
         if net is not None:
@@ -109,7 +111,10 @@ class Machine:
         config = json.dumps(self._sections)
         prefix, given = [], {}
         if self.net is not None:
-            prefix, given = self.net.prefixes[self.node], self.net.environment(self.node)
+            # A core each: else each launcher takes this machine's for its own, and the other's.
+            core = sorted(os.sched_getaffinity(0))[self.node % len(os.sched_getaffinity(0))]
+            prefix = ["taskset", "-c", str(core), *self.net.prefixes[self.node]]
+            given = self.net.environment(self.node)
         folder = self.root / "stderr"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / self.attempts[-1]).open("wb") as stderr:
@@ -120,6 +125,11 @@ class Machine:
                 env={**os.environ, **given, **(environment or {})},
                 text=True,
             )
+
+    def config(self, resources: dict[str, Any], **sections: dict[str, Any]) -> None:
+        """Change the configuration of attempts that start from now on."""
+        for name, changes in {"resources": resources, **sections}.items():
+            self._sections[name] = {**self._sections.get(name, {}), **changes}
 
     @property
     def process(self) -> subprocess.Popen[str]:
