@@ -6,7 +6,7 @@ samples of a class come in permuted cycles, each once a cycle. Classes without s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -75,7 +75,7 @@ class BalancedOrder:
             keys = mix_each(self.seed, _CLASS, label[many], cycle[many])
             taken[many] = feistel(self._sizes[label[many]], keys, inside[many])
         taken[~many] = self._of_small_classes(label[~many], cycle[~many], inside[~many])
-        return self.by_class[self.starts[label] + taken]
+        return np.asarray(self.by_class[self.starts[label] + taken])
 
     def times_drawn(self, epoch: int, first: int, count: int) -> Places:
         """Return how often the sample at each offset was drawn before, since the start of training: [count]."""
@@ -106,7 +106,7 @@ class BalancedOrder:
         taken = drawn.permutation[self.starts[label] + inside].astype(np.int64)
         others = np.flatnonzero(drawn.cycle[label] != cycle)
         if not len(others):
-            return taken
+            return np.asarray(taken)
         # Every (class, cycle) that is not kept, once; in the order of cycles, so that the last of a class is kept.
         pairs, row = np.unique(cycle[others] * len(self._sizes) + label[others], return_inverse=True)
         new_cycle, new_label = np.divmod(pairs, len(self._sizes))
@@ -119,7 +119,7 @@ class BalancedOrder:
         within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes[last]) - sizes[last], sizes[last])
         drawn.permutation[self.starts[new_label[rows]] + within] = permutation[starts[rows] + within]
         drawn.cycle[new_label[last]] = new_cycle[last]
-        return taken
+        return np.asarray(taken)
 
 
 def load_labels(shards_uri: str, manifest: ShardManifest, split: str) -> npt.NDArray[np.int32]:

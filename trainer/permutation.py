@@ -71,9 +71,7 @@ def shuffled_each(nums: Places, keys: Hashes) -> Places:
     return found
 
 
-def feistel(
-    num: int | Places, key: int | Hashes, places: Places, *, rounds: int = FEISTEL_ROUNDS
-) -> Places:
+def feistel(num: int | Places, key: int | Hashes, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:
     """Return where a permutation of [0, num) takes `places`, for num up to 2**62.
 
     With arrays for `num` and `key`, [len(places)] both, each place has a permutation of its own.

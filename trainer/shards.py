@@ -65,7 +65,9 @@ def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, b
     if storage.is_local(shards_uri):
         if not data.cache_bytes:
             return None
-        return f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
+        return (
+            f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
+        )
     if data.cache_bytes:
         CacheFolder(data)
     if not begun:
