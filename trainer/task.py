@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 
+from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.errors import ErrorDocument, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.cut import choose_cut
 from trainer.launch import Assignment, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
-from trainer.shards import load_shards
+from trainer.shards import check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
@@ -30,7 +32,8 @@ def execute(stage: Stage) -> str:
         return _train(stage, nodes, record)
     except UserError as error:
         # The platform starts whatever ended with an error again; this one would end the same way each time.
-        record.end(ErrorDocument.of(error))
+        if not stage.locate:
+            record.end(ErrorDocument.of(error))
         raise
 
 
@@ -44,7 +47,10 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
-    # For its errors; the ranks decide again, knowing what the checkpoint has recorded.
+    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
+    begun = bool(storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER)))
+    if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
+        stage.log(f"warning: {ignored}")
     choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
     imports_done()
     assignment = Assignment(
