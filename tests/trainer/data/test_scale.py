@@ -70,6 +70,7 @@ def write_shards(folder: Path) -> ShardManifest:
     empty = {**split, "samples": 0, "samples_by_class": [0] * 1000}
     document = {
         "kind": "shards",
+        "format_version": 1,
         "fingerprint": "0" * 16,
         "made_from": {},
         "format": "webdataset",
@@ -86,6 +87,7 @@ def write_shards(folder: Path) -> ShardManifest:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("order", ["full", "blocks"])
 def test_it_opens_in_little_memory(tmp_path: Path, order: str) -> None:
     write_shards(tmp_path)
