@@ -10,3 +10,6 @@ loading     groups of tensors back from files, whole or rows, for any number of 
 retention   which checkpoints stay
 interval    how often: Young and Daly's formula from what a checkpoint costs
 """
+
+# Below the folder of a training; here, and not in manager.py, for who must not import torch.
+CHECKPOINTS_FOLDER = "checkpoints"

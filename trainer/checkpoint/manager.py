@@ -17,6 +17,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry
 from contracts.config import CheckpointSection
 from contracts.errors import ShardlineError, StorageError, TryAgain, UserError
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import (
     Found,
     checkpoint_name,
@@ -33,7 +34,6 @@ from trainer.checkpoint.writer import Writer
 from trainer.model import parameters_sha256
 from trainer.phases import reached
 
-CHECKPOINTS_FOLDER = "checkpoints"
 # Checkpoints that fail one after another before training ends: one may be a storm in the bucket, three are no accident.
 MAX_FAILURES = 3
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
