@@ -209,12 +209,12 @@ class FileStream(io.RawIOBase):
         self.num_bytes = len(header) + len(data)
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to `size` bytes: fewer at the end of the header, and at the end."""
-        at, size = self._position, self.num_bytes if size is None or size < 0 else size
-        if at < len(self._header):
-            content = self._header[at : at + size]
-        else:
-            content = bytes(self._data[at - len(self._header) : at - len(self._header) + size])
+        """Return `size` bytes, fewer at the end."""
+        at, first = self._position, len(self._header)
+        stop = self.num_bytes if size is None or size < 0 else at + size
+        content = self._header[at:stop] if at < first else b""
+        if stop > first:
+            content += bytes(self._data[max(0, at - first) : stop - first])
         self._position += len(content)
         return content
 

@@ -146,7 +146,9 @@ def test_a_stream_is_its_header_and_its_data(head: bytes, data: bytes, sizes: li
     stream = FileStream(head, memoryview(data))
     parts = []
     for size in sizes:
+        left = stream.num_bytes - stream.tell()
         parts.append(stream.read(size))
+        assert len(parts[-1]) == min(size, left)
     assert b"".join([*parts, *iter(lambda: stream.read(7), b"")]) == head + data
     assert stream.tell() == stream.num_bytes == len(head + data)
     stream.seek(seek)
