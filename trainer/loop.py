@@ -230,7 +230,10 @@ class Training:
     def run(self) -> None:
         """Take all steps that remain."""
         ahead = self.dataset.reader.prefetcher(
-            self.progress.position, epochs=self.config.train.epochs, ranks=self.rank.ranks
+            self.progress.position,
+            epochs=self.config.train.epochs,
+            ranks=self.rank.ranks,
+            requests=self._requests(),
         )
         try:
             self._take_steps(ahead)

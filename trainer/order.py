@@ -9,6 +9,7 @@ What decides the order is recorded in the first checkpoint and holds to the end 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -43,11 +44,16 @@ class Order(Protocol):
 
     def needed(
         self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
-        """Return the pieces of shards that should be fetched for the offsets [first, first + count).
+    ) -> Iterator[Piece]:
+        """Yield the pieces of shards that should be fetched for the offsets [first, first + count).
 
-        Empty where samples are read one by one.
+        None where samples are read one by one.
         """
+
+    def pieces_of(
+        self, epoch: int, places: Sequence[int], *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece | None]:
+        """Return the piece that holds each of these places of the split; None: it is to be read alone."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,15 @@ class FullOrder:
 
     def needed(
         self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
+    ) -> Iterator[Piece]:
         """See `Order`."""
-        return []
+        return iter(())
+
+    def pieces_of(
+        self, epoch: int, places: Sequence[int], *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece | None]:
+        """See `Order`."""
+        return [None] * len(places)
 
 
 @dataclass(frozen=True)
@@ -126,9 +138,15 @@ class BalancedOrder:
 
     def needed(
         self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
+    ) -> Iterator[Piece]:
         """See `Order`."""
-        return []
+        return iter(())
+
+    def pieces_of(
+        self, epoch: int, places: Sequence[int], *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece | None]:
+        """See `Order`."""
+        return [None] * len(places)
 
 
 @dataclass(frozen=True)

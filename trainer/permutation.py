@@ -19,6 +19,8 @@ SORTED_BELOW = 1 << 16
 # Chi-square finds something in up to 4 rounds from `SORTED_BELOW` on, and in nothing from 5 (docs/reading.md).
 FEISTEL_ROUNDS = 8
 
+# Enough for any place below SORTED_BELOW.
+_LOW_BITS = np.uint64(SORTED_BELOW - 1)
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -46,8 +48,16 @@ def hashes(values: npt.NDArray[np.uint64], key: int | npt.NDArray[np.uint64]) ->
 
 def shuffled(num: int, key: int) -> Places:
     """Return all places of a permutation: [num], by sorting hashes."""
+    places = np.arange(num, dtype=np.uint64)
+    values = hashes(places, key)
+    if num <= SORTED_BELOW:
+        # A place in the low bits of its hash: sorting integers takes a tenth of the time of sorting their places.
+        packed = np.sort((values & ~_LOW_BITS) | places)
+        high = packed & ~_LOW_BITS
+        if not (high[1:] == high[:-1]).any():
+            return (packed & _LOW_BITS).astype(np.int64)
     # Stable: equal hashes, however unlikely, keep an order of their own.
-    return np.argsort(hashes(np.arange(num, dtype=np.uint64), key), kind="stable").astype(np.int64)
+    return np.argsort(values, kind="stable").astype(np.int64)
 
 
 def feistel(num: int, key: int, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:

@@ -99,8 +99,8 @@ def test_the_kinds_of_order(small_shards: str) -> None:
     for order in (full, blocks):
         assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
     assert full.streams(0, 4) is None
-    assert full.needed(0, 0, 4) == []
-    assert blocks.needed(0, 0, 4)
+    assert list(full.needed(0, 0, 4)) == []
+    assert list(blocks.needed(0, 0, 4))
     labels = load_labels(small_shards, shards, "train")
     assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
     drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer.permutation import FEISTEL_ROUNDS, SORTED_BELOW, Permutations, feistel, mix, permute, shuffled
+from trainer.permutation import FEISTEL_ROUNDS, SORTED_BELOW, Permutations, feistel, hashes, mix, permute, shuffled
 
 # One chance in 3.5 million for each figure (5 standard deviations): all keys are fixed, so nothing here is flaky.
 SIGMAS = 5.0
@@ -166,3 +166,16 @@ def test_the_hash_is_fixed() -> None:
     assert mix(1, 2) != mix(2, 1)
     assert 0 <= mix(-1, 2**70) < 2**64
     assert permute(10**6, 7, np.arange(3)).tolist() == [148906, 359947, 42152]
+
+
+@pytest.mark.parametrize("num", [1, 2, 1000, SORTED_BELOW - 1, SORTED_BELOW, SORTED_BELOW + 1])
+def test_places_are_sorted_by_their_hashes(num: int) -> None:
+    by_hash = np.argsort(hashes(np.arange(num, dtype=np.uint64), 7), kind="stable")
+    assert shuffled(num, 7).tolist() == by_hash.tolist()
+
+
+def test_hashes_that_differ_in_their_low_bits_only_are_sorted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chance of 1 in 100,000 for 65,000 places: no key is known, so the hashes are given."""
+    given = np.array([5, 3, 1 << 60, 4, 3], dtype=np.uint64)
+    monkeypatch.setattr("trainer.permutation.hashes", lambda values, key: given)
+    assert shuffled(5, 0).tolist() == [1, 4, 3, 0, 2]

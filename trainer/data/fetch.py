@@ -145,6 +145,10 @@ class Fetcher:
         """Say that samples of a shard are not needed for now."""
         self.cache.done(self._keys[shard], first, count)
 
+    def drop(self, shard: int, first: int, count: int) -> None:
+        """Take samples of a shard out of the cache."""
+        self.cache.drop(self._keys[shard], first, count)
+
     def ensure(self, shard: int, first: int, count: int, *, wait: bool = True) -> bool:
         """Fetch what the cache lacks of samples [first, first + count) of a shard.
 
