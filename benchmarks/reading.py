@@ -139,7 +139,12 @@ def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object
 
 def time_resume(shards: str, workers: int) -> dict[str, object]:
     """Return the time to the first batch at three positions, and what the later ones take above the start."""
-    found = json.loads(run([sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]).splitlines()[-1])
+    command = [sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]
+    return above_start(json.loads(run(command).splitlines()[-1]))
+
+
+def above_start(found: dict[str, list[float]]) -> dict[str, object]:
+    """Summarise seconds by place, and what each place takes above the start."""
     above = {
         name: summary([one - start for one, start in zip(values, found["start"], strict=True)])
         for name, values in found.items()

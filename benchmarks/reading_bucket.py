@@ -5,9 +5,10 @@
 
 The bucket is rehearsal.gcs in a process of its own, on the same cores, with 30 ms to the first byte of an answer and
 50 MB/s a stream; its CPU time is part of the result. Each arm is a process of its own, in turn, for several rounds;
-ratios are those of a round, printed are median and range. Three parts:
+ratios are those of a round, printed are median and range. Four parts:
 
     decode    samples/s with decoding: our reader from the bucket, nothing cached, to the same on warm local files
+    resume    seconds to the first batch, nothing cached: at a third and near the end, to the start of the epoch
     bytes     MB/s without decoding: our reader with 4 streams to 4 x 50 MB/s; `gets` is what bare requests reach
     egress    bytes that leave the server in an epoch, to the bytes of the split, at 1, 2, 4 and 8 nodes
 """
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bucket_server import BUCKET, BYTES_PER_S, LATENCY_S, ServerProcess, Usage
 from benchmarks.figures import describe_machine, ratios, summary
 from benchmarks.pictures import write_pictures
-from benchmarks.reading import PEERS, make_peers, run, shard, write_peer
+from benchmarks.reading import PEERS, above_start, make_peers, run, shard, write_peer
 from contracts.artifacts import ShardManifest
 
 ARMS = Path(__file__).parent / "reading_bucket_arms.py"
@@ -94,20 +95,23 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=None, help="folder for the environments of peers")
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
-    parser.add_argument("--only", choices=("decode", "bytes", "egress"), default=None)
+    parser.add_argument("--only", choices=("decode", "resume", "bytes", "egress"), default=None)
     options = parser.parse_args()
     report: dict[str, object] = {"about": _describe(options)}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place = Path(name)
         peers, missing = _litdata(options.peers)
         report["not installed"] = missing
-        if options.only in (None, "decode"):
+        if options.only in (None, "decode", "resume"):
             data = Data(place / "decode", files=options.files, file_bytes=50_000, peers=peers)
             with ServerProcess(data.buckets) as server:
-                report["with decoding"] = {
-                    f"{n} workers": compare(data.decoding(server, n), server, options.rounds, data.bytes)
-                    for n in options.workers
-                }
+                if options.only != "resume":
+                    report["with decoding"] = {
+                        f"{n} workers": compare(data.decoding(server, n), server, options.rounds, data.bytes)
+                        for n in options.workers
+                    }
+                if options.only != "decode":
+                    report["first batch, seconds"] = {f"{n} workers": resume(server, n) for n in options.workers}
         if options.only in (None, "bytes"):
             files = options.megabytes * 10
             data = Data(place / "bytes", files=files, file_bytes=100_000, peers=peers)
@@ -214,6 +218,12 @@ def compare(arms: dict[str, Arm], server: ServerProcess, rounds: int, total_byte
         },
         "failed": failed,
     }
+
+
+def resume(server: ServerProcess, workers: int) -> dict[str, object]:
+    """Return the time to the first batch at three places, and what the later ones take above the start."""
+    command = [sys.executable, str(ARMS), "resume", f"gs://{BUCKET}/shards", "--workers", str(workers)]
+    return above_start(json.loads(run(command, server.environment).splitlines()[-1]))
 
 
 def egress(place: Path) -> dict[str, float]:

@@ -9,6 +9,7 @@ opened and ends with the last batch; imports come before it.
     webdataset   http://.../SHARD.tar, which it hands to curl: one stream a loader process
     litdata      gs://, by Google's client; its cache is a new folder
     gets         no reader: ranges side by side, received and thrown away; what there is to reach
+    resume       ours: seconds to the first batch at the start, at a third and near the end
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.prepare import prepare
 from trainer.data.transforms import normalise
 
-# So small that a benchmark's gigabyte is many working sets; an epoch of a real collection is, with the defaults.
-RANGE_BYTES, CANONICAL_STREAMS = 8 << 20, 8
+# As by default.
+RANGE_BYTES, BLOCK_BYTES = 16 << 20, 32 << 20
+# So few that a benchmark's gigabyte is several working sets: an epoch of a real collection is with the default.
+CANONICAL_STREAMS = 4
 
 
 @dataclass
@@ -50,34 +53,35 @@ class BytesOfSlots:
         return request, [self.reader.read_bytes(sample)[0] for sample in request.samples]
 
 
-def read_shards(options: argparse.Namespace) -> Iterator[int]:
-    """Yield the sizes of batches, read by our reader as training does it."""
+def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int]:
+    """Yield the sizes of batches from a place of the epoch on (0 to 1), read by our reader as training does it."""
     from contracts.artifacts import ShardManifest
     from contracts.config import DataSection
     from trainer.data.fetch import Streams
     from trainer.data.reader import ShardReader
     from trainer.order import make_order, resolve_order
 
-    place = options.place
-    manifest = ShardManifest.load(place)
+    uri = options.place
+    manifest = ShardManifest.load(uri)
     data = DataSection(
         order=options.order,
         range_bytes=RANGE_BYTES,
-        block_bytes=RANGE_BYTES,
+        block_bytes=BLOCK_BYTES,
         canonical_streams=CANONICAL_STREAMS,
         memory_bytes=options.memory_bytes,
     )
-    reader = ShardReader(place, manifest, "train", data)
-    order = make_order(resolve_order(data, place, manifest, None).order, place, manifest, seed=0)
+    reader = ShardReader(uri, manifest, "train", data)
+    order = make_order(resolve_order(data, uri, manifest, None).order, uri, manifest, seed=0)
+    position = int(place * len(reader)) // BATCH_SIZE * BATCH_SIZE
     reader.follow(order, global_batch_size=BATCH_SIZE, readers=max(1, options.workers))
     if options.streams and reader.fetcher is not None:
         reader.fetcher.streams = Streams(options.streams, options.streams)
 
     def requests() -> Iterator[Any]:
         cut = {"global_batch_size": BATCH_SIZE, "slot_size": BATCH_SIZE, "rank": 0, "ranks": 1}
-        return slot_requests(0, order=order, epochs=1, **cut)
+        return slot_requests(position, order=order, epochs=1, **cut)
 
-    ahead = reader.prefetcher(0, epochs=1, ranks=1, requests=requests())
+    ahead = reader.prefetcher(position, epochs=1, ranks=1, requests=requests())
     dataset: Any = BytesOfSlots(reader) if options.decoder == "none" else SlotDataset(reader, TRANSFORM, 0)
     loader = make_loader(
         dataset, ahead.following(requests()), num_workers=options.workers, prefetch_factor=2, pin_memory=False
@@ -93,6 +97,21 @@ def read_shards(options: argparse.Namespace) -> Iterator[int]:
                 yield len(prepare(slot, TRANSFORM, torch.device("cpu")).labels)
     finally:
         ahead.stop()
+
+
+def time_resume(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Return seconds from a place of the epoch to its first batch, in turn, with nothing cached."""
+    found: dict[str, list[float]] = {"start": [], "third": [], "end": []}
+    for number in range(6):
+        for name, place in (("start", 0.0), ("third", 1 / 3), ("end", 0.98)):
+            began = time.perf_counter()
+            batches = read_shards(options, place)
+            next(batches)
+            # The first of all starts colder than any other.
+            if number:
+                found[name].append(time.perf_counter() - began)
+            batches.close()  # type: ignore[attr-defined]
+    return found
 
 
 def read_by_webdataset(options: argparse.Namespace) -> Iterator[int]:
@@ -134,7 +153,7 @@ READERS: dict[str, Callable[[argparse.Namespace], Iterator[int]]] = {
 def main() -> None:
     """Run one arm."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=READERS)
+    parser.add_argument("kind", choices=[*READERS, "resume"])
     parser.add_argument("place")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--decoder", choices=("ours", "own", "none"), default="ours")
@@ -144,6 +163,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     _import_all(options)
+    if options.kind == "resume":
+        print(json.dumps(time_resume(options)))
+        return
     before = _cpu_s()
     began = time.perf_counter()
     samples = sum(READERS[options.kind](options))

@@ -296,7 +296,7 @@ def test_the_first_batch_does_not_wait_for_blocks(
 def test_full_order_larger_than_the_cache_reads_samples_alone(
     bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
 ) -> None:
-    reader = open_reader(bucket_shards, cache=tmp_path, order="full", cache_bytes=8192)
+    reader = open_reader(bucket_shards, cache=tmp_path, order="full", cache_bytes=40_000)
     manifest = ShardManifest.load(bucket_shards)
     order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
     reader.follow(order, global_batch_size=16)
@@ -305,7 +305,7 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
     with reader.prefetcher(0, epochs=1, ranks=1, requests=requests) as ahead:
         # Ahead of anybody's asking, as far as the bound allows.
         sizes = [int(reader._index[place]["size"]) for request in requests for place in request.samples]
-        expected = sum(total <= 0.9 * 8192 for total in itertools.accumulate(sizes))
+        expected = sum(total <= 0.9 * 40_000 for total in itertools.accumulate(sizes))
         wait_until(lambda: len(shard_requests(bucket_server)) >= expected)
         assert len(shard_requests(bucket_server)) == expected > 4
         for request in requests:
