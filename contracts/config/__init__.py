@@ -1,0 +1,74 @@
+"""RunConfig: everything that a user can set, by section.
+
+Values are resolved in contracts/resolve.py (defaults < YAML < `section.key=value`); no other module reads settings.
+Every model is frozen and refuses unknown keys, so a typing mistake is found before anything is spent.
+"""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from contracts.config.base import Section
+from contracts.config.data import AugmentSection, DataSection
+from contracts.config.export import ExportSection
+from contracts.config.resources import ResourcesSection
+from contracts.config.run import DataflowSection, RunSection, VertexSection
+from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
+from contracts.config.training import CheckpointSection, ModelSection, ParallelSection, ProfileSection, TrainSection
+
+__all__ = [
+    "SPLITS",
+    "STAGES",
+    "STAGE_SECTIONS",
+    "AugmentSection",
+    "CheckpointSection",
+    "ConvertSection",
+    "DataSection",
+    "DataflowSection",
+    "ExportSection",
+    "ModelSection",
+    "ParallelSection",
+    "ProfileSection",
+    "ResourcesSection",
+    "RunConfig",
+    "RunSection",
+    "ShardingSection",
+    "SplitFractions",
+    "TrainSection",
+    "VertexSection",
+]
+
+
+class RunConfig(Section):
+    """The whole configuration of a line."""
+
+    run: RunSection = RunSection()
+    sharding: ShardingSection = ShardingSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    parallel: ParallelSection = ParallelSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    profile: ProfileSection = ProfileSection()
+    export: ExportSection = ExportSection()
+    resources: ResourcesSection = ResourcesSection()
+    vertex: VertexSection = VertexSection()
+
+    @model_validator(mode="after")
+    def _slot_fits_batch(self) -> RunConfig:
+        slot = self.parallel.slot_size
+        if slot != "auto" and slot > self.train.global_batch_size:
+            raise ValueError(
+                f"parallel.slot_size {slot} is larger than train.global_batch_size {self.train.global_batch_size}"
+            )
+        return self
+
+
+# The sections that each stage is given. What a stage does not get cannot change its result.
+STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
+    "shard": ("run", "sharding", "resources", "vertex"),
+    "profile": ("run", "data", "model", "train", "parallel", "profile", "resources"),
+    "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
+    "export": ("run", "data", "model", "export", "resources"),
+}
+STAGES = tuple(STAGE_SECTIONS)

@@ -1,0 +1,30 @@
+"""What all sections share: the kinds of values, and how strict a section is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+Auto = Literal["auto"]
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "a number")
+    return value
+
+
+# Not strict, since YAML reads 1e-3 as text; but true is no number, though Python says 1.
+# It stands behind the bounds, which then are those of a float.
+NotBool = BeforeValidator(_refuse_bool)
+Fraction = Annotated[float, Field(ge=0, le=1), NotBool]
+# Strict: true is no whole number, though Python says 1.
+PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+
+
+class Section(BaseModel):
+    """Base of the sections: immutable, strict about keys, documented by the strings below the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

@@ -1,0 +1,91 @@
+"""Section `data`: how samples are read and turned into model input."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from contracts.config.base import Auto, Fraction, NotBool, Section
+
+
+class AugmentSection(Section):
+    """Changes of training images beyond crop and flip; all off by default. All are keyed by sample."""
+
+    rand_augment_ops: Annotated[int, Field(strict=True, ge=0, le=14)] = 0
+    """RandAugment: operations drawn for each image; 0: none."""
+    rand_augment_magnitude: Annotated[int, Field(strict=True, ge=0, le=30)] = 9
+    """RandAugment: strength of the operations, of 30."""
+    brightness: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: brightness is multiplied by a factor from [max(0, 1 - value), 1 + value]."""
+    contrast: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: contrast, likewise."""
+    saturation: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
+    """Colour jitter: saturation, likewise."""
+    hue: Annotated[float, Field(ge=0, le=0.5), NotBool] = 0.0
+    """Colour jitter: hue is turned by a share of the circle from [-value, value]."""
+    mixup_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
+    """Mixup: both parameters of the Beta distribution that shares are drawn from; 0: off."""
+    cutmix_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
+    """CutMix: likewise. With mixup on as well, a coin decides for each image which of the two is done."""
+
+
+class DataSection(Section):
+    """How samples are read and turned into model input."""
+
+    image_size: Annotated[int, Field(strict=True, ge=8, le=4096)] = 224
+    """Side of the square model input, in pixels."""
+    mean: Annotated[list[Fraction], Field(min_length=3, max_length=3)] | None = None
+    """Mean of the red, green and blue channel in [0, 1]; unset: that of the training split."""
+    std: Annotated[list[Annotated[float, Field(gt=0, le=1), NotBool]], Field(min_length=3, max_length=3)] | None = None
+    """Standard deviation of the channels in (0, 1]; unset: that of the training split."""
+    crop: Literal["center", "random_resized"] = "center"
+    """Crop of training images; evaluation always takes the centre."""
+    horizontal_flip: bool = False
+    """Whether training images are mirrored with probability 1/2."""
+    decode: Literal["scaled", "full"] = "scaled"
+    """Training JPEGs at the smallest of 1/1, 1/2, 1/4 and 1/8 that is no smaller than the crop needs, or whole.
+    Evaluation always decodes the whole image."""
+    transform: Annotated[str, Field(pattern=r"^([\w.]+:\w+)?$")] = ""
+    """`module:callable` that maps a training image [S, S, 3] uint8, cropped and flipped, to another; it may draw from
+    python's, numpy's and torch's global generators, which are seeded for each sample. Unset: none."""
+    augment: AugmentSection = AugmentSection()
+    """Augmentation, in this order: RandAugment, colour jitter, mixup or CutMix."""
+    augment_device: Literal["cpu", "gpu"] = "cpu"
+    """Where RandAugment and colour jitter are computed: by image in the loader processes, or by slot on the GPU."""
+    on_bad_sample: Literal["fail", "replace"] = "fail"
+    """What a damaged or undecodable training sample does: ends training, or is replaced by the next of its class."""
+    order: Literal["auto", "full", "blocks"] = "auto"
+    """Order of an epoch: `full`, a permutation of all samples; `blocks`, a permutation that reads long runs of bytes;
+    `auto`: full for local files, blocks for a bucket. What a training began with holds to its end."""
+    sampling: Literal["all", "balanced"] = "all"
+    """Which samples an epoch takes: every one once, or equally many of each class (as many samples in all)."""
+    canonical_streams: Annotated[int, Field(strict=True, ge=1, le=4096)] = 48
+    """With order=blocks: streams that the samples are cut into. Ranks read no byte twice if their number divides it."""
+    range_bytes: Annotated[int, Field(strict=True, ge=1024)] = 16 << 20
+    """With order=blocks: size of the ranges that shards are cut into, in bytes."""
+    block_bytes: Annotated[int, Field(strict=True, ge=1024)] = 32 << 20
+    """With order=blocks: size of the blocks in which each stream is permuted, in bytes."""
+    num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
+    """Loader processes per rank; `auto` takes the profile's choice."""
+    prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4
+    """Slots that each loader process prepares ahead."""
+    cache_dir: str = ""
+    """Folder on a disk of this machine that keeps what was read from a bucket, from epoch to epoch and run to run; all
+    processes of the machine may share it. Needs cache_bytes. Unset: what is read lies in memory."""
+    cache_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Most bytes of shards in `cache_dir` (the index is not counted); 0: no cache on disk."""
+    memory_bytes: Annotated[int, Field(strict=True, ge=1024)] = 4 << 30
+    """Without a cache on disk: most bytes of a bucket's shards that lie in this machine's memory, for all its ranks."""
+
+    @model_validator(mode="after")
+    def _cache_has_a_place(self) -> DataSection:
+        if bool(self.cache_dir) != (self.cache_bytes > 0):
+            raise ValueError("cache_dir and cache_bytes are set together, or not at all")
+        return self
+
+    @model_validator(mode="after")
+    def _balanced_needs_full(self) -> DataSection:
+        if self.sampling == "balanced" and self.order == "blocks":
+            raise ValueError("sampling=balanced needs order=full: a class is spread over all shards")
+        return self

@@ -1,0 +1,91 @@
+"""Section `sharding`: from raw images to shards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from contracts.config.base import Fraction, PositiveInt, Section
+
+SPLITS = ("train", "validation", "test")
+
+
+class SplitFractions(Section):
+    """Share of the samples in each split, decided by a hash of the sample's relative path."""
+
+    train: Fraction = 0.8
+    validation: Fraction = 0.1
+    test: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> SplitFractions:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"the fractions of train, validation and test sum to {total:g}, not to 1")
+        if self.train == 0:
+            raise ValueError("the fraction of train is 0: there would be nothing to train on")
+        return self
+
+
+class ConvertSection(Section):
+    """What is changed in images, once, while sharding. An image that needs no change keeps its bytes."""
+
+    cmyk: bool = False
+    """Whether CMYK becomes RGB."""
+    depth: bool = False
+    """Whether 16 bits a channel become 8."""
+    orientation: bool = False
+    """Whether pixels are turned as their EXIF orientation says; otherwise nothing heeds it, in training neither."""
+
+
+class ShardingSection(Section):
+    """From raw images to shards."""
+
+    source: str = ""
+    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet): in
+    the simple form of the columns below, or in a form that Vertex AI imports."""
+    uri_column: Annotated[str, Field(min_length=1)] = "uri"
+    """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
+    label_column: Annotated[str, Field(min_length=1)] = "label"
+    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
+    is written as JSON: `["a", "b"]`."""
+    split_column: Annotated[str, Field(min_length=1)] = "split"
+    """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
+    label_separator: str | None = None
+    """Text between the labels of one cell, e.g. `|`; setting it makes the labels of the source lists."""
+    group_by: str = ""
+    """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
+    expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
+    format: Literal["webdataset", "tfrecord"] = "webdataset"
+    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
+    splits: SplitFractions = SplitFractions()
+    """Share of the samples in each split, where the source does not give their split."""
+    target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
+    """Size of a shard to aim at, in bytes of the source files."""
+    min_shards: PositiveInt = 1
+    """Least number of shards per split (never more than it has samples)."""
+    verify: Literal["decode", "header", "none"] = "decode"
+    """What is checked of every image on the way: that it decodes, that its header can be read, or nothing but its kind
+    by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
+    max_rejected_fraction: Fraction = 0.01
+    """Share of the files that may be unreadable as images before the stage fails."""
+    duplicates: Literal["warn", "fail", "drop"] = "warn"
+    """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
+    out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    incremental: bool = False
+    """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
+    compact_share: Fraction = 0.2
+    """Share of a reused shard's samples that may be gone from the source; above it the shard is written again."""
+    convert: ConvertSection = ConvertSection()
+    """What is changed in images; needs verify=decode."""
+    resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
+    """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
+    jpeg_quality: Annotated[int, Field(strict=True, ge=1, le=100)] = 90
+    """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
+
+    @model_validator(mode="after")
+    def _changes_need_pixels(self) -> ShardingSection:
+        if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
+            raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
+        return self
