@@ -124,7 +124,8 @@ def main() -> None:
     print(text)
     if options.record:
         options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"reading-bucket-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+        part = f"-{options.only}" if options.only else ""
+        (options.record / f"reading-bucket{part}-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
 
 
 class Data:

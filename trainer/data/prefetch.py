@@ -85,8 +85,8 @@ class Prefetcher:
             self._changed.notify_all()
 
     def passed(self, request: SlotRequest) -> None:
-        """Say that the batch of a request, and all before, was read."""
-        if self._plan is not None:
+        """Say that a request, and all before, was read: with the last one of a batch, the batch is."""
+        if self._plan is not None and request.last_of_step:
             self.advance(self._plan.position_after(request))
 
     def stop(self) -> None:
