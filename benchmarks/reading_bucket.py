@@ -198,7 +198,8 @@ def compare(arms: dict[str, Arm], server: ServerProcess, rounds: int, total_byte
             try:
                 answer, usage = arm.run(server)
             except subprocess.CalledProcessError as error:
-                failed[name] = error.stderr.strip().splitlines()[-1]
+                said = error.stderr.strip().splitlines()
+                failed[name] = next((line for line in reversed(said) if "Error" in line), said[-1])[:400]
                 continue
             found[name].add(answer, usage, total_bytes)
             words = f"{found[name].samples_per_s[-1]:.0f} samples/s, {found[name].megabytes_per_s[-1]:.1f} MB/s"

@@ -7,7 +7,7 @@ opened and ends with the last batch; imports come before it.
 
     shards       ours, from gs:// with nothing cached, or from file://; order=blocks in both
     webdataset   http://.../SHARD.tar, which it hands to curl: one stream a loader process
-    litdata      gs://, by Google's client; its cache is a new folder
+    litdata      gs://, by its own client (obstore), whose credentials refuse a server without Google's; a new cache
     gets         no reader: ranges side by side, received and thrown away; what there is to reach
     resume       ours: seconds to the first batch at the start, at a third and near the end
 """

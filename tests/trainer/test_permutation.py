@@ -8,7 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer.permutation import FEISTEL_ROUNDS, SORTED_BELOW, Permutations, feistel, hashes, mix, permute, shuffled
+from trainer.permutation import (
+    FEISTEL_ROUNDS,
+    SORTED_BELOW,
+    Permutations,
+    feistel,
+    mix,
+    mix_each,
+    permute,
+    shuffled,
+    shuffled_each,
+)
 
 # One chance in 3.5 million for each figure (5 standard deviations): all keys are fixed, so nothing here is flaky.
 SIGMAS = 5.0
@@ -94,6 +104,21 @@ def test_pieces_agree_with_the_whole() -> None:
         assert (keeper.permute(0, num, 3, np.arange(50)) == whole[:50]).all()
 
 
+def test_many_at_once_are_those_one_by_one() -> None:
+    draw = random.Random(2)
+    nums = np.array([1, 2, 9, SORTED_BELOW, 10**6, 10**12 - 11, 2**40, 4, 2**61], dtype=np.int64)
+    keys = [mix(7, number) for number in range(len(nums))]
+    places = np.array([draw.randrange(num) for num in nums.tolist()])
+    together = feistel(nums, np.array(keys, dtype=np.uint64), places)
+    one_by_one = [feistel(num, keys[row], places[[row]])[0] for row, num in enumerate(nums.tolist())]
+    assert together.tolist() == one_by_one
+    sizes = np.array([3, 1, 40, 3, 7], dtype=np.int64)
+    whole = np.concatenate([shuffled(size, keys[row]) for row, size in enumerate(sizes.tolist())])
+    assert shuffled_each(sizes, np.array(keys[:5], dtype=np.uint64)).tolist() == whole.tolist()
+    numbers = np.array([0, 5, 2**40], dtype=np.int64)
+    assert mix_each(2**63, 4, numbers, 9).tolist() == [mix(2**63, 4, number, 9) for number in numbers.tolist()]
+
+
 def test_the_order_of_earlier_versions_is_kept() -> None:
     """Checkpoints without a recorded order go on with it: these are places of the version before."""
     assert shuffled(10, mix(7, 2)).tolist() == [5, 9, 3, 0, 7, 2, 4, 1, 8, 6]
@@ -166,16 +191,3 @@ def test_the_hash_is_fixed() -> None:
     assert mix(1, 2) != mix(2, 1)
     assert 0 <= mix(-1, 2**70) < 2**64
     assert permute(10**6, 7, np.arange(3)).tolist() == [148906, 359947, 42152]
-
-
-@pytest.mark.parametrize("num", [1, 2, 1000, SORTED_BELOW - 1, SORTED_BELOW, SORTED_BELOW + 1])
-def test_places_are_sorted_by_their_hashes(num: int) -> None:
-    by_hash = np.argsort(hashes(np.arange(num, dtype=np.uint64), 7), kind="stable")
-    assert shuffled(num, 7).tolist() == by_hash.tolist()
-
-
-def test_hashes_that_differ_in_their_low_bits_only_are_sorted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chance of 1 in 100,000 for 65,000 places: no key is known, so the hashes are given."""
-    given = np.array([5, 3, 1 << 60, 4, 3], dtype=np.uint64)
-    monkeypatch.setattr("trainer.permutation.hashes", lambda values, key: given)
-    assert shuffled(5, 0).tolist() == [1, 4, 3, 0, 2]

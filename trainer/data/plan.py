@@ -15,6 +15,7 @@ from contracts import storage
 from contracts.artifacts import SampleOrder, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
+from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
 from trainer.order import Order
 
@@ -72,14 +73,14 @@ class Plan:
     """With blocks: whether those that are read at a time do."""
 
     @property
-    def has_blocks(self) -> bool:
-        """Whether samples are fetched in the blocks of the order."""
-        return self.fits and self.order is not None and self.order.streams(0, 1) is not None
+    def blocks(self) -> BlockOrder | None:
+        """The order, if samples are fetched in its blocks."""
+        return self.order if self.fits and isinstance(self.order, BlockOrder) else None
 
     @property
     def one_by_one(self) -> bool:
         """Whether each sample is fetched alone, shortly before it is needed, and not kept."""
-        return self.order is not None and not self.has_blocks and not self.whole
+        return self.order is not None and self.blocks is None and not self.whole
 
     def pieces_of(
         self, request: SlotRequest | None, samples: Sequence[tuple[int, int]]
@@ -90,10 +91,9 @@ class Plan:
             request: That asks for them; None where nothing is known about what comes next.
             samples: Shard, and place in the shard, of each.
         """
-        if self.has_blocks and request is not None:
-            assert self.order is not None
+        if (blocks := self.blocks) is not None and request is not None:
             places = [self._shard_firsts[shard] + sample for shard, sample in samples]
-            pieces = self.order.pieces_of(request.epoch, places, streams=self.streams)
+            pieces = blocks.pieces_of(request.epoch, places, streams=self.streams)
             return [None if piece is None else (piece.shard, piece.first, piece.samples) for piece in pieces]
         if self.whole:
             return [self.grid.range_of(*sample) for sample in samples]
@@ -111,16 +111,16 @@ class Plan:
         num_samples = self.order.num_samples
         first_epoch, offset = divmod(position, num_samples)
         for epoch in range(first_epoch, epochs):
-            yield from self._of_epoch(epoch, offset) if self.has_blocks else self._ranges_of_epoch(epoch, offset)
+            blocks = self.blocks
+            yield from self._of_epoch(blocks, epoch, offset) if blocks else self._ranges_of_epoch(epoch, offset)
             offset = 0
 
-    def _of_epoch(self, epoch: int, offset: int) -> Iterator[Need]:
-        assert self.order is not None
-        start = epoch * self.order.num_samples
+    def _of_epoch(self, blocks: BlockOrder, epoch: int, offset: int) -> Iterator[Need]:
+        start = epoch * blocks.num_samples
         window = max(self.global_batch_size, _WINDOW)
         seen: set[tuple[int, int]] = set()
-        while offset < self.order.num_samples:
-            for piece in self.order.needed(epoch, offset, window, streams=self.streams):
+        while offset < blocks.num_samples:
+            for piece in blocks.needed(epoch, offset, window, streams=self.streams):
                 if (piece.shard, piece.first) not in seen:
                     seen.add((piece.shard, piece.first))
                     yield Need(piece.shard, piece.first, piece.samples, start + piece.until)
