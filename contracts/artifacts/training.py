@@ -53,6 +53,18 @@ class CheckpointManifest(Contract):
     """Decides between checkpoints of equal accuracy."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers."""
+    weights: Literal["raw", "ema"] = "raw"
+    """Which weights the metrics are of: the parameters, or their moving average (train.ema_decay). At the top of a
+    training folder also which weights the file holds."""
+    skipped_steps: int = 0
+    """Optimizer steps left out since the start of training, since their gradients were not finite."""
+    spent_s: float = 0.0
+    """Seconds of training over all attempts that led here, from when the ranks were up; what a killed attempt did after
+    its last checkpoint is not counted."""
+    ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd"] = ""
+    """At the top of a training folder: what ended it."""
+    numerics: dict[str, str] = {}
+    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts."""
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]

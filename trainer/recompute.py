@@ -1,0 +1,92 @@
+"""Activation checkpointing: what the backward pass computes again, so that memory does not hold it until then.
+
+Numbers stay bit for bit what they are without it: random states are put back for the second forward pass, and BatchNorm
+counts a batch once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+# What is dear to compute, by the names that all versions and devices have.
+_DEAR = ("mm", "bmm", "addmm", "baddbmm", "convolution", "_convolution")
+_DEAR_PREFIX = "_scaled_dot_product"
+
+
+def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
+    """Have the model's blocks compute again in the backward pass; return their names.
+
+    Args:
+        model: The network, not wrapped yet. Names of parameters stay as they are.
+        mode: train.activation_checkpointing: none, whole, or selective.
+    """
+    if mode == "none":
+        return []
+    blocks = find_blocks(model)
+    for block in blocks.values():
+        norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+        contexts = partial(_contexts, norms, mode == "selective")
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
+    return list(blocks)
+
+
+def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the innermost blocks that are repeated, by name: the items of the lists that hold modules of one class.
+
+    They are the residual blocks of a ResNet and the layers of a transformer. A model without any is one block.
+    """
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        items = [item for item in module.named_children() if any(True for _ in item[1].parameters())]
+        # One class: `Sequential(Linear, ReLU, Linear)` inside a block is no list of blocks. A leaf has nothing in it
+        # that is cheaper than its input.
+        if len({type(item) for _, item in items}) != 1 or not any(True for _ in items[0][1].children()):
+            continue
+        found |= {f"{name}.{key}" if name else key: item for key, item in items}
+    # A stage that is a list of blocks is none itself.
+    inner = {name: item for name, item in found.items() if not any(other.startswith(f"{name}.") for other in found)}
+    return inner or {"": model}
+
+
+def _contexts(norms: list[_BatchNorm], selective: bool) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Return what surrounds the forward pass of a block, and its second one."""
+    first, again = create_selective_checkpoint_contexts(_choose) if selective else (nullcontext(), nullcontext())
+    return first, _both(again, _statistics_kept(norms))
+
+
+@contextmanager
+def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(one)
+        stack.enter_context(other)
+        yield
+
+
+@contextmanager
+def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Keep running statistics as they are: without it the second forward pass counts the batch a second time."""
+    tracked = [norm.track_running_stats for norm in norms]
+    for norm in norms:
+        # In training mode BatchNorm then normalises by the batch, as before, and updates nothing.
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm, value in zip(norms, tracked, strict=True):
+            norm.track_running_stats = value
+
+
+def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    name = str(getattr(operation, "overloadpacket", operation).__name__)
+    dear = name in _DEAR or name.startswith(_DEAR_PREFIX)
+    return CheckpointPolicy.MUST_SAVE if dear else CheckpointPolicy.PREFER_RECOMPUTE
+
