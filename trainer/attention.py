@@ -1,4 +1,4 @@
-"""Which kernels torch chooses for scaled-dot-product attention: it decides by device, type and shape, and says nothing."""
+"""Which kernels torch chooses for scaled-dot-product attention: it decides by device, type and shape, in silence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _FUSED = "_scaled_dot_product_"
 
 
-class _Calls(TorchFunctionMode):
+class _Calls(TorchFunctionMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.number = 0
 
     def __torch_function__(
@@ -32,9 +32,7 @@ class _Kernels(TorchDispatchMode):
         super().__init__()
         self.names: Counter[str] = Counter()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         name = str(func.overloadpacket.__name__)
         if name.startswith(_FUSED) and "backward" not in name:
             self.names[name.removeprefix(_FUSED).partition("_attention")[0]] += 1
@@ -45,7 +43,7 @@ class _Kernels(TorchDispatchMode):
 def watch_attention() -> Iterator[dict[str, int]]:
     """Count the calls of scaled_dot_product_attention inside the block by backend, filled at its end.
 
-    A backend is that of the kernel seen: flash, efficient, cudnn, ...; math where torch computed it by plain operations.
+    A backend is that of the kernel seen: flash, efficient, cudnn, ...; math where torch computed by plain operations.
     """
     found: dict[str, int] = {}
     with _Calls() as calls, _Kernels() as kernels:

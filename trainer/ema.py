@@ -12,8 +12,9 @@ from torch import nn
 class MovingAverage:
     """The average of a model's trainable parameters; buffers and frozen parameters are the model's own.
 
-    It begins at the initial parameters. The decay of step t (from 0) is min(decay, (1 + t) / (10 + t)), as in TensorFlow's
-    ExponentialMovingAverage with num_updates: the first parameters are soon forgotten, and a resume needs no counter.
+    It begins at the initial parameters. The decay of step t (from 0) is min(decay, (1 + t) / (10 + t)), as in
+    TensorFlow's ExponentialMovingAverage with num_updates: the first parameters are soon forgotten, and a resume needs
+    no counter.
 
     Args:
         model: The network, as it trains.
@@ -24,7 +25,7 @@ class MovingAverage:
         self._decay = decay
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._names = [name for name, _ in named]
-        self._parameters = [parameter for _, parameter in named]
+        self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
         self._average = [parameter.detach().clone() for parameter in self._parameters]
 
     @torch.no_grad()
@@ -36,7 +37,7 @@ class MovingAverage:
             left_out: [] float32: 1 if the step was left out, and the average stays as it is; else 0.
         """
         weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
-        change = torch._foreach_sub(self._parameters, self._average)
+        change = list(torch._foreach_sub(self._parameters, self._average))  # type: ignore[arg-type]
         torch._foreach_mul_(change, weight)
         torch._foreach_add_(self._average, change)
 
@@ -56,6 +57,11 @@ class MovingAverage:
             kept = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(kept)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Give the model the average for good."""
+        torch._foreach_copy_(self._parameters, self._average)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the average by the parameters' names."""

@@ -12,7 +12,7 @@ import torch
 
 from contracts.errors import DataError
 
-# Steps left out in a row after which nothing is learnt any more. A loss scale needs 16 to come down from its start to 1.
+# Steps left out in a row after which nothing is learnt any more. A loss scale comes down from its start to 1 in 16.
 MOST_SKIPS_IN_A_ROW = 100
 
 
@@ -78,7 +78,7 @@ class Guard:
         found = Findings(int(values[0]), int(values[1]), int(values[2]), values[3])
         if found.fatal_step and self._stops:
             raise DataError(
-                f"gradients became {_in_words(found.norm)} at step {found.fatal_step} (train.non_finite=stop)",
+                f"the gradients were not finite at step {found.fatal_step} (train.non_finite=stop)",
                 allowed="finite numbers",
                 todo="lower train.learning_rate, set train.clip_grad_norm, or look at the data; train.non_finite=skip "
                 "leaves such steps out",
@@ -99,8 +99,3 @@ class Guard:
         """Put back what `state` returned."""
         self._skipped.copy_(state["skipped"])
         self._in_a_row.copy_(state["in_a_row"])
-
-
-def _in_words(norm: float) -> str:
-    # By the time that it is read a later step may have had another norm: the step counts, the value is a hint.
-    return f"{norm}" if norm != norm or norm in (float("inf"), float("-inf")) else "not finite"

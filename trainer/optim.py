@@ -1,4 +1,4 @@
-"""The optimizer with decay where it belongs, the gradient's norm, and a learning rate that is a pure function of the step."""
+"""The optimizer with decay where it belongs, the norm of gradients, and a learning rate that only the step decides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimiz
     return sgd
 
 
-def take_step(
+def step_optimizer(
     optimizer: torch.optim.Optimizer, *, found_inf: torch.Tensor, divisor: torch.Tensor | None = None
 ) -> None:
     """Take an optimizer step, unless `found_inf` says to leave it out; nothing waits for the device.
@@ -57,7 +57,7 @@ def take_step(
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Return the norm of all gradients together, [] float32 on their device; the same on all ranks after a reduction."""
+    """Return the norm of all gradients together, [] float32 on their device; all ranks have the same one."""
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     # A sharded gradient has a sharded norm.
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

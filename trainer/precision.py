@@ -95,7 +95,7 @@ class Numerics:
 
     def lay_out(self, model: nn.Module) -> nn.Module:
         """Return the model with its weights in the memory layout that is asked for."""
-        return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload,no-any-return]
+        return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
 
     def lay_out_images(self, images: torch.Tensor) -> torch.Tensor:
         """Return images [B, 3, S, S] in the memory layout that is asked for."""
@@ -107,7 +107,7 @@ class LossScale:
 
     The rule is that of torch.amp.GradScaler (and its constants): halved after a gradient that is not finite, doubled
     after 2000 steps without one. GradScaler itself looks at each gradient of a rank in a pass of its own; here the norm
-    of the reduced gradients has decided already, for all ranks alike, and the optimizer divides by the scale on its way.
+    of the reduced gradients has decided already, for all ranks alike, and the optimizer divides by the scale.
     """
 
     INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000

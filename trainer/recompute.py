@@ -57,9 +57,13 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
     return inner or {"": model}
 
 
-def _contexts(norms: list[_BatchNorm], selective: bool) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def _contexts(
+    norms: list[_BatchNorm], selective: bool
+) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return what surrounds the forward pass of a block, and its second one."""
-    first, again = create_selective_checkpoint_contexts(_choose) if selective else (nullcontext(), nullcontext())
+    if not selective:
+        return nullcontext(), _statistics_kept(norms)
+    first, again = create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
     return first, _both(again, _statistics_kept(norms))
 
 
@@ -89,4 +93,3 @@ def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
     name = str(getattr(operation, "overloadpacket", operation).__name__)
     dear = name in _DEAR or name.startswith(_DEAR_PREFIX)
     return CheckpointPolicy.MUST_SAVE if dear else CheckpointPolicy.PREFER_RECOMPUTE
-

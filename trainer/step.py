@@ -33,7 +33,7 @@ from trainer.optim import (
     make_optimizer,
     named_state,
     set_learning_rate,
-    take_step,
+    step_optimizer,
 )
 from trainer.parallel import distribute, settle_buckets
 from trainer.permutation import mix
@@ -151,10 +151,17 @@ class Stepper:
         if self._scale is not None:
             self._scale.load(groups["scaler"])
 
+    def load_evaluated(self, groups: dict[str, Tensors]) -> None:
+        """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
+        self.model.load_state_dict(groups["model"])
+        if self._average is not None:
+            self._average.load(groups["ema"])
+            self._average.settle()
+
     @property
-    def evaluated_weights(self) -> Literal["raw", "ema"]:
-        """Which weights are evaluated, and are the result of training."""
-        return "raw" if self._average is None else "ema"
+    def evaluated_weights(self) -> Literal["model", "ema"]:
+        """Group of the weights that are evaluated, and are the result of training."""
+        return "model" if self._average is None else "ema"
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[nn.Module]:
@@ -203,7 +210,7 @@ class Stepper:
             clip = clip_divisor(norm, most)
             divisor = clip if scale is None else clip * scale
         set_learning_rate(self._optimizer, rate)
-        take_step(self._optimizer, found_inf=left_out, divisor=divisor)
+        step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)
         if self._scale is not None:
             self._scale.update(left_out)
@@ -211,6 +218,7 @@ class Stepper:
             self._average.update(step, left_out)
         return left_out
 
-    def loss_scale(self) -> float | None:
-        """Return the loss scale of fp16, or None; waits for the device."""
-        return None if self._scale is None else float(self._scale.scale)
+    @property
+    def loss_scale(self) -> torch.Tensor | None:
+        """The loss scale of fp16, on the device."""
+        return None if self._scale is None else self._scale.scale
