@@ -78,15 +78,18 @@ def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) 
 @contextmanager
 def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
     """Keep running statistics as they are: without it the second forward pass counts the batch a second time."""
-    tracked = [norm.track_running_stats for norm in norms]
-    for norm in norms:
-        # In training mode BatchNorm then normalises by the batch, as before, and updates nothing.
-        norm.track_running_stats = False
+    kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]
+    for norm, buffers in zip(norms, kept, strict=True):
+        # Copies take the second count. None at all would be simpler, but BatchNorm would then keep other tensors for its
+        # backward pass than the first time, which checkpointing refuses.
+        for name, buffer in buffers.items():
+            setattr(norm, name, buffer.clone())
     try:
         yield
     finally:
-        for norm, value in zip(norms, tracked, strict=True):
-            norm.track_running_stats = value
+        for norm, buffers in zip(norms, kept, strict=True):
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer)
 
 
 def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
