@@ -33,6 +33,7 @@ from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
+from trainer.phases import reached
 from trainer.precision import Numerics
 from trainer.readings import Readings
 from trainer.step import Stepper
@@ -134,6 +135,7 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+        reached("restore")
         self.stepper.load(_groups(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
@@ -176,6 +178,7 @@ class Training:
         clock = self.data_report.clock
         self.stepper.model.train()
         for slot in clock.slots(slots):
+            reached("data")
             self.data_report.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
             self.readings.add(loss)
@@ -194,6 +197,7 @@ class Training:
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
                 self._send(rate)
             if self._epoch_is_over() or ends:
+                reached("epoch-boundary")
                 stop = self._report() or stop
                 self._evaluate_epoch(stop)
                 self._save()
@@ -262,6 +266,7 @@ class Training:
         self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str) -> Evaluation | None:
+        reached("evaluation")
         with self.stepper.evaluation_weights() as model:
             return evaluate(model, self.feed.evaluation(split), self.rank.device)
 
@@ -357,6 +362,7 @@ def _groups(uri: str, manifest: CheckpointManifest) -> dict[str, dict[str, torch
 
 def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     """Train as one rank, from the newest valid checkpoint to the end."""
+    reached("start-up")
     training = Training(assignment, rank, events)
     if rank.is_first:
         imports_done()

@@ -37,6 +37,7 @@ from trainer.optim import (
 )
 from trainer.parallel import distribute, settle_buckets
 from trainer.permutation import mix
+from trainer.phases import reached
 from trainer.precision import LossScale, Numerics
 
 Tensors = dict[str, torch.Tensor]
@@ -179,7 +180,9 @@ class Stepper:
         torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
         weight = 1.0 if request.counts else 0.0
         with nullcontext() if request.last_of_step else self._parallel.no_sync():
+            reached("forward")
             loss = self._loss_sum(given) * weight
+            reached("backward")
             # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
             share = loss * (self._rank.ranks / request.batch_samples)
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
@@ -209,6 +212,7 @@ class Stepper:
         if (most := self._config.train.clip_grad_norm) is not None:
             clip = clip_divisor(norm, most)
             divisor = clip if scale is None else clip * scale
+        reached("optimizer")
         set_learning_rate(self._optimizer, rate)
         step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)
