@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _FUSED = "_scaled_dot_product_"
 
 
-class _Calls(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _Calls(TorchFunctionMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.number = 0
 
     def __torch_function__(
@@ -27,9 +27,9 @@ class _Calls(TorchFunctionMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:

@@ -37,7 +37,7 @@ class MovingAverage:
             left_out: [] float32: 1 if the step was left out, and the average stays as it is; else 0.
         """
         weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
-        change = list(torch._foreach_sub(self._parameters, self._average))  # type: ignore[arg-type]
+        change = list(torch._foreach_sub(self._parameters, self._average))
         torch._foreach_mul_(change, weight)
         torch._foreach_add_(self._average, change)
 

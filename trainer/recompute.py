@@ -38,23 +38,25 @@ def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
 
 
 def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the innermost blocks that are repeated, by name: the items of the lists that hold modules of one class.
+    """Return the innermost blocks that are repeated, by name: items of a list that holds modules of one class.
 
     They are the residual blocks of a ResNet and the layers of a transformer. A model without any is one block.
     """
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
-            continue
-        items = [item for item in module.named_children() if any(True for _ in item[1].parameters())]
-        # One class: `Sequential(Linear, ReLU, Linear)` inside a block is no list of blocks. A leaf has nothing in it
-        # that is cheaper than its input.
-        if len({type(item) for _, item in items}) != 1 or not any(True for _ in items[0][1].children()):
-            continue
-        found |= {f"{name}.{key}" if name else key: item for key, item in items}
-    # A stage that is a list of blocks is none itself.
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            items = dict(module.named_children())
+            # One class: `Sequential(Linear, ReLU, Linear)` inside of a block is no list of blocks.
+            if len({type(item) for item in items.values()}) == 1 and all(map(_is_worth_it, items.values())):
+                found |= {f"{name}.{key}" if name else key: item for key, item in items.items()}
+    # A stage that holds a list of blocks is none itself.
     inner = {name: item for name, item in found.items() if not any(other.startswith(f"{name}.") for other in found)}
     return inner or {"": model}
+
+
+def _is_worth_it(module: nn.Module) -> bool:
+    """Whether there are two layers with weights in it: of one alone hardly more is thrown away than its input."""
+    return sum(any(p.ndim >= 2 for p in layer.parameters(recurse=False)) for layer in module.modules()) >= 2
 
 
 def _contexts(
@@ -64,7 +66,7 @@ def _contexts(
     if not selective:
         return nullcontext(), _statistics_kept(norms)
     first, again = create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
-    return first, _both(again, _statistics_kept(norms))
+    return first, _both(_statistics_kept(norms), again)
 
 
 @contextmanager
@@ -80,8 +82,8 @@ def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
     """Keep running statistics as they are: without it the second forward pass counts the batch a second time."""
     kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]
     for norm, buffers in zip(norms, kept, strict=True):
-        # Copies take the second count. None at all would be simpler, but BatchNorm would then keep other tensors for its
-        # backward pass than the first time, which checkpointing refuses.
+        # Copies take the second count. Without any statistics BatchNorm would keep other tensors for its backward pass
+        # than the first time, which checkpointing refuses.
         for name, buffer in buffers.items():
             setattr(norm, name, buffer.clone())
     try:

@@ -91,7 +91,7 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: rang
     for number in numbers:
         torch.manual_seed(number)
         model(torch.randn(2, 3, 8, 8)).square().sum().backward()
-        set_learning_rate(optimizer, 0.1 / (number + 1))
+        set_learning_rate(optimizer, 1e-4 / (number + 1))
         step_optimizer(optimizer, found_inf=TAKEN)
         optimizer.zero_grad()
 
