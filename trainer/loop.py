@@ -28,7 +28,7 @@ from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
-from trainer.distributed import Rank, share_buffers
+from trainer.distributed import Rank, limit_collectives, share_buffers
 from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
@@ -84,9 +84,7 @@ class Training:
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
         self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
-        self.scalars = Scalars(
-            storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
-        )
+        self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
         self.trace = Trace(rank.rank, assignment.attempt)
         self.readings = Readings(rank.device, self.stepper.guard)
         self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
@@ -367,6 +365,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     if rank.is_first:
         imports_done()
         events.emit("ready")
+    limit_collectives(training.config.resources.step_timeout_s)
     training.run()
     training.finish()
 

@@ -35,7 +35,7 @@ def one_rank() -> Iterator[Rank]:
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     os.environ |= ours
     try:
-        with process_group() as rank:
+        with process_group(0, setup_timeout_s=60) as rank:
             yield rank
     finally:
         torch.set_num_threads(threads)
