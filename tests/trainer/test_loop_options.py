@@ -212,3 +212,32 @@ def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_pat
     skipped = int(training.stepper.state()["guard"]["skipped"])
     assert skipped > 0
     assert math.log2(float(training.stepper.state()["scaler"]["scale"])) == 16 - skipped
+
+
+@pytest.mark.slow
+def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
+    rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any]
+) -> None:
+    """Slots of two sizes, each compiled; the second attempt meets them in another order."""
+    compiled = config({"compile": "on", "global_batch_size": 18})
+    train(rank, tmp_path / "whole", small_shards, compiled)
+    with pytest.raises(Crash):
+        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=4)
+    train(rank, tmp_path / "killed", small_shards, compiled, "b")
+    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
+    assert newest(tmp_path / "whole").numerics["compile"] == "true"
+
+
+def test_what_cannot_be_compiled_is_a_user_error(
+    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A compiler that is not there: what happens in a slim image.
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/no/such/compiler",))
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    with pytest.raises(ConfigError, match=r"torch\.compile failed") as caught:
+        make_training(rank, tmp_path, small_shards, config({"compile": "on"}))
+    assert caught.value.exit_code == 2
+    assert "train.compile=off" in caught.value.todo
