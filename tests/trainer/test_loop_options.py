@@ -214,7 +214,12 @@ def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_pat
     assert math.log2(float(training.stepper.state()["scaler"]["scale"])) == 16 - skipped
 
 
+# torch warns about its own, when the compiler is imported.
+TORCHS_OWN = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings(TORCHS_OWN)
 def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
     rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any]
 ) -> None:
@@ -228,6 +233,8 @@ def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
     assert newest(tmp_path / "whole").numerics["compile"] == "true"
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings(TORCHS_OWN)
 def test_what_cannot_be_compiled_is_a_user_error(
     rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
