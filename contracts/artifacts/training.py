@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from contracts.artifacts.document import Contract, Document, FileEntry
 
@@ -60,7 +60,8 @@ class CheckpointManifest(Contract):
     best_step: int
     """Step of the best checkpoint so far, by validation accuracy."""
     evaluated: Literal["model", "ema"] | None = None
-    """Group of the weights that `metrics` were measured on, at this very step; None: metrics are of an earlier step."""
+    """Group of the weights that `metrics` were measured on, at this very step: the parameters, or their moving average
+    (train.ema_decay); None: metrics are of an earlier step. At the top: which of them the file holds."""
     best_validation_accuracy: float | None = None
     """None before the first evaluation, and without a validation split."""
     best_validation_loss: float | None = None
@@ -69,6 +70,16 @@ class CheckpointManifest(Contract):
     """Hash over names and bytes of all parameters and buffers; empty where no rank had all of them."""
     attempt: int = 0
     """Number of the attempt that wrote it: its record names the checkpoint that it resumed from."""
+    skipped_steps: int = 0
+    """Optimizer steps left out since the start of training, since their gradients were not finite."""
+    spent_s: float = 0.0
+    """Seconds of training over all attempts that led here, from when the ranks were up; what a killed attempt did after
+    its last checkpoint is not counted."""
+    ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd"] = ""
+    """At the top of a training folder: what ended it."""
+    numerics: dict[str, str] = Field(default_factory=dict)
+    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts;
+    empty in checkpoints of versions that knew nothing of it."""
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]
@@ -88,6 +99,11 @@ class CheckpointManifest(Contract):
         if len({entry.name for entry in files}) < len(files):
             raise ValueError("a file is named twice")
         return files
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups of tensors, sorted."""
+        return sorted({match[1] for entry in self.files if (match := _TENSOR_FILE.fullmatch(entry.name))})
 
     def files_of(self, group: str) -> list[FileEntry]:
         """Return the files of a group of tensors, by rank."""

@@ -6,7 +6,7 @@ a file are compared with their crc32c as they come, also when discovery has read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 import google_crc32c
@@ -60,16 +60,31 @@ def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str,
     Raises:
         DataError: A file is missing or damaged.
     """
-    return load_group(folder_uri, manifest, manifest.evaluated or "model" if manifest.finished else "model")
+    return load_group(folder_uri, manifest, "model")
 
 
-def load_optimizer_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors of a checkpoint.
+def load_groups(folder_uri: str, manifest: CheckpointManifest, *names: str) -> dict[str, dict[str, torch.Tensor]]:
+    """Return groups of tensors by name: all that a checkpoint has, or those of `names` that it has.
 
     Raises:
         DataError: A file is missing or damaged.
     """
-    return load_group(folder_uri, manifest, "optimizer")
+    return {group: load_group(folder_uri, manifest, group) for group in manifest.groups if not names or group in names}
+
+
+def require_groups(found: Mapping[str, object], expected: Iterable[str], *, where: str) -> None:
+    """Refuse a checkpoint without a group of tensors that training has.
+
+    Raises:
+        DataError: One is missing; it is named.
+    """
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        raise DataError(
+            f"checkpoint {storage.display(where)} has no {', '.join(missing)}",
+            allowed=f"a checkpoint of the configured training (it has {', '.join(sorted(found))})",
+            todo="take the checkpoint's train section, another folder, or train again with --fresh",
+        )
 
 
 def require_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], *, where: str) -> None:

@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
-from trainer.checkpoint.loading import load_group, load_model_state, load_optimizer_state
+from trainer.checkpoint.loading import load_group, load_model_state
 from trainer.checkpoint.manager import MAX_FAILURES, Superseded
 from trainer.model import parameters_sha256
 
@@ -39,7 +39,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     assert found.manifest is not None
     assert (found.manifest.step, found.manifest.position, found.manifest.attempt, found.skipped) == (7, 112, 1, [])
     assert torch.equal(load_model_state(found.uri, found.manifest)["w"], torch.full((3,), 7.0))
-    assert torch.equal(load_optimizer_state(found.uri, found.manifest)["w/exp_avg"], torch.full((3,), 7.5))
+    assert torch.equal(load_group(found.uri, found.manifest, "optimizer")["w/exp_avg"], torch.full((3,), 7.5))
     assert found.manifest.parameters_sha256 == parameters_sha256(groups(7)["model"])
 
 
