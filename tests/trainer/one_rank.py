@@ -83,7 +83,12 @@ def train(
         return update(step, rate)
 
     training.stepper.update = counted  # type: ignore[method-assign]
-    training.run()
+    try:
+        training.run()
+    except Crash:
+        # The thread that writes would go on in this process, beside the next attempt; a kill ends it.
+        training.checkpoints.wait()
+        raise
     training.finish()
     return CheckpointManifest.load(storage.normalise(folder / "out"))
 
