@@ -264,6 +264,7 @@ def test_training_in_another_order(
     [
         ({"model": {"architecture": "resnett"}}, "did you mean resnet?"),
         ({"resources": {"ranks": 5}}, "slots"),
+        ({"train": {"precision": "fp16"}}, "train.allow_slow_precision=true"),
         ({"resources": {"ranks": 100}}, "samples for 100 ranks"),
     ],
 )
