@@ -176,18 +176,3 @@ def test_the_watch_sees_what_waits() -> None:
         with Waits() as waits:
             wait(torch.ones(()))
         assert len(waits.found) == 1
-
-
-@pytest.mark.gpu
-def test_a_step_on_a_gpu_does_not_wait(rank: Rank) -> None:
-    """CUDA's own watch; the first step may wait, as libraries set themselves up."""
-    stepper = make_stepper(rank, {"precision": "fp16", "clip_grad_norm": 1.0, "ema_decay": 0.9})
-    clock = DataClock(rank.device)
-    for slot in slots(4):
-        torch.cuda.set_sync_debug_mode("error" if slot.request.step else "default")
-        try:
-            stepper.compute(slot.pin_memory(), TRANSFORM, clock)
-            if slot.request.last_of_step:
-                stepper.update(slot.request.step, 0.01)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
