@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -137,6 +138,7 @@ class Training:
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),
+            "numpy": np.__version__,
         }
 
     # --- the loop -----------------------------------------------------------------------------------------------------
