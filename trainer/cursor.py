@@ -130,12 +130,13 @@ def stream_readers(order: Order, *, global_batch_size: int, slot_size: int, rank
     # A batch has so many samples of each stream, and one more of those from its start on, over the last stream's edge.
     rounds, longer = divmod(batch, num_streams)
     over = np.maximum(start + longer - num_streams, 0)
-    edges = (0, np.where(over, over, start), np.where(over, start, start + longer), num_streams)
+    first, second = np.where(over, over, start), np.where(over, start, start + longer)
     outer, inner = rounds + (over > 0), rounds + (over == 0)
+    none, all_streams = np.zeros_like(start), np.full_like(start, num_streams)
     # Where a rank's streams begin (+1) and end (-1) in each of the three runs of streams with equally many samples.
     changes = np.zeros((ranks, num_streams + 1), dtype=np.int64)
-    before = np.zeros_like(start)
-    for left, right, of_stream in zip(edges[:-1], edges[1:], (outer, inner, outer), strict=True):
+    before = none
+    for left, right, of_stream in ((none, first, outer), (first, second, inner), (second, all_streams, outer)):
         each = np.maximum(of_stream, 1)
         begins = left + np.maximum(firsts - before, 0) // each
         stops = np.minimum(left - np.minimum(before - ends, 0) // each, right)
