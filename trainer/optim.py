@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from contracts.config import TrainSection
+from trainer.parallel import fill
 
 
 def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
@@ -41,21 +42,30 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors as `parameter/entry`, independent of the order of parameters."""
-    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    """Return the optimizer's tensors as `parameter/entry`, independent of the order of parameters.
+
+    In the order of the model: sharded tensors are gathered one by one, so all ranks must name them in one order.
+    """
     return {
-        f"{names[parameter]}/{entry}": value
-        for parameter, state in optimizer.state.items()
-        for entry, value in state.items()
+        f"{name}/{entry}": value
+        for name, parameter in model.named_parameters()
+        for entry, value in sorted(optimizer.state.get(parameter, {}).items())
         if isinstance(value, torch.Tensor)
     }
 
 
 def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, torch.Tensor]) -> None:
-    """Put back what `named_state` returned; tensors go to the device of their parameter (AdamW's step stays on CPU)."""
+    """Put back what `named_state` returned, whole tensors all.
+
+    What has the shape of its parameter is placed and sharded like it; anything else is a scalar that AdamW counts in,
+    which stays on the CPU.
+    """
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        device = torch.device("cpu") if entry == "step" else parameter.device
-        optimizer.state[parameter][entry] = value.to(device)
+        if entry == "step":
+            optimizer.state[parameter][entry] = value.to("cpu")
+        else:
+            optimizer.state[parameter][entry] = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            fill(optimizer.state[parameter][entry], value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -16,10 +16,10 @@ from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.prepare import prepare
 from trainer.data.transforms import TrainTransform
-from trainer.distributed import Rank
+from trainer.distributed import Rank, share_buffers
 from trainer.model import build_model, find_single_sample_fault, find_unused
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
-from trainer.parallel import distribute, settle_buckets
+from trainer.parallel import check_parallel, distribute, load_whole, whole
 from trainer.permutation import mix
 
 
@@ -28,21 +28,27 @@ class Stepper:
 
     def __init__(self, config: RunConfig, num_classes: int, rank: Rank, log: Callable[[str], None]) -> None:
         self._config, self._rank, self._log = config, rank, log
-        # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
+        check_parallel(config.parallel, rank, log)
+        # Every rank builds the same weights; the first rank's are broadcast all the same.
         torch.manual_seed(config.run.seed)
-        model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size).to(rank.device)
-        self._freeze_unused(model)
-        self._parallel = distribute(model, rank)
-        self._optimizer = make_optimizer(model, config.train)
+        model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size)
+        if config.parallel.strategy == "ddp":
+            model = model.to(rank.device)
+        # With fsdp the network stays on the CPU until it is cut: the whole may not fit on the device.
+        device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
+        self._freeze_unused(model, device)
+        self._parallel = distribute(model, config.parallel, rank, self._images(2, device), log)
+        self._optimizer = make_optimizer(self.model, config.train)
+        self._slots_of_step = 0
 
     @property
     def model(self) -> nn.Module:
         """The network itself, without what spreads it."""
         return self._parallel.module  # type: ignore[no-any-return]
 
-    def _freeze_unused(self, model: nn.Module) -> None:
+    def _freeze_unused(self, model: nn.Module, device: torch.device) -> None:
         """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
-        unused = find_unused(model, self._images(2))
+        unused = find_unused(model, self._images(2, device))
         for name in unused:
             model.get_parameter(name).requires_grad_(False)
         if unused:
@@ -73,23 +79,41 @@ class Stepper:
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def settle(self, slot_size: int) -> None:
-        """Make the first step's sums those of all steps (trainer/parallel.py); before state is loaded."""
-        settle_buckets(self._parallel, self._images(slot_size))
+        """Make the first step's sums those of all steps (trainer/parallel/); before state is loaded."""
+        self._parallel.settle(self._images(slot_size))
 
-    def _images(self, number: int) -> torch.Tensor:
+    def _images(self, number: int, device: torch.device | None = None) -> torch.Tensor:
         size = self._config.data.image_size
-        return torch.zeros(number, 3, size, size, device=self._rank.device)
+        return torch.zeros(number, 3, size, size, device=device or self._rank.device)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     def load(self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
-        """Take over the tensors of a checkpoint."""
-        self.model.load_state_dict(model)
+        """Take over the tensors of a checkpoint, whoever wrote it: each rank takes what it holds of them."""
+        self.load_model(model)
         load_named_state(self.model, self._optimizer, optimizer)
 
-    def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """Return the optimizer's tensors by name."""
-        return named_state(self.model, self._optimizer)
+    def load_model(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over parameters and buffers alone."""
+        load_whole(self.model, state)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return the whole of parameters and buffers, and of the optimizer's tensors, by name.
+
+        All ranks must call this; buffers are the first rank's afterwards. What is sharded is gathered, a tensor at a
+        time; ranks but the first get empty dicts.
+        """
+        share_buffers(self.model)
+        return self._gather(self.model.state_dict()), self._gather(named_state(self.model, self._optimizer))
+
+    def _gather(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        gathered = {}
+        for name, tensor in tensors.items():
+            # On the CPU at once where it was gathered: the whole network may not fit on the device.
+            full = whole(tensor)
+            if self._rank.is_first:
+                gathered[name] = full if full is tensor else full.cpu()
+        return gathered
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -99,10 +123,17 @@ class Stepper:
         given = prepare(slot, transform, self._rank.device, clock)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
+        if self._slots_of_step == 0:
+            # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
+            share_buffers(self.model)
+        # A repeated slot, there for the collectives only, leaves no trace. A rank that has no slot at all in a step
+        # may be the first one, whose statistics count: it takes in its neighbour's.
+        repeated = not request.counts and self._slots_of_step > 0
+        self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
-        with nullcontext() if request.last_of_step else self._parallel.no_sync():
-            loss = given.loss_sum(self._parallel(given.images)) * weight
-            # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
+        with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
+            loss = given.loss_sum(self._parallel.forward(given.images)) * weight
+            # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
             (loss * (self._rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -113,3 +144,12 @@ class Stepper:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return rate
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
