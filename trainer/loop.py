@@ -25,6 +25,7 @@ from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
 from trainer.step import Stepper
+from trainer.trace import Trace
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -69,6 +70,7 @@ class Training:
         self.scalars = Scalars(
             storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
         )
+        self.trace = Trace(rank.rank, assignment.attempt)
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
@@ -154,10 +156,13 @@ class Training:
         self.stepper.model.train()
         for slot in clock.slots(slots):
             self.data_report.count(slot)
-            self._loss_sum += self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            self._loss_sum += loss
             if not slot.request.last_of_step:
+                self.trace.add(slot.request, loss)
                 continue
             rate = self.stepper.update(self.step, total_steps=self.total_steps)
+            self.trace.add(slot.request, loss)
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             self._loss_samples += slot.request.batch_samples
