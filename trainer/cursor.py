@@ -36,7 +36,8 @@ class SlotRequest:
     batch_samples: int
     """Samples in the whole global batch: what the loss is divided by."""
     counts: bool
-    """False for a rank without a slot in a short last batch: it joins the collectives with weight 0."""
+    """False where the rank only joins the collectives, with weight 0: it has no slot in a short last batch, or fewer
+    than others in lockstep."""
     last_of_step: bool
     """Whether this rank takes the optimizer step after this slot."""
 
@@ -70,8 +71,12 @@ def slot_requests(
     slot_size: int,
     rank: int,
     ranks: int,
+    lockstep: bool = False,
 ) -> Iterator[SlotRequest]:
-    """Yield what a rank computes, in order, from a global position to the end of training."""
+    """Yield what a rank computes, in order, from a global position to the end of training.
+
+    In lockstep all ranks compute equally many slots of a step: forward passes talk to each other.
+    """
     num_samples = order.num_samples
     step = step_of(position, num_samples=num_samples, global_batch_size=global_batch_size)
     first_epoch, offset = divmod(position, num_samples)
@@ -85,8 +90,10 @@ def slot_requests(
             num_slots = -(-count // slot_size)
             # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
             mine = rank_slots(num_slots, rank=rank, ranks=ranks)
-            taken = mine or [rank * num_slots // ranks]
-            for slot in taken:
+            taken = list(mine) or [rank * num_slots // ranks]
+            if lockstep:
+                taken += taken[-1:] * (-(-num_slots // ranks) - len(taken))
+            for number, slot in enumerate(taken):
                 samples = batch[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
@@ -94,8 +101,8 @@ def slot_requests(
                     slot=slot,
                     samples=tuple(samples.tolist()),
                     batch_samples=count,
-                    counts=bool(mine),
-                    last_of_step=slot == taken[-1],
+                    counts=number < len(mine),
+                    last_of_step=number == len(taken) - 1,
                 )
             step += 1
         offset = 0

@@ -9,7 +9,13 @@ import torch
 import torch.distributed as dist
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
+from contracts.artifacts import (
+    EVALUATION_NAME,
+    MANIFEST_NAME,
+    CheckpointManifest,
+    FileEntry,
+    ProfileReport,
+)
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
@@ -20,10 +26,13 @@ from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
+from trainer.evaluation import Evaluation, evaluate, make_report
 from trainer.feed import Feed
 from trainer.launch import Assignment
-from trainer.metrics import Evaluation, Scalars, evaluate
+from trainer.metrics import Scalars
 from trainer.model import parameters_sha256
+from trainer.outcomes import Outcomes
+from trainer.parallel import describe_parallel
 from trainer.step import Stepper
 from trainer.trace import Trace
 
@@ -134,6 +143,7 @@ class Training:
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
             "num_workers": str(self.cut.num_workers),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),
@@ -209,17 +219,18 @@ class Training:
         self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
 
-    def _evaluate(self, split: str) -> Evaluation | None:
-        return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
+    def _evaluate(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
+        size = self.config.data.image_size
+        share = self.feed.evaluation(split)
+        return evaluate(self.stepper.model, share, self.rank.device, image_size=size, outcomes=outcomes)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
-        share_buffers(self.stepper.model)
+        model, optimizer = self.stepper.state()
         if self.rank.is_first:
-            state = self.stepper.model.state_dict()
-            self.checkpoints.save(self._describe(state), state, self.stepper.optimizer_state())
+            self.checkpoints.save(self._describe(model), model, optimizer)
 
     def _describe(self, state: dict[str, torch.Tensor]) -> CheckpointManifest:
         best = self.progress.best
@@ -255,20 +266,29 @@ class Training:
                 todo="train again with --fresh",
             )
         uri, best = found
-        self.stepper.model.load_state_dict(load_model_state(uri, best))
-        test = self._evaluate("test")
+        self.stepper.load_model(load_model_state(uri, best))
+        outcomes = Outcomes(len(best.classes), self.rank.device)
+        test = self._evaluate("test", outcomes)
+        outcomes.merge()
         if not self.rank.is_first:
             return
         metrics = dict(best.metrics)
+        folder = uri.removeprefix(self.assignment.folder + "/")
+        evaluation = None
         if test is not None:
             self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        folder = uri.removeprefix(self.assignment.folder + "/")
+            origins = self.feed.origins("test", [said.place for said in outcomes.worst()])
+            report = make_report(best, test, outcomes, origins)
+            # Replaced, not created: an attempt that was killed right after this does it again.
+            storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
+            evaluation = FileEntry.of(self.assignment.folder, f"{folder}/{EVALUATION_NAME}")
         weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
         document = best.model_copy(
             update={
                 "finished": True,
                 "metrics": metrics,
+                "evaluation": evaluation,
                 "files": [FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)],
             }
         )

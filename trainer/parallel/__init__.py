@@ -1,7 +1,7 @@
 """How a network is spread over ranks: a copy each (DDP, replicated.py) or a part each (FSDP2, sharded.py).
 
-Both average gradients over ranks, at the last slot of a step. Buffers, such as BatchNorm's running statistics, are whole
-on every rank; by rule the first rank's count.
+Both average gradients over ranks, at the last slot of a step. Buffers, such as BatchNorm's running statistics, are
+whole on every rank; by rule the first rank's count.
 """
 
 from __future__ import annotations

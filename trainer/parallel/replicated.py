@@ -16,10 +16,10 @@ class Replicated:
 
     def __init__(self, model: nn.Module, rank: Rank, *, bucket_mb: float) -> None:
         devices = [rank.device] if rank.device.type == "cuda" else None
-        # Buffers are shared by the stepper, at the start of every step, for both strategies alike.
-        self._ddp = DistributedDataParallel(
-            model, device_ids=devices, bucket_cap_mb=bucket_mb, broadcast_buffers=False
-        )
+        self._ddp = DistributedDataParallel(model, device_ids=devices, bucket_cap_mb=bucket_mb)
+        # The stepper shares buffers at the start of every step, for both strategies alike. An attribute, since torch
+        # 2.13 renames the argument.
+        self._ddp.broadcast_buffers = False
         self.module = model
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
