@@ -90,7 +90,7 @@ class Outcomes:
 
     def _count_scores(self, log_probability: torch.Tensor, labels: torch.Tensor) -> None:
         # log(p / (1 - p)): even steps of it are fine steps of p near 0 and 1, where trained models say most.
-        log_odds = log_probability - torch.log1p(-log_probability.exp())
+        log_odds = log_probability - (-log_probability.expm1()).log()
         scaled = (log_odds + LARGEST_LOG_ODDS) * (self.num_bins / (2 * LARGEST_LOG_ODDS))
         bins = scaled.nan_to_num(0.0, posinf=self.num_bins).clamp(0, self.num_bins - 1).long()
         classes = torch.arange(self.num_classes, device=labels.device)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
@@ -30,7 +31,7 @@ from trainer.distributed import Rank, process_group
 from trainer.evaluation import EVALUATION_BATCH, Share, evaluate
 from trainer.order import FullOrder
 from trainer.outcomes import Outcomes
-from trainer.parallel import Sharded, runs_in_lockstep
+from trainer.parallel import rows_of, runs_in_lockstep
 from trainer.step import Stepper
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16
@@ -172,7 +173,7 @@ class NotTheSame(nn.Module):
 
 def first_weights(rank: Rank) -> dict[str, Any]:
     """The weights that training begins with are the first rank's."""
-    model = {"architecture": "tests.trainer.parallel.on_ranks:NotTheSame"}
+    model = {"architecture": "tests.trainer.parallel.on_ranks:NotTheSame", "arguments": {}}
     found = {}
     for name, parallel in {
         "ddp": {},
@@ -209,7 +210,6 @@ def outcomes(rank: Rank) -> dict[str, Any]:
             "confusion": result.confusion(),
             "classes": [one.model_dump() for one in result.by_class(["a", "b", "c"])],
             "worst": result.worst(),
-            "parts": sum(isinstance(one, Sharded) for one in [run.stepper._parallel]),
             "losses": run.losses,
         }
     return found
@@ -234,6 +234,20 @@ def refusals(rank: Rank) -> dict[str, str]:
     return found
 
 
+def copies_of_shards(rank: Rank) -> dict[str, Any]:
+    """Four ranks in two rows: what each has of the classifier's bias [3], and the training's course."""
+    config = make_config(strategy="fsdp", shard_ranks=2)
+    run = Run(config, rank)
+    bias = next(p for name, p in run.stepper.model.named_parameters() if p.shape == (CLASSES,))
+    assert isinstance(bias, DTensor)
+    rows: list[Any] = [None] * rank.ranks
+    dist.all_gather_object(rows, rows_of(bias))
+    model = run.take(7)[0]
+    half = Run(config, rank)
+    resumed = Run(config, rank, half.take(4), half.position).take(3)[0]
+    return {"said": run.said[0], "rows": rows, "losses": run.losses, "model": model, "resumed": resumed}
+
+
 def on_gpu(rank: Rank) -> dict[str, Any]:
     """What needs a GPU: SyncBatchNorm, CPU offload, and the strategies on CUDA tensors."""
     found: dict[str, Any] = {}
@@ -256,6 +270,7 @@ SCENARIOS: dict[str, Callable[[Rank], Any]] = {
     "first_weights": first_weights,
     "outcomes": outcomes,
     "refusals": refusals,
+    "copies_of_shards": copies_of_shards,
     "on_gpu": on_gpu,
 }
 

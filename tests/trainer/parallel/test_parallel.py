@@ -1,0 +1,174 @@
+"""DDP and FSDP2 on real ranks: the scenarios of on_ranks.py, at one, two and three ranks under torchrun with gloo."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parent
+ON_CPU = ("strategies", "resumes", "buffers", "first_weights", "outcomes", "refusals")
+Found = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def run_ranks(folder: Path, ranks: int, *scenarios: str, **environment: str) -> Found:
+    """Run scenarios on ranks of this machine; return what the first rank saved, by scenario."""
+    folder.mkdir(exist_ok=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    script = ["--module", "tests.trainer.parallel.on_ranks", str(folder), *scenarios]
+    done = subprocess.run(
+        [*torchrun, *script],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Written by the ranks that this test has started.
+    return {name: torch.load(folder / f"{name}.pt", weights_only=False) for name in scenarios}
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("one"), 1, "outcomes", "strategies")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_CPU)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_CPU)
+
+
+@pytest.fixture(params=["two", "three"])
+def found(request: pytest.FixtureRequest) -> Found:
+    result: Found = request.getfixturevalue(request.param)
+    return result
+
+
+def differing(one: Tensors, other: Tensors) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def largest_difference(one: Tensors, other: Tensors) -> float:
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_resume_continues_bit_by_bit(found: Found, strategy: str) -> None:
+    resumes = found["resumes"]
+    assert len(resumes["buckets"].split(",")) >= 3, "the point is several buckets"
+    model, optimizer = resumes[strategy]
+    assert len(model) > 20
+    assert len(optimizer) > 20
+    model_resumed, optimizer_resumed = resumes[f"{strategy} resumed"]
+    assert differing(model, model_resumed) == []
+    assert differing(optimizer, optimizer_resumed) == []
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_other_strategy_can_go_on(found: Found, strategy: str) -> None:
+    expected, changed = found["resumes"][strategy], found["resumes"][f"{strategy} changed"]
+    # Sums over ranks may come in another order: last bits, as with another number of ranks.
+    assert largest_difference(expected[0], changed[0]) < 1e-4
+    assert expected[1].keys() == changed[1].keys()
+
+
+@pytest.mark.parametrize("model", ["resnet", "vit"])
+def test_strategies_train_alike_at_any_number_of_ranks(one: Found, found: Found, model: str) -> None:
+    """Gradients are averaged over ranks, not summed, and uneven slots neither hang nor count twice."""
+    expected = one["strategies"][f"ddp {model}"]["losses"]
+    assert len(set(expected)) == 7
+    for strategy in ("ddp", "fsdp", "copies"):
+        losses = found["strategies"][f"{strategy} {model}"]["losses"]
+        assert losses == pytest.approx(expected, abs=1e-5), strategy
+
+
+def test_the_log_says_how_the_network_is_gathered(two: Found) -> None:
+    assert "fsdp: 6107 parameters over 2 ranks, gathered in 4 blocks" in two["strategies"]["fsdp resnet"]["said"][0]
+    assert "over 1 ranks, 2 copies" in two["strategies"]["copies resnet"]["said"][0]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_are_the_first_ranks(found: Found, strategy: str) -> None:
+    first, *others = found["buffers"][strategy]
+    for other in others:
+        assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+
+
+def test_a_repeated_slot_leaves_no_trace_in_running_statistics(two: Found) -> None:
+    """Of five slots the first rank has two and repeats one in lockstep; with DDP it computes two."""
+    ddp, fsdp = two["buffers"]["ddp"][0], two["buffers"]["fsdp"][0]
+    counters = [int(buffer) for buffer in fsdp if buffer.ndim == 0]
+    assert set(counters) == {2}
+    assert all(torch.equal(mine, its) for mine, its in zip(ddp, fsdp, strict=True))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "copies"])
+def test_training_begins_with_the_first_ranks_weights(found: Found, strategy: str) -> None:
+    weights = found["first_weights"]
+    assert differing(weights["ddp"], weights[strategy]) == []
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Found, strategy: str) -> None:
+    expected, result = one["outcomes"]["ddp"], found["outcomes"][strategy]
+    assert result["evaluation"].samples == expected["evaluation"].samples == 263
+    assert result["evaluation"].accuracy == expected["evaluation"].accuracy
+    assert result["evaluation"].loss == pytest.approx(expected["evaluation"].loss, abs=1e-9)
+    assert result["confusion"] == expected["confusion"]
+    assert sum(samples for _, _, samples in result["confusion"][0]) == 263
+    assert result["classes"] == expected["classes"]
+    assert result["worst"] == expected["worst"]
+    assert result["losses"] == pytest.approx(expected["losses"], abs=1e-5), "training goes on afterwards"
+
+
+def test_what_cannot_work_is_refused(found: Found) -> None:
+    refusals = found["refusals"]
+    assert "does not divide" in refusals["shard_ranks"]
+    assert "one of 1, " in refusals["shard_ranks"]
+    assert "parallel.shard_ranks has no effect with parallel.strategy=ddp" in refusals["ignored"]
+    if not torch.cuda.is_available():
+        for name in ("cpu_offload", "sync_batch_norm"):
+            assert f"parallel.{name} is on, but there is no GPU here" in refusals[name]
+
+
+@pytest.mark.slow
+def test_copies_of_a_sharded_network(tmp_path: Path, one: Found) -> None:
+    """HSDP: four ranks in two pairs, each of which holds the network once."""
+    script = run_ranks(tmp_path, 4, "copies_of_shards")["copies_of_shards"]
+    assert script["said"].startswith("fsdp: 6107 parameters over 2 ranks, 2 copies")
+    assert script["rows"] == [(0, 2), (2, 1), (0, 2), (2, 1)]
+    assert script["losses"] == pytest.approx(one["strategies"]["ddp resnet"]["losses"], abs=1e-5)
+    assert differing(script["model"], script["resumed"]) == []
+
+
+@pytest.mark.gpu
+def test_nccl_on_one_gpu(tmp_path: Path) -> None:
+    """SyncBatchNorm and CPU offload among the rest."""
+    found = run_ranks(tmp_path, 1, "on_gpu")["on_gpu"]
+    assert found.keys() == {"ddp", "fsdp", "sync", "offload"}
+    check_on_gpu(found)
+
+
+@pytest.mark.gpu
+def test_two_ranks_with_gloo_on_one_gpu(tmp_path: Path) -> None:
+    found = run_ranks(tmp_path, 2, "on_gpu", RANKS_ON_ONE_GPU="1")["on_gpu"]
+    assert found.keys() == {"ddp", "fsdp"}
+    check_on_gpu(found)
+
+
+def check_on_gpu(found: Found) -> None:
+    for name, way in found.items():
+        # Convolutions choose other algorithms: no bits are promised on a GPU.
+        assert way["losses"] == pytest.approx(found["ddp"]["losses"], abs=1e-3), name
+        assert differing(way["model"], way["reloaded"]) == [], name
