@@ -81,7 +81,7 @@ def share_buffers(model: nn.Module) -> None:
     for buffers in by_type.values():
         flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
         dist.broadcast(flat, src=0)
-        parts = flat.split([buffer.numel() for buffer in buffers])
+        parts = torch.split(flat, [buffer.numel() for buffer in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
 

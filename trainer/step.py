@@ -21,6 +21,7 @@ from trainer.model import build_model, find_single_sample_fault, find_unused
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
 from trainer.parallel import check_parallel, distribute, load_whole, whole
 from trainer.permutation import mix
+from trainer.phases import reached
 
 
 class Stepper:
@@ -44,7 +45,7 @@ class Stepper:
     @property
     def model(self) -> nn.Module:
         """The network itself, without what spreads it."""
-        return self._parallel.module  # type: ignore[no-any-return]
+        return self._parallel.module
 
     def _freeze_unused(self, model: nn.Module, device: torch.device) -> None:
         """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
@@ -132,7 +133,9 @@ class Stepper:
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
+            reached("forward")
             loss = given.loss_sum(self._parallel.forward(given.images)) * weight
+            reached("backward")
             # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
             (loss * (self._rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -141,6 +144,7 @@ class Stepper:
         """Take optimizer step `step` (from 0) with the gradients of its slots; return the learning rate."""
         rate = learning_rate(step, total_steps=total_steps, train=self._config.train)
         set_learning_rate(self._optimizer, rate)
+        reached("optimizer")
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return rate

@@ -1,4 +1,4 @@
-"""What training leaves beside its best checkpoint: how it did on the test split, sample by sample where it did badly."""
+"""What training leaves beside its best checkpoint: how it did on the test split, and on which samples worst."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_memory_is_bounded_by_what_occurs(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_smallest_cells_are_left_out_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer.outcomes, "MOST_CELLS", 2)
     labels = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
-    predicted = torch.tensor([0, 1, 1, 2, 2] + [0, 0, 0] + [0, 2])
+    predicted = torch.tensor([0, 1, 1, 2, 2, 0, 0, 0, 0, 2])
     found = outcomes_of(torch.nn.functional.one_hot(predicted, 3).float(), labels)
     # Three of (1, 0); two each of (0, 1) and (0, 2), of which the first stays; one of (2, 0).
     assert found.confusion() == ([(0, 0, 1), (0, 1, 2), (1, 0, 3), (2, 2, 1)], 3)

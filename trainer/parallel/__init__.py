@@ -69,7 +69,7 @@ def distribute(
     if section.sync_batch_norm:
         if not any(isinstance(module, _BatchNorm) for module in model.modules()):
             log("warning: parallel.sync_batch_norm has no effect: the model has no BatchNorm")
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if section.strategy == "ddp":
         return Replicated(model.to(rank.device), rank, bucket_mb=section.bucket_mb)
     return Sharded(

@@ -136,8 +136,10 @@ def _make_mesh(rank: Rank, shard_ranks: int) -> DeviceMesh:
         return DeviceMesh.from_group(group, kind, mesh_dim_names=("shard",))
     rows = torch.arange(rank.ranks).view(-1, shard_ranks)
     # Made here, not by init_device_mesh: its groups would wait half an hour for a dead peer.
-    shard, _ = dist.new_subgroups_by_enumeration(rows.tolist(), timeout=GROUP_TIMEOUT)
-    replicate, _ = dist.new_subgroups_by_enumeration(rows.T.tolist(), timeout=GROUP_TIMEOUT)
+    shard, replicate = (
+        dist.new_subgroups_by_enumeration(groups.tolist(), timeout=GROUP_TIMEOUT)[0]  # type: ignore[no-untyped-call]
+        for groups in (rows, rows.T)
+    )
     return DeviceMesh.from_group([replicate, shard], kind, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
 
