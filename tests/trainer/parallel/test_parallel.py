@@ -3,14 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
-FOLDER = Path(__file__).parent
-ON_CPU = ("strategies", "resumes", "buffers", "first_weights", "outcomes", "refusals")
+from tests.trainer.parallel import on_ranks
+from trainer.distributed import Rank
+
+# What the ordinary suite runs on each number of ranks: a launch costs more than what it runs. Buckets show at three.
+ON_TWO, ON_THREE = ("strategies", "buffers", "first_weights", "refusals"), ("resumes", "outcomes")
 Found = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
 
@@ -34,24 +39,51 @@ def run_ranks(folder: Path, ranks: int, *scenarios: str, **environment: str) -> 
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_ranks(tmp_path_factory.mktemp("one"), 1, "outcomes", "strategies")
+def one() -> Iterator[Found]:
+    """One rank, in this process."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    rank = Rank(0, 0, 1, torch.device("cpu"))
+    yield {name: on_ranks.SCENARIOS[name](rank) for name in ("strategies", "outcomes")}
+    dist.destroy_process_group()
+    torch.use_deterministic_algorithms(deterministic)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_CPU)
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_TWO)
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_CPU)
+    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_THREE)
 
 
-@pytest.fixture(params=["two", "three"])
-def found(request: pytest.FixtureRequest) -> Found:
-    result: Found = request.getfixturevalue(request.param)
+@pytest.fixture(scope="module")
+def rest_of_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_THREE)
+
+
+@pytest.fixture(scope="module")
+def rest_of_three(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_TWO)
+
+
+def on_ranks_of(ordinary: str, rest: str) -> Any:
+    """Run a test on what one fixture found, and in the slow tests on what another did."""
+    return pytest.mark.parametrize("given", [ordinary, pytest.param(rest, marks=pytest.mark.slow)])
+
+
+@pytest.fixture
+def found(given: str, request: pytest.FixtureRequest) -> Found:
+    result: Found = request.getfixturevalue(given)
     return result
+
+
+THREE_AND_TWO, TWO_AND_THREE = on_ranks_of("three", "rest_of_two"), on_ranks_of("two", "rest_of_three")
 
 
 def differing(one: Tensors, other: Tensors) -> list[str]:
@@ -63,6 +95,7 @@ def largest_difference(one: Tensors, other: Tensors) -> float:
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
+@THREE_AND_TWO
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_resume_continues_bit_by_bit(found: Found, strategy: str) -> None:
     resumes = found["resumes"]
@@ -75,6 +108,7 @@ def test_a_resume_continues_bit_by_bit(found: Found, strategy: str) -> None:
     assert differing(optimizer, optimizer_resumed) == []
 
 
+@THREE_AND_TWO
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_other_strategy_can_go_on(found: Found, strategy: str) -> None:
     expected, changed = found["resumes"][strategy], found["resumes"][f"{strategy} changed"]
@@ -83,6 +117,7 @@ def test_the_other_strategy_can_go_on(found: Found, strategy: str) -> None:
     assert expected[1].keys() == changed[1].keys()
 
 
+@TWO_AND_THREE
 @pytest.mark.parametrize("model", ["resnet", "vit"])
 def test_strategies_train_alike_at_any_number_of_ranks(one: Found, found: Found, model: str) -> None:
     """Gradients are averaged over ranks, not summed, and uneven slots neither hang nor count twice."""
@@ -98,6 +133,7 @@ def test_the_log_says_how_the_network_is_gathered(two: Found) -> None:
     assert "over 1 ranks, 2 copies" in two["strategies"]["copies resnet"]["said"][0]
 
 
+@TWO_AND_THREE
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_buffers_are_the_first_ranks(found: Found, strategy: str) -> None:
     first, *others = found["buffers"][strategy]
@@ -113,12 +149,14 @@ def test_a_repeated_slot_leaves_no_trace_in_running_statistics(two: Found) -> No
     assert all(torch.equal(mine, its) for mine, its in zip(ddp, fsdp, strict=True))
 
 
+@TWO_AND_THREE
 @pytest.mark.parametrize("strategy", ["fsdp", "copies"])
 def test_training_begins_with_the_first_ranks_weights(found: Found, strategy: str) -> None:
     weights = found["first_weights"]
     assert differing(weights["ddp"], weights[strategy]) == []
 
 
+@THREE_AND_TWO
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Found, strategy: str) -> None:
     expected, result = one["outcomes"]["ddp"], found["outcomes"][strategy]
@@ -132,6 +170,7 @@ def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Fou
     assert result["losses"] == pytest.approx(expected["losses"], abs=1e-5), "training goes on afterwards"
 
 
+@TWO_AND_THREE
 def test_what_cannot_work_is_refused(found: Found) -> None:
     refusals = found["refusals"]
     assert "does not divide" in refusals["shard_ranks"]
