@@ -38,7 +38,14 @@ class Stepper:
         # With fsdp the network stays on the CPU until it is cut: the whole may not fit on the device.
         device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
         self._freeze_unused(model, device)
-        self._parallel = distribute(model, config.parallel, rank, self._images(2, device), log)
+        self._parallel = distribute(
+            model,
+            config.parallel,
+            rank,
+            self._images(2, device),
+            log,
+            setup_timeout_s=config.resources.setup_timeout_s,
+        )
         self._optimizer = make_optimizer(self.model, config.train)
         self._slots_of_step = 0
 

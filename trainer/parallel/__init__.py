@@ -55,7 +55,13 @@ def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], No
 
 
 def distribute(
-    model: nn.Module, section: ParallelSection, rank: Rank, images: torch.Tensor, log: Callable[[str], None]
+    model: nn.Module,
+    section: ParallelSection,
+    rank: Rank,
+    images: torch.Tensor,
+    log: Callable[[str], None],
+    *,
+    setup_timeout_s: float,
 ) -> Spread:
     """Spread a network over all ranks; every rank must call this with the same network.
 
@@ -65,6 +71,7 @@ def distribute(
         rank: This process.
         images: [B, 3, H, W] float32 on the model's device: what a forward pass takes.
         log: Says what was chosen.
+        setup_timeout_s: How long ranks wait for each other, until trainer.distributed.limit_collectives.
     """
     if section.sync_batch_norm:
         if not any(isinstance(module, _BatchNorm) for module in model.modules()):
@@ -73,7 +80,13 @@ def distribute(
     if section.strategy == "ddp":
         return Replicated(model.to(rank.device), rank, bucket_mb=section.bucket_mb)
     return Sharded(
-        model, rank, images, log, shard_ranks=section.shard_ranks or rank.ranks, cpu_offload=section.cpu_offload
+        model,
+        rank,
+        images,
+        log,
+        shard_ranks=section.shard_ranks or rank.ranks,
+        cpu_offload=section.cpu_offload,
+        setup_timeout_s=setup_timeout_s,
     )
 
 

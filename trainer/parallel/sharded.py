@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from trainer.distributed import GROUP_TIMEOUT, Rank
+from trainer.distributed import Rank
 from trainer.parallel.blocks import find_blocks
 
 
@@ -32,6 +33,7 @@ class Sharded:
         *,
         shard_ranks: int,
         cpu_offload: bool,
+        setup_timeout_s: float,
     ) -> None:
         blocks = find_blocks(model, images)
         # Every rank has built the same weights from the seed, but for what a callable of the user's does; copies
@@ -39,7 +41,7 @@ class Sharded:
         for tensor in [*model.parameters(), *model.buffers()]:
             _broadcast(tensor, rank.device)
         log(_describe(model, blocks, rank.ranks, shard_ranks))
-        mesh = _make_mesh(rank, shard_ranks)
+        mesh = _make_mesh(rank, shard_ranks, timedelta(seconds=setup_timeout_s))
         policy = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
         for _, block in blocks:
             fully_shard(block, mesh=mesh, offload_policy=policy)
@@ -127,7 +129,7 @@ def rows_of(tensor: DTensor) -> tuple[int, int]:
     return first, found
 
 
-def _make_mesh(rank: Rank, shard_ranks: int) -> DeviceMesh:
+def _make_mesh(rank: Rank, shard_ranks: int, timeout: timedelta) -> DeviceMesh:
     """Return ranks in rows of `shard_ranks`: a row holds the network once, rows are copies (HSDP)."""
     kind = rank.device.type
     if shard_ranks == rank.ranks:
@@ -137,7 +139,7 @@ def _make_mesh(rank: Rank, shard_ranks: int) -> DeviceMesh:
     rows = torch.arange(rank.ranks).view(-1, shard_ranks)
     # Made here, not by init_device_mesh: its groups would wait half an hour for a dead peer.
     shard, replicate = (
-        dist.new_subgroups_by_enumeration(groups.tolist(), timeout=GROUP_TIMEOUT)[0]  # type: ignore[no-untyped-call]
+        dist.new_subgroups_by_enumeration(groups.tolist(), timeout=timeout)[0]  # type: ignore[no-untyped-call]
         for groups in (rows, rows.T)
     )
     return DeviceMesh.from_group([replicate, shard], kind, mesh=rows, mesh_dim_names=("replicate", "shard"))
