@@ -96,7 +96,12 @@ class Feed:
 
     def prefetcher(self, position: int) -> Prefetcher:
         """Return what reads ahead of training from a position on; to be stopped by the caller."""
-        return self.dataset.reader.prefetcher(position, epochs=self._config.train.epochs, ranks=self._rank.ranks)
+        return self.dataset.reader.prefetcher(
+            position,
+            epochs=self._config.train.epochs,
+            ranks=self._rank.ranks,
+            requests=self._requests(position),
+        )
 
     def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
         """Yield this rank's slots from a global sample position to the end of training."""

@@ -70,7 +70,7 @@ def measure_point(
     model.train()
     batch = min(slot_size, order.num_samples)
     dataset.reader.follow(order, global_batch_size=batch, readers=max(1, num_workers))
-    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1)
+    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1, requests=_endless_requests(order, slot_size))
     loader = make_loader(
         dataset,
         ahead.following(_endless_requests(order, slot_size)),
