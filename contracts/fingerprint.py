@@ -19,6 +19,19 @@ LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "
 # Fields of parallel that say where parameters lie and in which order gradients are added.
 SPREAD_FIELDS = {"strategy", "bucket_mb", "shard_ranks", "cpu_offload"}
 
+# Fields of train that decide how long a step takes.
+SPEED_FIELDS = {
+    "global_batch_size",
+    "optimizer",
+    "clip_grad_norm",
+    "ema_decay",
+    "precision",
+    "tf32",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+}
+
 
 def fingerprint(value: Any) -> str:
     """Return the hash of a JSON value: sha256 of sorted, compact JSON, cut to 16 hex digits."""
@@ -55,8 +68,8 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
-        # The one field of train that is measured: a new learning rate is no reason to measure again.
-        "batch": fingerprint(config.train.global_batch_size),
+        # What is measured of train: a new learning rate is no reason to measure again.
+        "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
@@ -76,7 +89,8 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
-        "train": fingerprint(config.train.model_dump(mode="json")),
+        # A permission changes no step.
+        "train": fingerprint(config.train.model_dump(mode="json", exclude={"allow_slow_precision"})),
         "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude=SPREAD_FIELDS)),
         "seed": fingerprint(config.run.seed),
         "shards": shards,

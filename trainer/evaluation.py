@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -94,7 +95,13 @@ def evaluate(
 
 
 def make_report(
-    best: CheckpointManifest, found: Evaluation, outcomes: Outcomes, origins: list[tuple[str, str]]
+    best: CheckpointManifest,
+    found: Evaluation,
+    outcomes: Outcomes,
+    origins: list[tuple[str, str]],
+    *,
+    weights: Literal["model", "ema"],
+    parameters_sha256: str,
 ) -> EvaluationReport:
     """Return the document about a checkpoint on the test split.
 
@@ -103,6 +110,8 @@ def make_report(
         found: Its counts, over all ranks.
         outcomes: Of all ranks.
         origins: Shard and key of each sample in `outcomes.worst()`.
+        weights: Which of its weights were evaluated.
+        parameters_sha256: Their hash.
     """
     confusion, left_out = outcomes.confusion()
     worst = [
@@ -121,7 +130,8 @@ def make_report(
         fingerprint=best.fingerprint,
         made_from=best.made_from,
         step=best.step,
-        parameters_sha256=best.parameters_sha256,
+        weights=weights,
+        parameters_sha256=parameters_sha256,
         shards_fingerprint=best.shards_fingerprint,
         samples=found.samples,
         accuracy=found.accuracy,

@@ -1,9 +1,14 @@
-"""One optimizer step: slots forward and backward, then the update. The network and its optimizer live here."""
+"""One optimizer step: slots forward and backward, then the update. The network and all that learns live here.
+
+Nothing in a step waits for the device: what was found (the loss, gradients that are not finite) stays there until
+training reads it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,53 +19,69 @@ from contracts.errors import ConfigError
 from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.prepare import prepare
+from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
 from trainer.distributed import Rank, share_buffers
-from trainer.model import build_model, find_single_sample_fault, find_unused
-from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.ema import MovingAverage
+from trainer.guard import Guard
+from trainer.model import find_single_sample_fault
+from trainer.network import make_network
+from trainer.optim import (
+    clip_divisor,
+    gradient_norm,
+    load_named_state,
+    make_optimizer,
+    named_state,
+    set_learning_rate,
+    step_optimizer,
+)
 from trainer.parallel import check_parallel, distribute, load_whole, whole
 from trainer.permutation import mix
 from trainer.phases import reached
+from trainer.precision import LossScale, Numerics
+
+Tensors = dict[str, torch.Tensor]
 
 
 class Stepper:
-    """The network of one rank, spread over all ranks, and its optimizer."""
+    """The network of one rank, spread over all ranks, its optimizer, and what follows it.
 
-    def __init__(self, config: RunConfig, num_classes: int, rank: Rank, log: Callable[[str], None]) -> None:
-        self._config, self._rank, self._log = config, rank, log
+    Args:
+        config: The configuration.
+        num_classes: Classes of the shards.
+        rank: This process among its peers.
+        numerics: What steps compute in.
+        log: Is told what was found about the network.
+    """
+
+    def __init__(
+        self, config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None]
+    ) -> None:
+        self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
+        train = config.train
+        numerics.check(rank.device, allow_slow=train.allow_slow_precision)
+        numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
-        # Every rank builds the same weights; the first rank's are broadcast all the same.
-        torch.manual_seed(config.run.seed)
-        model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size)
-        if config.parallel.strategy == "ddp":
-            model = model.to(rank.device)
         # With fsdp the network stays on the CPU until it is cut: the whole may not fit on the device.
         device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
-        self._freeze_unused(model, device)
-        self._parallel = distribute(
-            model,
-            config.parallel,
-            rank,
-            self._images(2, device),
-            log,
-            setup_timeout_s=config.resources.setup_timeout_s,
-        )
-        self._optimizer = make_optimizer(self.model, config.train)
+        # Every rank builds the same weights; the first rank's are broadcast all the same.
+        model = make_network(config, num_classes, device, numerics, log)
+        timeout_s = config.resources.setup_timeout_s
+        images = self._images(2).to(device)
+        self._parallel = distribute(model, config.parallel, rank, images, log, setup_timeout_s=timeout_s)
+        # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
+        spread = self._parallel.spread
+        self._forward = torch.compile(spread, dynamic=False) if numerics.compile else spread
+        self._optimizer = make_optimizer(self.model, train)
+        self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
+        self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
+        self.guard = Guard(rank.device, stops=train.non_finite == "stop")
 
     @property
     def model(self) -> nn.Module:
         """The network itself, without what spreads it."""
         return self._parallel.module
-
-    def _freeze_unused(self, model: nn.Module, device: torch.device) -> None:
-        """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
-        unused = find_unused(model, self._images(2, device))
-        for name in unused:
-            model.get_parameter(name).requires_grad_(False)
-        if unused:
-            self._log(f"frozen, since the logits do not depend on them: {', '.join(unused)}")
 
     def check_slots_of_one(self, samples: int, slot_size: int) -> None:
         """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy.
@@ -87,34 +108,60 @@ class Stepper:
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def settle(self, slot_size: int) -> None:
-        """Make the first step's sums those of all steps (trainer/parallel/); before state is loaded."""
-        self._parallel.settle(self._images(slot_size))
+        """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
 
-    def _images(self, number: int, device: torch.device | None = None) -> torch.Tensor:
+        Raises:
+            ConfigError: torch.compile cannot compile the network.
+        """
+        try:
+            self._parallel.settle(self._images(slot_size), self._logits)
+        except RuntimeError as error:
+            if not self._numerics.compile:
+                raise
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise ConfigError(
+                f"train.compile is on, and torch.compile failed on {self._config.model.architecture}: "
+                f"{type(error).__name__}: {lines[0] if lines else 'no message'}",
+                allowed="a network that torch.compile takes, on a machine with a C++ compiler (CPU) or Triton (GPU)",
+                todo="set train.compile=off, or correct what the message names",
+            ) from error
+
+    def _images(self, number: int) -> torch.Tensor:
         size = self._config.data.image_size
-        return torch.zeros(number, 3, size, size, device=device or self._rank.device)
+        return self._numerics.lay_out_images(torch.zeros(number, 3, size, size, device=self._rank.device))
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def load(self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
-        """Take over the tensors of a checkpoint, whoever wrote it: each rank takes what it holds of them."""
-        self.load_model(model)
-        load_named_state(self.model, self._optimizer, optimizer)
+    def state(self) -> dict[str, Tensors]:
+        """Return everything that a resume needs besides the position, as groups of tensors by name.
 
-    def load_model(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over parameters and buffers alone."""
-        load_whole(self.model, state)
+        They are the live tensors, some of them sharded (trainer/parallel/): copy before the next step.
+        """
+        groups = {
+            "model": self.model.state_dict(),
+            "optimizer": named_state(self.model, self._optimizer),
+            "guard": self.guard.state(),
+        }
+        if self._average is not None:
+            groups["ema"] = self._average.state()
+        if self._scale is not None:
+            groups["scaler"] = self._scale.state()
+        return groups
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Return the whole of parameters and buffers, and of the optimizer's tensors, by name.
+    def whole_state(self) -> dict[str, Tensors]:
+        """Return what `state` does, the sharded tensors as a whole.
 
         All ranks must call this; buffers are the first rank's afterwards. What is sharded is gathered, a tensor at a
-        time; ranks but the first get empty dicts.
+        time; ranks but the first get empty groups.
         """
         share_buffers(self.model)
-        return self._gather(self.model.state_dict()), self._gather(named_state(self.model, self._optimizer))
+        return {name: self._gather(tensors) for name, tensors in self.state().items()}
 
-    def _gather(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def whole_model(self) -> Tensors:
+        """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
+        return self._gather(self.model.state_dict())
+
+    def _gather(self, tensors: Tensors) -> Tensors:
         gathered = {}
         for name, tensor in tensors.items():
             # On the CPU at once where it was gathered: the whole network may not fit on the device.
@@ -122,6 +169,35 @@ class Stepper:
             if self._rank.is_first:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
+
+    def load(self, groups: dict[str, Tensors]) -> None:
+        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it."""
+        load_whole(self.model, groups["model"])
+        load_named_state(self.model, self._optimizer, groups["optimizer"])
+        if "guard" in groups:
+            self.guard.load(groups["guard"])
+        if self._average is not None:
+            self._average.load(groups["ema"])
+        if self._scale is not None:
+            self._scale.load(groups["scaler"])
+
+    def load_evaluated(self, groups: dict[str, Tensors]) -> None:
+        """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
+        load_whole(self.model, groups["model"])
+        if self._average is not None:
+            self._average.load(groups["ema"])
+            self._average.settle()
+
+    @property
+    def evaluated_weights(self) -> Literal["model", "ema"]:
+        """Group of the weights that are evaluated, and are the result of training."""
+        return "model" if self._average is None else "ema"
+
+    @contextmanager
+    def evaluation_weights(self) -> Iterator[nn.Module]:
+        """Give the network with the weights that are evaluated; its parameters are as before afterwards."""
+        with nullcontext() if self._average is None else self._average.in_place():
+            yield self.model
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -141,20 +217,51 @@ class Stepper:
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
             reached("forward")
-            loss = given.loss_sum(self._parallel.forward(given.images)) * weight
+            loss = self._loss_sum(given) * weight
             reached("backward")
             # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
-            (loss * (self._rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
+            share = loss * (self._rank.ranks / request.batch_samples)
+            (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def update(self, step: int, *, total_steps: int) -> float:
-        """Take optimizer step `step` (from 0) with the gradients of its slots; return the learning rate."""
-        rate = learning_rate(step, total_steps=total_steps, train=self._config.train)
-        set_learning_rate(self._optimizer, rate)
+    def _loss_sum(self, given: ModelInput) -> torch.Tensor:
+        logits = self._logits(self._numerics.lay_out_images(given.images))
+        return given.loss_sum(logits, smoothing=self._config.train.label_smoothing)
+
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        with self._numerics.autocast(self._rank.device):
+            logits: torch.Tensor = self._forward(images)
+        return logits
+
+    def update(self, step: int, rate: float) -> torch.Tensor:
+        """Take optimizer step `step` (from 0) with the gradients of its slots, at a learning rate.
+
+        Returns:
+            1.0 if it was left out, since the gradients were not finite, else 0.0; a tensor on the device.
+        """
+        scale = None if self._scale is None else self._scale.scale
+        norm = gradient_norm(self.model.parameters())
+        if scale is not None:
+            norm = norm / scale
+        left_out = self.guard.judge(norm, step, scale)
+        divisor = scale
+        if (most := self._config.train.clip_grad_norm) is not None:
+            clip = clip_divisor(norm, most)
+            divisor = clip if scale is None else clip * scale
         reached("optimizer")
-        self._optimizer.step()
+        set_learning_rate(self._optimizer, rate)
+        step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)
-        return rate
+        if self._scale is not None:
+            self._scale.update(left_out)
+        if self._average is not None:
+            self._average.update(step, left_out)
+        return left_out
+
+    @property
+    def loss_scale(self) -> torch.Tensor | None:
+        """The loss scale of fp16, on the device."""
+        return None if self._scale is None else self._scale.scale
 
 
 @contextmanager

@@ -58,8 +58,10 @@ class EvaluationReport(Contract):
     kind: Literal["evaluation"] = "evaluation"
     step: int
     """Of the checkpoint."""
+    weights: Literal["model", "ema"]
+    """Which weights of the checkpoint were evaluated: those trained, or their moving average (train.ema_decay)."""
     parameters_sha256: str
-    """Of the checkpoint."""
+    """Of these weights and the buffers."""
     shards_fingerprint: str
     split: Literal["test"] = "test"
     samples: int

@@ -35,6 +35,8 @@ class Sharded:
         cpu_offload: bool,
         setup_timeout_s: float,
     ) -> None:
+        # FSDP2 takes contiguous parameters only; with train.channels_last images alone have that layout.
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         blocks = find_blocks(model, images)
         # Every rank has built the same weights from the seed, but for what a callable of the user's does; copies
         # and parts must be of one network.
@@ -49,10 +51,10 @@ class Sharded:
         # Buffers are no part of what is sharded; the root has moved them to the device.
         self.module = model
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images to logits."""
-        logits: torch.Tensor = self.module(images)
-        return logits
+    @property
+    def spread(self) -> nn.Module:
+        """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
+        return self.module
 
     def reducing(self, now: bool) -> AbstractContextManager[None]:
         """Return a context for a forward and a backward pass: gradients are averaged over ranks in it, or add up.
@@ -66,8 +68,15 @@ class Sharded:
         self._root.set_requires_gradient_sync(now)
         yield
 
-    def settle(self, images: torch.Tensor) -> None:
-        """Do nothing: the order of sums is that of the blocks, from the first step on."""
+    def settle(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Run a dummy pass, so that what is compiled is compiled before the first step.
+
+        The order of sums is that of the blocks from the first step on. Arguments as for DDP.
+        """
+        state = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+        (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
+        self.module.load_state_dict(state)
+        self.module.zero_grad(set_to_none=True)
 
 
 def release_gathered(model: nn.Module) -> None:

@@ -80,14 +80,17 @@ def _measure(
     from trainer.data.loader import SlotDataset
     from trainer.data.reader import ShardReader
     from trainer.data.transforms import make_transforms
-    from trainer.model import build_model
+    from trainer.network import make_network
+    from trainer.precision import Numerics
     from trainer.profiling.probe import measure_point
 
     torch.set_num_threads(threads)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     config = stage.config
-    torch.manual_seed(config.run.seed)
-    model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
+    numerics = Numerics.of(config.train)
+    numerics.check(device, allow_slow=config.train.allow_slow_precision)
+    numerics.apply(device)
+    model = make_network(config, len(shards.classes), device, numerics, stage.log)
     transform, _ = make_transforms(config.data, shards)
     dataset = SlotDataset(
         ShardReader(shards_uri, shards, "train", config.data),
@@ -102,6 +105,7 @@ def _measure(
         for workers in num_workers:
             yield measure_point(
                 config,
+                numerics,
                 model,
                 dataset,
                 order,

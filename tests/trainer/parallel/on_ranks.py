@@ -29,13 +29,14 @@ from trainer.data.loader import SlotBatch
 from trainer.data.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
 from trainer.distributed import Rank, process_group
 from trainer.evaluation import EVALUATION_BATCH, Share, evaluate
+from trainer.optim import learning_rate
 from trainer.order import FullOrder
 from trainer.outcomes import Outcomes
 from trainer.parallel import rows_of, runs_in_lockstep
+from trainer.precision import Numerics
 from trainer.step import Stepper
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16
-TOTAL_STEPS = 40
 # 20 samples in slots of 4: five slots, which neither two nor three ranks share evenly; a last batch of 5 in two.
 BATCHES = {"train": {"global_batch_size": 20, "learning_rate": 1e-3}, "parallel": {"slot_size": 4}}
 VIT = {
@@ -43,11 +44,15 @@ VIT = {
     "arguments": {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32,
                   "patch_size": 8},
 }  # fmt: skip
-State = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]
+# Groups of tensors by name: model, optimizer and what follows it.
+State = dict[str, dict[str, torch.Tensor]]
 
 
-def make_config(model: dict[str, Any] | None = None, **parallel: Any) -> RunConfig:
-    sections: dict[str, Any] = {"train": BATCHES["train"], "parallel": {**BATCHES["parallel"], **parallel}}
+def make_config(model: dict[str, Any] | None = None, train: dict[str, Any] | None = None, **parallel: Any) -> RunConfig:
+    sections: dict[str, Any] = {
+        "train": {**BATCHES["train"], **(train or {})},
+        "parallel": {**BATCHES["parallel"], **parallel},
+    }
     if model is not None:
         sections["model"] = model
     return parse_config(small_config(**sections), where="test")
@@ -59,13 +64,13 @@ class Run:
     def __init__(self, config: RunConfig, rank: Rank, state: State | None = None, position: int = 0) -> None:
         self.config, self.rank, self.position = config, rank, position
         self.said: list[str] = []
-        self.stepper = Stepper(config, CLASSES, rank, self.said.append)
+        self.stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), self.said.append)
         self.stepper.settle(config.parallel.slot_size)  # type: ignore[arg-type]
         if state is not None:
             # The first rank alone has the whole: here it stands in for the storage that all can read.
             shared = [state]
             dist.broadcast_object_list(shared, src=0)
-            self.stepper.load(*shared[0])
+            self.stepper.load(shared[0])
         random = np.random.default_rng(5)
         self.images = torch.from_numpy(random.integers(0, 256, (SAMPLES, SIZE, SIZE, 3), dtype=np.uint8))
         self.labels = torch.from_numpy(random.integers(0, CLASSES, SAMPLES))
@@ -74,6 +79,7 @@ class Run:
             SIZE, config.data.crop, False, evaluation, False, None, Augmentation.of(config.data), Mixing(0.0, 0.0)
         )
         self.losses: list[float] = []
+        self.left_out = 0.0
 
     def take(self, steps: int) -> State:
         """Take optimizer steps; return the whole state (at the first rank), as a checkpoint has it."""
@@ -96,7 +102,8 @@ class Run:
             slot = SlotBatch(request, self.images[places], self.labels[places])
             loss += self.stepper.compute(slot, self.transform, clock)
             if request.last_of_step:
-                self.stepper.update(request.step, total_steps=TOTAL_STEPS)
+                rate = learning_rate(request.step, total_steps=40, steps_per_epoch=3, train=self.config.train)
+                self.left_out += float(self.stepper.update(request.step, rate))
                 self.position += request.batch_samples
                 dist.all_reduce(loss)
                 self.losses.append(float(loss) / request.batch_samples)
@@ -104,8 +111,9 @@ class Run:
                 steps -= 1
                 if steps == 0:
                     break
-        model, optimizer = self.stepper.state()
-        return {name: tensor.clone() for name, tensor in model.items()}, optimizer
+        groups = self.stepper.whole_state()
+        # Copies: training goes on in the tensors themselves.
+        return {group: {name: tensor.clone() for name, tensor in of.items()} for group, of in groups.items()}
 
 
 def strategies(rank: Rank) -> dict[str, Any]:
@@ -118,16 +126,17 @@ def strategies(rank: Rank) -> dict[str, Any]:
     }.items():
         for kind, model in (("resnet", None), ("vit", VIT)):
             run = Run(make_config(model, **parallel), rank)
-            model_state, _ = run.take(7)
-            found[f"{name} {kind}"] = {"losses": run.losses, "model": model_state, "said": run.said}
+            run.take(7)
+            found[f"{name} {kind}"] = {"losses": run.losses, "said": run.said}
     return found
 
 
 def resumes(rank: Rank) -> dict[str, Any]:
     """The state after nine steps, without a stop, with one after every second step, and continued by the other."""
     found: dict[str, Any] = {}
-    # Small buckets: the network has 11,000 parameters.
-    ways = {"ddp": make_config(bucket_mb=0.005), "fsdp": make_config(strategy="fsdp")}
+    # Small buckets: the network has 6,000 parameters. All that follows the optimizer, in both.
+    train = {"ema_decay": 0.9, "clip_grad_norm": 0.5}
+    ways = {"ddp": make_config(train=train, bucket_mb=0.005), "fsdp": make_config(train=train, strategy="fsdp")}
     for name, config in ways.items():
         run = Run(config, rank)
         found[name] = run.take(9)
@@ -180,8 +189,9 @@ def first_weights(rank: Rank) -> dict[str, Any]:
         "fsdp": {"strategy": "fsdp"},
         "copies": {"strategy": "fsdp", "shard_ranks": 1},
     }.items():
-        stepper = Stepper(make_config(model, **parallel), CLASSES, rank, lambda message: None)
-        found[name] = stepper.state()[0]
+        config = make_config(model, **parallel)
+        stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
+        found[name] = stepper.whole_model()
     return found
 
 
@@ -224,12 +234,14 @@ def refusals(rank: Rank) -> dict[str, str]:
         "sync_batch_norm": {"sync_batch_norm": True},
     }.items():
         try:
-            Stepper(make_config(**parallel), CLASSES, rank, lambda message: None)
+            config = make_config(**parallel)
+            Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
             found[name] = "nothing"
         except ConfigError as error:
             found[name] = str(error)
     said: list[str] = []
-    Stepper(make_config(shard_ranks=1), CLASSES, rank, said.append)
+    config = make_config(shard_ranks=1)
+    Stepper(config, CLASSES, rank, Numerics.of(config.train), said.append)
     found["ignored"] = "\n".join(said)
     return found
 
@@ -242,9 +254,9 @@ def copies_of_shards(rank: Rank) -> dict[str, Any]:
     assert isinstance(bias, DTensor)
     rows: list[Any] = [None] * rank.ranks
     dist.all_gather_object(rows, rows_of(bias))
-    model = run.take(7)[0]
+    model = run.take(7)["model"]
     half = Run(config, rank)
-    resumed = Run(config, rank, half.take(4), half.position).take(3)[0]
+    resumed = Run(config, rank, half.take(4), half.position).take(3)["model"]
     return {"said": run.said[0], "rows": rows, "losses": run.losses, "model": model, "resumed": resumed}
 
 
@@ -259,7 +271,7 @@ def on_gpu(rank: Rank) -> dict[str, Any]:
         run = Run(make_config(**parallel), rank)
         state = run.take(5)
         again = Run(make_config(**parallel), rank, state, run.position)
-        found[name] = {"losses": run.losses, "model": state[0], "reloaded": again.stepper.state()[0]}
+        found[name] = {"losses": run.losses, "model": state["model"], "reloaded": again.stepper.whole_model()}
     return found
 
 
