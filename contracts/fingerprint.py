@@ -65,6 +65,7 @@ def model_fingerprint(config: RunConfig) -> str:
 
 def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], torch_version: str) -> dict[str, str]:
     """Hashes that decide a profile: what is measured, on what."""
+    resources = config.resources
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
@@ -73,7 +74,8 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
-        "hardware": fingerprint([hardware, config.resources.ranks]),
+        # Several machines share a global batch: an even share of it, the first candidate, is smaller.
+        "hardware": fingerprint([hardware, resources.ranks, *([resources.nodes] if resources.nodes != "auto" else [])]),
         "torch": torch_version,
     }
 

@@ -73,6 +73,8 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("data.augment_device=gpu", {"profile", "train"}),
         ("data.on_bad_sample=replace", set()),
         ("resources.ranks=3", {"profile"}),
+        ("resources.nodes=2", {"profile"}),
+        ("resources.max_attempts=9", set()),
         ("parallel.slot_size=16", {"profile", "train"}),
         ("parallel.sync_batch_norm=true", {"profile", "train"}),
         ("parallel.strategy=fsdp", {"profile"}),

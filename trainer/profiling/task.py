@@ -24,7 +24,8 @@ def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
-    shards = load_shards(shards_uri, stage.config.data, ranks=ranks)
+    nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
+    shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
     machine = hardware()
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
@@ -36,7 +37,7 @@ def execute(stage: Stage) -> str:
     threads = threads_per_rank(ranks)
     _take_share_of_cores(ranks)
 
-    slot_sizes = candidate_slot_sizes(stage.config, ranks)
+    slot_sizes = candidate_slot_sizes(stage.config, ranks * nodes)
     num_workers = candidate_num_workers(stage.config, available_cores())
     points = []
     for done, point in enumerate(_measure(stage, shards_uri, shards, slot_sizes, num_workers, threads), start=1):
