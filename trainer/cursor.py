@@ -37,7 +37,8 @@ class SlotRequest:
     batch_samples: int
     """Samples in the whole global batch: what the loss is divided by."""
     counts: bool
-    """False for a rank without a slot in a short last batch: it joins the collectives with weight 0."""
+    """False where the rank only joins the collectives, with weight 0: it has no slot in a short last batch, or fewer
+    than others in lockstep."""
     last_of_step: bool
     """Whether this rank takes the optimizer step after this slot."""
     times_drawn: tuple[int, ...] | None = None
@@ -78,8 +79,12 @@ def slot_requests(
     slot_size: int,
     rank: int,
     ranks: int,
+    lockstep: bool = False,
 ) -> Iterator[SlotRequest]:
-    """Yield what a rank computes, in order, from a global position to the end of training."""
+    """Yield what a rank computes, in order, from a global position to the end of training.
+
+    In lockstep all ranks compute equally many slots of a step: forward passes talk to each other.
+    """
     num_samples = order.num_samples
     step = step_of(position, num_samples=num_samples, global_batch_size=global_batch_size)
     first_epoch, offset = divmod(position, num_samples)
@@ -93,8 +98,10 @@ def slot_requests(
             num_slots = -(-count // slot_size)
             # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
             mine = rank_slots(num_slots, rank=rank, ranks=ranks)
-            taken = mine or [rank * num_slots // ranks]
-            for slot in taken:
+            taken = list(mine) or [rank * num_slots // ranks]
+            if lockstep:
+                taken += taken[-1:] * (-(-num_slots // ranks) - len(taken))
+            for number, slot in enumerate(taken):
                 own = np.s_[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
@@ -102,8 +109,8 @@ def slot_requests(
                     slot=slot,
                     samples=tuple(batch[own].tolist()),
                     batch_samples=count,
-                    counts=bool(mine),
-                    last_of_step=slot == taken[-1],
+                    counts=number < len(mine),
+                    last_of_step=number == len(taken) - 1,
                     times_drawn=None if drawn is None else tuple(drawn[own].tolist()),
                 )
             step += 1

@@ -71,7 +71,7 @@ class FileEntry(Document):
 
 
 class Contract(Document):
-    """Base of the five documents."""
+    """Base of the documents that stages leave."""
 
     FORMAT_VERSION: ClassVar[int] = 1
 

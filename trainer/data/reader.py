@@ -178,6 +178,11 @@ class ShardReader:
         """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
         return self.content(place), int(self._index[place]["label"])
 
+    def origin_of(self, place: int) -> tuple[int, str]:
+        """Return the shard of the sample at `place`, as its place in the manifest, and its key there."""
+        record = self._index[place]
+        return int(record["shard"]), key_of(record)
+
     def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
         """Return the error of a sample whose bytes are as they were sharded, but are no image."""
         in_training = self._split == "train"
