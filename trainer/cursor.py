@@ -127,20 +127,32 @@ def stream_readers(order: Order, *, global_batch_size: int, slot_size: int, rank
     num_streams = order.num_streams
     batch = min(global_batch_size, order.num_samples)
     slots = -(-batch // slot_size)
-    stream = np.arange(num_streams)
-    readers = np.zeros((ranks, num_streams), dtype=bool)
+    taken = [(rank, rank_slots(slots, rank=rank, ranks=ranks)) for rank in range(ranks)]
+    rows = np.array([rank for rank, mine in taken if mine])
+    firsts = np.array([mine.start * slot_size for _, mine in taken if mine])
+    ends = np.array([min(mine.stop * slot_size, batch) for _, mine in taken if mine])
     # Batch number k starts at offset k * batch: after so many batches the streams repeat.
     period = num_streams // math.gcd(batch, num_streams)
-    for start in range(0, min(period, order.num_samples // batch) * batch, batch):
-        rounds, longer = divmod(batch, num_streams)
-        ends = np.cumsum(rounds + ((stream - start) % num_streams < longer))
-        begins = np.concatenate([[0], ends[:-1]])
-        for rank in range(ranks):
-            mine = rank_slots(slots, rank=rank, ranks=ranks)
-            first, last = mine.start * slot_size, min(mine.stop * slot_size, batch)
-            if mine:
-                readers[rank] |= (begins < ends) & (begins < last) & (ends > first)
-    return readers
+    start = (np.arange(min(period, order.num_samples // batch)) * batch % num_streams)[:, None]
+    # A batch has so many samples of each stream, and one more of those from its start on, over the last stream's edge.
+    rounds, longer = divmod(batch, num_streams)
+    over = np.maximum(start + longer - num_streams, 0)
+    first, second = np.where(over, over, start), np.where(over, start, start + longer)
+    outer, inner = rounds + (over > 0), rounds + (over == 0)
+    none, all_streams = np.zeros_like(start), np.full_like(start, num_streams)
+    # Where a rank's streams begin (+1) and end (-1) in each of the three runs of streams with equally many samples.
+    changes = np.zeros((ranks, num_streams + 1), dtype=np.int64)
+    before = none
+    for left, right, of_stream in ((none, first, outer), (first, second, inner), (second, all_streams, outer)):
+        each = np.maximum(of_stream, 1)
+        begins = left + np.maximum(firsts - before, 0) // each
+        stops = np.minimum(left - np.minimum(before - ends, 0) // each, right)
+        some = (begins < stops) & (of_stream > 0)
+        row = np.broadcast_to(rows, some.shape)[some]
+        np.add.at(changes, (row, begins[some]), 1)
+        np.add.at(changes, (row, stops[some]), -1)
+        before = before + (right - left) * of_stream
+    return np.asarray(changes.cumsum(axis=1)[:, :-1] > 0)
 
 
 def describe_sharing(readers: npt.NDArray[np.bool_]) -> str | None:

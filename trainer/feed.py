@@ -93,7 +93,8 @@ class Feed:
         config, ranks, batch = self._config, self._rank.ranks, self._config.train.global_batch_size
         choice = resolve_order(config.data, self._shards, self.manifest, checkpoint)
         check_working_set(config.data, self._shards, self.manifest, choice.order)
-        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed)
+        index_uri = self.dataset.reader.index_uri
+        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index_uri=index_uri)
         self._log(choice.reason)
         readers = stream_readers(order, global_batch_size=batch, slot_size=cut.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -159,6 +160,7 @@ class Training:
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),
+            "numpy": np.__version__,
         }
 
     # --- the loop -----------------------------------------------------------------------------------------------------

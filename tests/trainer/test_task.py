@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from contracts import storage
@@ -94,6 +95,8 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.classes == ["blue", "green", "red"]
     assert result.environment["ranks"] == "2"
     assert result.environment["threads_per_rank"] == "1"
+    # Its generator draws crops and augmentation.
+    assert result.environment["numpy"] == np.__version__
     assert result.metrics["test_accuracy"] > 0.5
     assert result.slot_size == 4
     assert result.order == SampleOrder(kind="full")
