@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
@@ -27,10 +28,13 @@ from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, limit_collectives, share_buffers
+from trainer.evaluation import Evaluation, evaluate, make_report
 from trainer.feed import Feed
 from trainer.launch import Assignment
-from trainer.metrics import Evaluation, Scalars, evaluate
+from trainer.metrics import Scalars
 from trainer.model import parameters_sha256
+from trainer.outcomes import Outcomes
+from trainer.parallel import describe_parallel
 from trainer.phases import reached
 from trainer.precision import Numerics
 from trainer.readings import Readings
@@ -148,9 +152,11 @@ class Training:
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
             "num_workers": str(self.cut.num_workers),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),
+            "numpy": np.__version__,
         }
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -265,10 +271,11 @@ class Training:
             done = f"train.max_steps {self.step} is reached"
         self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
-    def _evaluate(self, split: str) -> Evaluation | None:
+    def _evaluate(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         reached("evaluation")
+        share, size = self.feed.evaluation(split), self.config.data.image_size
         with self.stepper.evaluation_weights() as model:
-            return evaluate(model, self.feed.evaluation(split), self.rank.device)
+            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -276,9 +283,10 @@ class Training:
         """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        share_buffers(self.stepper.model)
-        if self.checkpoints.save(self._describe(found.skipped), self.stepper.state(), required=required):
-            self.schedule.plan(self.step)
+        groups = self.stepper.whole_state()
+        self.checkpoints.save(self._describe(found.skipped), groups, required=required)
+        # Whether or not it was left out, which only the first rank knows.
+        self.schedule.plan(self.step)
 
     def _describe(self, skipped: int) -> CheckpointManifest:
         best = self.progress.best
@@ -319,22 +327,35 @@ class Training:
                 todo="train again with --fresh",
             )
         self.stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
-        test = self._evaluate("test")
+        uri = found.uri
+        outcomes = Outcomes(len(best.classes), self.rank.device)
+        test = self._evaluate("test", outcomes)
+        outcomes.merge()
+        state = self.stepper.whole_model()
         if not self.rank.is_first:
             return
         metrics = dict(best.metrics)
+        sha256 = parameters_sha256(state)
+        evaluation = None
         if test is not None:
             self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        state = self.stepper.model.state_dict()
+            origins = self.feed.origins("test", [said.place for said in outcomes.worst()])
+            weights = self.stepper.evaluated_weights
+            report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
+            # Replaced, not created: an attempt that was killed right after this does it again.
+            name = f"{uri.removeprefix(self.assignment.folder + '/')}/{EVALUATION_NAME}"
+            storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
+            evaluation = FileEntry.of(self.assignment.folder, name)
         document = best.model_copy(
             update={
                 "finished": True,
                 "metrics": metrics,
                 "ended_by": self.ended_by,
                 "spent_s": self.budget.spent_s(),
-                "parameters_sha256": parameters_sha256(state),
-                "files": self._result_files(found.uri, best, state),
+                "parameters_sha256": sha256,
+                "evaluation": evaluation,
+                "files": self._result_files(uri, best, state),
             }
         )
         storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())

@@ -110,6 +110,10 @@ class CheckpointManifest(Contract):
         found = ((_TENSOR_FILE.fullmatch(entry.name), entry) for entry in self.files)
         return sorted((e for match, e in found if match and match[1] == group), key=lambda entry: entry.name)
 
+    evaluation: FileEntry | None = None
+    """At the top: evaluation.json beside the best weights; None without a test split. Not among the owned files: what
+    can be had again from the weights is no reason to train again."""
+
     def owned_files(self) -> list[FileEntry]:
         """Return the tensors' files."""
         return self.files
