@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -122,6 +123,11 @@ class Feed:
             rank=self._rank.rank,
             ranks=self._rank.ranks,
         )
+
+    def evaluation_rounds(self, split: str) -> int:
+        """Return the number of batches of `evaluation` on the rank that has most."""
+        entry = self.manifest.splits.get(split)
+        return 0 if entry is None else math.ceil(entry.samples / (EVALUATION_BATCH * self._rank.ranks))
 
     def evaluation(self, split: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield this rank's share of a split, each sample once over all ranks: images and labels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, Preempted
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
@@ -22,9 +23,12 @@ from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, share_buffers, sum_over_ranks
 from trainer.feed import Feed
 from trainer.launch import Assignment
+from trainer.life import Life
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
 from trainer.step import Stepper
+from trainer.vote import Agreed, Vote
+from trainer.watchdog import longest_wait_s
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -38,20 +42,22 @@ class Progress:
     metrics: dict[str, float] | None = None
     best_step: int = 0
     best: Evaluation | None = None
+    evaluation_due: bool = False
+    """The epoch that is complete here was not evaluated: ranks were told to stop."""
 
     def with_evaluation(self, found: Evaluation, step: int) -> Progress:
         """Take in an evaluation: higher accuracy is better, at equal accuracy the lower loss."""
         metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
         if self.best is None or (found.accuracy, -found.loss) > (self.best.accuracy, -self.best.loss):
-            return replace(self, metrics=metrics, best=found, best_step=step)
-        return replace(self, metrics=metrics)
+            return replace(self, metrics=metrics, best=found, best_step=step, evaluation_due=False)
+        return replace(self, metrics=metrics, evaluation_due=False)
 
 
 class Training:
     """One rank's training: its data, its network and its checkpoints."""
 
-    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog) -> None:
-        self.assignment, self.rank, self.events = assignment, rank, events
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
+        self.assignment, self.rank, self.events, self.life = assignment, rank, events, life
         self.config = RunConfig.model_validate(assignment.config)
         _fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
@@ -72,6 +78,7 @@ class Training:
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
+        self.vote = Vote(life.stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
     @property
     def step(self) -> int:
@@ -114,7 +121,8 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
+        with self.life.sections.inside("restore"):
+            self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -125,7 +133,7 @@ class Training:
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
         accuracy, loss = manifest.best_validation_accuracy, manifest.best_validation_loss
         best = None if accuracy is None or loss is None else Evaluation(0, accuracy, loss)
-        return Progress(manifest.position, manifest.metrics, manifest.best_step, best)
+        return Progress(manifest.position, manifest.metrics, manifest.best_step, best, manifest.evaluation_due)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -141,6 +149,9 @@ class Training:
 
     def run(self) -> None:
         """Take all steps that remain."""
+        self.life.resume(self.step, ranks=self.rank.ranks, nodes=1)
+        if self.progress.evaluation_due:
+            self._complete_epoch(self.vote.agreed)
         ahead = self.feed.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
@@ -149,8 +160,8 @@ class Training:
         self.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
-        slots = self.feed.slots(self.progress.position, ahead)
-        clock = self.data_report.clock
+        sections, clock = self.life.sections, self.data_report.clock
+        slots = sections.steps_of(self.feed.slots(self.progress.position, ahead))
         self.stepper.model.train()
         for slot in clock.slots(slots):
             self.data_report.count(slot)
@@ -160,14 +171,18 @@ class Training:
             rate = self.stepper.update(self.step, total_steps=self.total_steps)
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
+            sections.stepped(self.step)
+            agreed = self.vote.step_done()
             self._loss_samples += slot.request.batch_samples
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
                 self._report(rate)
             if self._epoch_is_over():
-                self._evaluate_epoch()
-                self._save()
+                self._complete_epoch(agreed)
+            elif agreed:
+                self._leave(agreed)
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
+            self.life.tell_sometimes()
             clock.restart()
 
     def _epoch_is_over(self) -> bool:
@@ -192,12 +207,23 @@ class Training:
                 todo="lower train.learning_rate, or look at the data",
             )
 
+    def _complete_epoch(self, agreed: Agreed | None) -> None:
+        """Evaluate and save at the end of an epoch; told to stop, save and leave the evaluation to the next attempt."""
+        self.progress = replace(self.progress, evaluation_due=True)
+        if agreed is None:
+            self._evaluate_epoch()
+        if self.vote.agreed is not None:
+            self._leave(self.vote.agreed)
+        self._save()
+
     def _evaluate_epoch(self) -> None:
         share_buffers(self.stepper.model)
         found = self._evaluate("validation")
+        if self.vote.agreed is not None:
+            return
         if found is None:
             # Without a validation split the newest is the best.
-            self.progress = replace(self.progress, metrics={}, best_step=self.step)
+            self.progress = replace(self.progress, metrics={}, best_step=self.step, evaluation_due=False)
             return
         self._require_finite("validation loss", found.loss)
         self.progress = self.progress.with_evaluation(found, self.step)
@@ -205,13 +231,39 @@ class Training:
         self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str) -> Evaluation | None:
-        return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
+        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
+        sections = self.life.sections
+        with sections.inside("evaluation"):
+            batches = self.vote.rounds_of(self.feed.evaluation(split), self.feed.evaluation_rounds(split))
+            return evaluate(self.stepper.model, sections.lively(batches), self.rank.device)
+
+    # --- stopping -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
+        """Save what there is and leave: all ranks are here at the same step.
+
+        Raises:
+            Preempted: Always.
+        """
+        self.life.sections.enter("stop")
+        if save:
+            self._save()
+        self.life.stopped(agreed.cause, agreed.words)
+        raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
+        sections = self.life.sections
+        with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
+            self._write_checkpoint()
+        self.life.tell()
+
+    def _write_checkpoint(self) -> None:
         share_buffers(self.stepper.model)
+        # Before the checkpoint exists: what a resume from it does not show again is on disk.
+        self.scalars.flush()
         if self.rank.is_first:
             state = self.stepper.model.state_dict()
             self.checkpoints.save(self._describe(state), state, self.stepper.optimizer_state())
@@ -234,6 +286,7 @@ class Training:
             best_step=self.progress.best_step,
             best_validation_accuracy=best.accuracy if best else None,
             best_validation_loss=best.loss if best else None,
+            evaluation_due=self.progress.evaluation_due,
             parameters_sha256=parameters_sha256(state),
             environment=self._environment(),
             files=[],
@@ -241,6 +294,7 @@ class Training:
 
     def finish(self) -> None:
         """Measure the best checkpoint on the test split and publish the document that ends training."""
+        self.life.sections.enter("evaluation")
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
         if found is None:
@@ -252,6 +306,10 @@ class Training:
         uri, best = found
         self.stepper.model.load_state_dict(load_model_state(uri, best))
         test = self._evaluate("test")
+        if self.vote.agreed is not None:
+            # The network holds the best weights now, and the last step is saved.
+            self._leave(self.vote.agreed, save=False)
+        self.life.finished()
         if not self.rank.is_first:
             return
         metrics = dict(best.metrics)
@@ -270,9 +328,13 @@ class Training:
         storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())
 
 
-def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
-    """Train as one rank, from the newest valid checkpoint to the end."""
-    training = Training(assignment, rank, events)
+def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
+    """Train as one rank, from the newest valid checkpoint to the end.
+
+    Raises:
+        Preempted: All ranks agreed to stop before it, and saved.
+    """
+    training = Training(assignment, rank, events, life)
     if rank.is_first:
         imports_done()
         events.emit("ready")

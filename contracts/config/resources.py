@@ -23,6 +23,19 @@ class ResourcesSection(Section):
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on this machine; `auto`: one per GPU, without a GPU two."""
+    setup_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
+    """Seconds that ranks wait for each other until training starts, and launchers for the first machine's name."""
+    step_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 180
+    """Seconds that a rank waits in a collective once training has started; then it ends, and all start again."""
+    data_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
+    """Seconds that a rank waits for its loader at most (docs/preemption.md)."""
+    checkpoint_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
+    """Seconds for which steps stand still for a checkpoint, and that restoring one takes, at most."""
+    evaluation_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 300
+    """Seconds between two batches of an evaluation at most."""
+    stop_budget_s: Annotated[float, Field(ge=1, le=3600), NotBool] = 10
+    """Seconds from a signal or a notice that the machine goes away to the end of all ranks, the last checkpoint within;
+    if that does not do, the newest earlier one stands."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
