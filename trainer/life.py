@@ -1,6 +1,6 @@
 """What surrounds the training of a rank, from the first line of its process to the last.
 
-It is watched, it can be told to stop, and the first rank tells where its time goes: docs/preemption.md, docs/goodput.md.
+It is watched, it can be told to stop, and the first rank tells where time goes: docs/preemption.md, docs/goodput.md.
 
     sections     what the rank is doing now
     watchdog     ends it when a section takes too long

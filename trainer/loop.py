@@ -26,7 +26,9 @@ from trainer.launch import Assignment
 from trainer.life import Life
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
+from trainer.phases import reached
 from trainer.step import Stepper
+from trainer.trace import Trace
 from trainer.vote import Agreed, Vote
 from trainer.watchdog import longest_wait_s
 
@@ -75,6 +77,7 @@ class Training:
         self.scalars = Scalars(
             storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
         )
+        self.trace = Trace(rank.rank, assignment.attempt)
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
@@ -122,6 +125,7 @@ class Training:
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         with self.life.sections.inside("restore"):
+            reached("restore")
             self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
@@ -164,11 +168,15 @@ class Training:
         slots = sections.steps_of(self.feed.slots(self.progress.position, ahead))
         self.stepper.model.train()
         for slot in clock.slots(slots):
+            reached("data")
             self.data_report.count(slot)
-            self._loss_sum += self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            self._loss_sum += loss
             if not slot.request.last_of_step:
+                self.trace.add(slot.request, loss)
                 continue
             rate = self.stepper.update(self.step, total_steps=self.total_steps)
+            self.trace.add(slot.request, loss)
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             sections.stepped(self.step)
@@ -177,6 +185,7 @@ class Training:
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
                 self._report(rate)
             if self._epoch_is_over():
+                reached("epoch-boundary")
                 self._complete_epoch(agreed)
             elif agreed:
                 self._leave(agreed)
@@ -234,6 +243,7 @@ class Training:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections = self.life.sections
         with sections.inside("evaluation"):
+            reached("evaluation")
             batches = self.vote.rounds_of(self.feed.evaluation(split), self.feed.evaluation_rounds(split))
             return evaluate(self.stepper.model, sections.lively(batches), self.rank.device)
 
@@ -334,6 +344,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
     Raises:
         Preempted: All ranks agreed to stop before it, and saved.
     """
+    reached("start-up")
     training = Training(assignment, rank, events, life)
     if rank.is_first:
         imports_done()

@@ -32,10 +32,7 @@ class Cause(IntEnum):
     """Why training should stop now; of several causes the highest counts."""
 
     NONE = 0
-    STEPS = 1
-    EPOCHS = 2
-    HOURS = 3
-    MONEY = 4
+    BUDGET = 1
     SIGUSR1 = 10
     SIGTERM = 11
     NOTICE = 12
@@ -53,10 +50,7 @@ class Cause(IntEnum):
 
 _WORDS: Mapping[Cause, str] = {
     Cause.NONE: "nothing",
-    Cause.STEPS: "the budget of steps is spent",
-    Cause.EPOCHS: "the budget of epochs is spent",
-    Cause.HOURS: "the budget of hours is spent",
-    Cause.MONEY: "the budget of money is spent",
+    Cause.BUDGET: "a budget is spent",
     Cause.SIGUSR1: "SIGUSR1",
     Cause.SIGTERM: "SIGTERM",
     Cause.NOTICE: "the platform's notice that this machine is taken away",
