@@ -51,7 +51,8 @@ def main(path: str) -> int:
             error = life.why(error)
             document = ErrorDocument.of(error, traceback.format_exc())
             life.say(document)
-            print(document.traceback, file=sys.stderr, flush=True)
+            if not isinstance(error, Preempted):
+                print(document.traceback, file=sys.stderr, flush=True)
             # To torchrun every other code means "start all ranks again", which nobody wants of these.
             return EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
     return EXIT_OK

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-# A folder: once it holds `sleep`, one process that prepares an image leaves `asleep` there and sleeps for a minute.
+# A folder: once it holds `sleep`, one process that prepares an image leaves `asleep` there and sleeps on.
 FOLDER_VARIABLE = "SLOWLY_FOLDER"
-SLEEP_S = 60
+SLEEP_S = 600
 
 
 class SlowNetwork(nn.Module):
