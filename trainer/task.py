@@ -12,9 +12,10 @@ from contracts.errors import DataError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.cut import choose_cut
 from trainer.launch import Assignment, num_ranks, run_ranks
-from trainer.shards import load_shards
+from trainer.shards import check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
@@ -26,7 +27,10 @@ def execute(stage: Stage) -> str:
     output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
     if output.reused:
         return output.uri
-    # For its errors; the ranks decide again, knowing what the checkpoint has recorded.
+    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
+    begun = bool(storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER)))
+    if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
+        stage.log(f"warning: {ignored}")
     choose_cut(stage.config, ranks=ranks, profile=profile, recorded=None)
     if stage.events.folder is None:
         raise DataError(
