@@ -22,6 +22,7 @@ def made(name: str, *arguments: object) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_images_in_a_bucket_become_an_engine(pictures: Path, bucket_server: BucketServer, tmp_path: Path) -> None:
     for path in pictures.rglob("*.png"):
         storage.replace(storage.join(SOURCE, path.parent.name, path.name), path.read_bytes())
@@ -59,6 +60,7 @@ def test_images_in_a_bucket_become_an_engine(pictures: Path, bucket_server: Buck
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_whole_line_from_images_in_a_bucket(pictures: Path, bucket_server: BucketServer, tmp_path: Path) -> None:
     for path in pictures.rglob("*.png"):
         storage.replace(storage.join(SOURCE, path.parent.name, path.name), path.read_bytes())

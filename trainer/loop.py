@@ -20,7 +20,7 @@ from trainer.cut import Cut, choose_cut
 from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
-from trainer.distributed import Rank, share_buffers, sum_over_ranks
+from trainer.distributed import Rank, limit_collectives, share_buffers, sum_over_ranks
 from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.life import Life
@@ -74,9 +74,7 @@ class Training:
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
         self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
-        self.scalars = Scalars(
-            storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
-        )
+        self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
         self.trace = Trace(rank.rank, assignment.attempt)
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
@@ -153,7 +151,7 @@ class Training:
 
     def run(self) -> None:
         """Take all steps that remain."""
-        self.life.resume(self.step, ranks=self.rank.ranks, nodes=1)
+        self.life.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
         if self.progress.evaluation_due:
             self._complete_epoch(self.vote.agreed)
         ahead = self.feed.prefetcher(self.progress.position)
@@ -349,6 +347,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
     if rank.is_first:
         imports_done()
         events.emit("ready")
+    limit_collectives(longest_wait_s(training.config.resources))
     training.run()
     training.finish()
 
