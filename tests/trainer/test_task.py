@@ -19,6 +19,7 @@ from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from tests.conftest import small_config
+from trainer.launch.machine import hardware
 
 
 def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more: str) -> list[str]:
@@ -266,12 +267,15 @@ def test_training_in_another_order(
     [
         ({"model": {"architecture": "resnett"}}, "did you mean resnet?"),
         ({"resources": {"ranks": 5}}, "slots"),
+        ({"train": {"precision": "fp16"}}, "train.allow_slow_precision=true"),
         ({"resources": {"ranks": 100}}, "samples for 100 ranks"),
     ],
 )
 def test_a_user_error_ends_with_2_and_its_message(
     small_shards: str, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
+    if "precision" in changes.get("train", {}) and hardware()["gpus"] != "none":
+        pytest.skip("there is a GPU")
     done = run(tmp_path, small_shards, "a", small_config(**changes))
     assert done.returncode == 2
     last = [line for line in done.stderr.splitlines() if line.startswith("train: error: ")]
