@@ -6,13 +6,11 @@ It is watched, it can be told to stop, and the first rank tells where time goes:
     watchdog     ends it when a section takes too long
     preemption   receives signals and keeps the time that is left
     notice       hears from the platform that the machine goes away
-    ledger       the events from which contracts/goodput.py makes the account
+    ledger       tells where its time goes
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +19,10 @@ from typing import Self
 from contracts.config import ResourcesSection
 from contracts.errors import ErrorDocument, ShardlineError
 from contracts.events import EventLog
+from trainer.ledger import Ledger
 from trainer.notice import NoticeWatch, metadata_host
 from trainer.preemption import Cause, Leaving, Receiver, Stop, end_loader_processes, explain_leaving
-from trainer.sections import Sections
 from trainer.watchdog import LEFT, Heartbeats, Watchdog, section_limits
-
-# Seconds after which the ledger is told at the next step, whether there is something to log or not: a rank that dies
-# takes with it what it has not told.
-TELL_EVERY_S = 5.0
 
 
 class Life:
@@ -54,19 +48,17 @@ class Life:
         say: Callable[[ErrorDocument], None],
     ) -> None:
         assert events.folder is not None
-        self.sections = Sections()
+        self.ledger = Ledger(events, generation=generation, is_first=rank == 0)
         self.stop = Stop()
-        self._rank, self._events, self._say = rank, events, say
-        self._id = f"{generation}.{os.getpid()}"
-        self._told_at = time.monotonic()
+        self._events, self._say = events, say
         self._heartbeats = Heartbeats(Path(events.folder), rank=rank, generation=generation)
         leaving = Leaving(self.say)
         self._receiver = Receiver(
-            self.stop, self.sections, budget_s=resources.stop_budget_s, explain=self._explain, leaving=leaving
+            self.stop, self.ledger.sections, budget_s=resources.stop_budget_s, explain=self._explain, leaving=leaving
         )
         limits = section_limits(resources)
         self._watchdog = Watchdog(
-            self.sections,
+            self.ledger.sections,
             limits=limits,
             first_step_s=max(limits["step"], limits["set-up"]),
             events=events,
@@ -78,8 +70,6 @@ class Life:
         self._notice = None
         if host is not None and local_rank == 0:
             self._notice = NoticeWatch(host, lambda: self.stop.want(Cause.NOTICE), self._log)
-        if rank == 0:
-            self._events.emit("life", life=self._id, started_at=self.sections.started_at)
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +78,7 @@ class Life:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Watch no longer, and leave no loader process behind."""
-        self.tell()
+        self.ledger.tell()
         self._watchdog.close()
         if self._notice is not None:
             self._notice.close()
@@ -97,7 +87,7 @@ class Life:
     def say(self, document: ErrorDocument) -> None:
         """Write down why this rank ends."""
         self._say(document)
-        now = self.sections.now
+        now = self.ledger.sections.now
         self._heartbeats.write(LEFT, now.lasted_s, now.step)
 
     def finished(self) -> None:
@@ -112,32 +102,6 @@ class Life:
         if self.stop.wanted.is_preemption:
             return self._explain(f"told to stop by {self.stop.wanted.words}, and a peer left before all agreed: {said}")
         return self._explain(said) if self._heartbeats.crashed() else error
-
-    # --- the ledger ---------------------------------------------------------------------------------------------------
-
-    def resume(self, step: int, *, ranks: int, nodes: int) -> None:
-        """Say that training goes on from a step."""
-        self.sections.at_step(step)
-        self._emit("resume", step=step, ranks=ranks, nodes=nodes)
-        self.tell()
-
-    def tell_sometimes(self) -> None:
-        """Tell where time went, when that was not told for a while; at the end of a step."""
-        if time.monotonic() - self._told_at >= TELL_EVERY_S:
-            self.tell()
-
-    def tell(self) -> None:
-        """Tell where time went since it was last told."""
-        self._told_at = time.monotonic()
-        self._emit("spent", step=self.sections.now.step, seconds=self.sections.take())
-
-    def stopped(self, cause: Cause, words: str) -> None:
-        """Say that all ranks agreed to stop."""
-        self._emit("stop", step=self.sections.now.step, cause=words, preempted=cause.is_preemption)
-
-    def _emit(self, event: str, **fields: object) -> None:
-        if self._rank == 0:
-            self._events.emit(event, life=self._id, **fields)
 
     def _explain(self, reason: str) -> ShardlineError:
         return explain_leaving(reason, self._heartbeats.crashed())

@@ -31,11 +31,13 @@ from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, limit_collectives, share_buffers
 from trainer.feed import Feed
 from trainer.launch import Assignment
+from trainer.ledger import Ledger
 from trainer.life import Life
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
 from trainer.phases import reached
 from trainer.precision import Numerics
+from trainer.preemption import Stop
 from trainer.readings import Readings
 from trainer.step import Stepper
 from trainer.trace import Trace
@@ -70,8 +72,8 @@ class Progress:
 class Training:
     """One rank's training: its data, its network and its checkpoints."""
 
-    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
-        self.assignment, self.rank, self.events, self.life = assignment, rank, events, life
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: Stop) -> None:
+        self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
         self.config = RunConfig.model_validate(assignment.config)
         _fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
@@ -95,7 +97,7 @@ class Training:
         self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
-        self.vote = Vote(life.stop, rank, timeout_s=longest_wait_s(self.config.resources))
+        self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
     @property
     def step(self) -> int:
@@ -139,7 +141,7 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        with self.life.sections.inside("restore"):
+        with self.ledger.sections.inside("restore"):
             reached("restore")
             self.stepper.load(_groups(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
@@ -174,7 +176,7 @@ class Training:
         Raises:
             Preempted: All ranks agreed to stop before the last one, and saved.
         """
-        self.life.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
+        self.ledger.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
         if self.progress.evaluation_due:
             self._complete_epoch("", None)
         ahead = self.feed.prefetcher(self.progress.position)
@@ -188,7 +190,7 @@ class Training:
         if self.step >= self.total_steps:
             self.ended_by = self._last_step_is_of()
             return
-        sections, clock = self.life.sections, self.data_report.clock
+        sections, clock = self.ledger.sections, self.data_report.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
         slots = to_device(sections.steps_of(self.feed.slots(self.progress.position, ahead)), self.rank.device, clock)
         self.stepper.model.train()
@@ -221,7 +223,7 @@ class Training:
                 self._leave(agreed)
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
-            self.life.tell_sometimes()
+            self.ledger.tell_sometimes()
             if ends or stop:
                 self.ended_by = stop or self._last_step_is_of()
                 return
@@ -299,7 +301,7 @@ class Training:
 
     def _evaluate(self, split: str) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
-        sections = self.life.sections
+        sections = self.ledger.sections
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             reached("evaluation")
             batches = self.vote.rounds_of(self.feed.evaluation(split), self.feed.evaluation_rounds(split))
@@ -313,20 +315,20 @@ class Training:
         Raises:
             Preempted: Always.
         """
-        self.life.sections.enter("stop")
+        self.ledger.sections.enter("stop")
         if save:
             self._save()
-        self.life.stopped(agreed.cause, agreed.words)
+        self.ledger.stopped(agreed.cause, agreed.words)
         raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
-        sections = self.life.sections
+        sections = self.ledger.sections
         with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
             self._write_checkpoint()
-        self.life.tell()
+        self.ledger.tell()
 
     def _write_checkpoint(self) -> None:
         # Before the checkpoint exists: what a resume from it does not show again is on disk.
@@ -370,7 +372,7 @@ class Training:
 
     def finish(self) -> None:
         """Measure the best checkpoint on the test split and publish the document that ends training."""
-        self.life.sections.enter("evaluation")
+        self.ledger.sections.enter("evaluation")
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
         if found is None:
@@ -385,7 +387,6 @@ class Training:
         if self.vote.agreed is not None:
             # The network holds the best weights now, and the last step is saved.
             self._leave(self.vote.agreed, save=False)
-        self.life.finished()
         if not self.rank.is_first:
             return
         metrics = dict(best.metrics)
@@ -430,13 +431,14 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
         Preempted: All ranks agreed to stop before it, and saved.
     """
     reached("start-up")
-    training = Training(assignment, rank, events, life)
+    training = Training(assignment, rank, events, life.ledger, life.stop)
     if rank.is_first:
         imports_done()
         events.emit("ready")
     limit_collectives(longest_wait_s(training.config.resources))
     training.run()
     training.finish()
+    life.finished()
 
 
 def _fix_numerics(threads: int, device: torch.device) -> None:

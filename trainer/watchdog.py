@@ -152,6 +152,8 @@ class Watchdog:
         self._events, self._heartbeats, self._rank, self._leaving = events, heartbeats, rank, leaving
         self._done = threading.Event()
         self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab")
+        # At once: a rank that crashes in its first moments is to be seen.
+        self._heartbeats.write("set-up", 0.0, 0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 

@@ -30,9 +30,9 @@ limits = {name: 5 for name in ("data_timeout_s", "checkpoint_timeout_s", "evalua
 resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
 say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
 with Life(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
-    life.resume(7, ranks=1, nodes=1)
+    life.ledger.resume(7, ranks=1, nodes=1)
     def stuck_in_here():
-        life.sections.enter(sys.argv[2])
+        life.ledger.sections.enter(sys.argv[2])
         print("stuck", flush=True)
         time.sleep(600)
     stuck_in_here()
