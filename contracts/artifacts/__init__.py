@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
+from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
 from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
 from contracts.artifacts.goodput import GoodputRecord
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
@@ -22,14 +23,17 @@ from contracts.artifacts.training import CheckpointManifest, SampleOrder
 
 __all__ = [
     "CONTRACTS",
+    "EVALUATION_NAME",
     "MANIFEST_NAME",
     "CheckpointManifest",
+    "ClassOutcome",
     "Contract",
     "Copy",
     "Document",
     "DuplicateGroup",
     "Duplicates",
     "EngineEntry",
+    "EvaluationReport",
     "ExportManifest",
     "FileEntry",
     "GoodputRecord",
@@ -41,12 +45,14 @@ __all__ = [
     "ProfilePoint",
     "ProfileReport",
     "Rejected",
+    "RocCurve",
     "RunRecord",
     "SampleOrder",
     "ShardEntry",
     "ShardManifest",
     "SplitEntry",
     "StageRecord",
+    "WorstSample",
     "find_damage",
 ]
 
@@ -54,6 +60,7 @@ CONTRACTS: dict[str, type[Contract]] = {
     "shards": ShardManifest,
     "profile": ProfileReport,
     "checkpoint": CheckpointManifest,
+    "evaluation": EvaluationReport,
     "export": ExportManifest,
     "run": RunRecord,
 }

@@ -11,14 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileChoice, ProfileReport, SampleOrder
+from contracts.artifacts import (
+    CheckpointManifest,
+    EvaluationReport,
+    ProfileChoice,
+    ProfileReport,
+    SampleOrder,
+    ShardManifest,
+    find_damage,
+)
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from tests.conftest import small_config
+from trainer.data.reader import ShardReader
 from trainer.launch.machine import hardware
 
 
@@ -87,6 +97,8 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.classes == ["blue", "green", "red"]
     assert result.environment["ranks"] == "2"
     assert result.environment["threads_per_rank"] == "1"
+    # Its generator draws crops and augmentation.
+    assert result.environment["numpy"] == np.__version__
     assert result.metrics["test_accuracy"] > 0.5
     assert result.slot_size == 4
     assert result.order == SampleOrder(kind="full")
@@ -94,9 +106,34 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert [kind for kind in kinds if kind not in LEDGER] == ["start", "folder", "ready", "finish"]
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
     check_scalars(storage.local_path(uri) / "tensorboard")
+    check_evaluation(uri, result, small_shards)
     again = run(tmp_path, small_shards, "b", config)
     assert again.returncode == 0
     assert events(tmp_path, "b")[-1]["event"] == "reused"
+
+
+def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
+    """The test split's document lies beside the best weights, and agrees with the manifest and with the shards."""
+    assert result.evaluation is not None
+    assert result.evaluation.name == f"{result.files[0].name.rpartition('/')[0]}/evaluation.json"
+    assert find_damage(uri, [result.evaluation]) is None
+    report = EvaluationReport.load(result.evaluation.uri(uri))
+    assert (report.step, report.parameters_sha256) == (result.step, result.parameters_sha256)
+    assert (report.accuracy, report.loss) == (result.metrics["test_accuracy"], result.metrics["test_loss"])
+    manifest = ShardManifest.load(shards)
+    split = manifest.splits["test"]
+    assert [one.samples for one in report.classes] == split.samples_by_class
+    assert report.samples == split.samples == sum(samples for _, _, samples in report.confusion)
+    right = sum(samples for label, predicted, samples in report.confusion if label == predicted)
+    assert right == round(report.accuracy * report.samples) == sum(one.right for one in report.classes)
+    assert len(report.worst) == min(split.samples, 50)
+    reader = ShardReader(shards, manifest, "test")
+    for one in report.worst:
+        number, key = reader.origin_of(one.place)
+        assert (one.shard, one.key) == (manifest.shards[number].relative_path, key)
+        assert one.label == reader.read(one.place)[1]
+    probabilities = [one.probability for one in report.worst]
+    assert probabilities == sorted(probabilities)
 
 
 def check_scalars(folder: Path) -> None:
