@@ -147,6 +147,39 @@ def export(
     _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
 
 
+@app.command()
+def drill(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    kills: Annotated[int, typer.Option(min=0, max=1000, help="Number of kills.")] = 3,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sigkill|sigterm|stop|mid-checkpoint",
+            help="Kind of all kills [default: ranks killed, every third time within a checkpoint].",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides moments and ranks.")] = 0,
+    output: Output = None,
+    shards: Shards = None,
+    profile: Profile = None,
+    debug: Debug = False,
+) -> None:
+    """Train with and without kills, and compare every sample and every bit; exit code 1 when they differ."""
+    with _reported(debug):
+        from pipelines.drill import run_drill
+
+        code = run_drill(
+            _load(config, overrides),
+            kills=kills,
+            mode=mode,
+            seed=seed,
+            output=output,
+            given={"shards": shards, "profile": profile},
+        )
+    raise typer.Exit(code)
+
+
 @config_app.command()
 def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the configuration that a command would use."""
