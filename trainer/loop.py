@@ -24,6 +24,7 @@ from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
+from trainer.phases import reached
 from trainer.step import Stepper
 from trainer.trace import Trace
 
@@ -116,6 +117,7 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+        reached("restore")
         self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
@@ -155,6 +157,7 @@ class Training:
         clock = self.data_report.clock
         self.stepper.model.train()
         for slot in clock.slots(slots):
+            reached("data")
             self.data_report.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
             self._loss_sum += loss
@@ -169,6 +172,7 @@ class Training:
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
                 self._report(rate)
             if self._epoch_is_over():
+                reached("epoch-boundary")
                 self._evaluate_epoch()
                 self._save()
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
@@ -210,6 +214,7 @@ class Training:
         self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str) -> Evaluation | None:
+        reached("evaluation")
         return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
@@ -277,6 +282,7 @@ class Training:
 
 def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     """Train as one rank, from the newest valid checkpoint to the end."""
+    reached("start-up")
     training = Training(assignment, rank, events)
     if rank.is_first:
         imports_done()

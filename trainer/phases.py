@@ -3,8 +3,8 @@
     start-up restore data forward backward optimizer staging writing before-manifest after-manifest retention
     evaluation epoch-boundary
 
-SHARDLINE_PAUSE_AT is PHASE:N or PHASE:N:RANK, or several with commas. At the N-th arrival of a process at PHASE (of that
-rank, else of every rank) it appends {"event": "paused", "at", "phase", "rank", "pid"} to SHARDLINE_PAUSE_FILE and
+SHARDLINE_PAUSE_AT is PHASE:N or PHASE:N:RANK, or several with commas. At the N-th arrival of a process at PHASE (of
+that rank, else of every rank) it appends {"event": "paused", "at", "phase", "rank", "pid"} to SHARDLINE_PAUSE_FILE and
 sleeps until it is killed. What stands in that file has happened: a process that is started again is not held again.
 """
 

@@ -21,6 +21,7 @@ from trainer.model import build_model, find_single_sample_fault, find_unused
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
 from trainer.parallel import distribute, settle_buckets
 from trainer.permutation import mix
+from trainer.phases import reached
 
 
 class Stepper:
@@ -101,7 +102,9 @@ class Stepper:
         torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
         weight = 1.0 if request.counts else 0.0
         with nullcontext() if request.last_of_step else self._parallel.no_sync():
+            reached("forward")
             loss = given.loss_sum(self._parallel(given.images)) * weight
+            reached("backward")
             # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
             (loss * (self._rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -110,6 +113,7 @@ class Stepper:
         """Take optimizer step `step` (from 0) with the gradients of its slots; return the learning rate."""
         rate = learning_rate(step, total_steps=total_steps, train=self._config.train)
         set_learning_rate(self._optimizer, rate)
+        reached("optimizer")
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return rate
