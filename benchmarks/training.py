@@ -5,8 +5,8 @@
 
 The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
 A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
-is that of one round. Times are of the steps between two looks at the loss, so that starts, evaluation and checkpoints are
-not in them. Lightning needs an environment of its own, made once in `--peers FOLDER`.
+is that of one round. Times are of the steps between two looks at the loss, so that starts, evaluation and checkpoints
+are not in them. Lightning needs an environment of its own, made once in `--peers FOLDER`.
 """
 
 from __future__ import annotations
