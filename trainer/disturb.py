@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ class Training:
     def __init__(self, name: str, config: dict[str, Any], inputs: dict[str, str], folder: Path) -> None:
         self.name, self._config, self._inputs, self._folder = name, config, inputs, folder / name
         self.trace = self._folder / "trace"
-        self._pause = self._folder / "pause.jsonl"
+        self.pauses_file = self._folder / "pauses.jsonl"
         self._attempts = 0
         self._watch = TraceWatch(self.trace)
         self.trace.mkdir(parents=True)
@@ -97,17 +97,26 @@ class Training:
                 raise self._failure(code)
 
     def _start(self, kill: Kill | None) -> subprocess.Popen[bytes]:
+        pauses = [f"before-manifest:{kill.step}:0"] if kill is not None and kill.mode == "mid-checkpoint" else []
+        return self.start(pauses)
+
+    def start(self, pauses: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start the stage once.
+
+        Args:
+            pauses: Where ranks are held (trainer/phases.py); `pauses_file` says who is.
+        """
         self._attempts += 1
         attempt = f"a{self._attempts}"
         command = [sys.executable, "-m", "trainer.task", "--config-json", json.dumps(self._config)]
         command += [f"--output={self.output}", f"--attempt={attempt}"]
         command += [f"--{name}={uri}" for name, uri in self._inputs.items()]
         environment = {**thread_environment(available_cores()), **os.environ, TRACE_VARIABLE: str(self.trace)}
-        self._pause.unlink(missing_ok=True)
-        if kill is not None and kill.mode == "mid-checkpoint":
-            environment |= {PAUSE_AT: f"before-manifest:{kill.step}:0", PAUSE_FILE: str(self._pause)}
+        self.pauses_file.unlink(missing_ok=True)
+        if pauses:
+            environment |= {PAUSE_AT: ",".join(pauses), PAUSE_FILE: str(self.pauses_file)}
         self._watch.touch()
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
                 env=environment,
@@ -119,7 +128,8 @@ class Training:
             )
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """What the stage has printed."""
         return self._folder / LOG_NAME
 
     def _comes_to(self, kill: Kill, process: subprocess.Popen[bytes], generator: random.Random) -> bool:
@@ -127,7 +137,7 @@ class Training:
         while process.poll() is None:
             step = self._watch.look()
             if kill.mode == "mid-checkpoint":
-                if self._pause.exists():
+                if self.pauses_file.exists():
                     return True
             elif step >= kill.step and find_ranks(process.pid):
                 # Anywhere within a step, not just behind its end.
@@ -163,7 +173,7 @@ class Training:
     def _refuse_silence(self) -> None:
         if self._watch.silence_s > SILENCE_S:
             raise ShardlineError(
-                f"the {self.name} training hangs: no optimizer step for {SILENCE_S:.0f} s; its log is {self._log}"
+                f"the {self.name} training hangs: no optimizer step for {SILENCE_S:.0f} s; its log is {self.log}"
             )
 
     def _failure(self, code: int) -> ShardlineError:
@@ -171,7 +181,7 @@ class Training:
         if path.exists():
             document = ErrorDocument.model_validate_json(path.read_bytes())
             return _Ended(f"the {self.name} training ended: {document.message}", document.exit_code)
-        return ShardlineError(f"the {self.name} training ended with {code}; its log is {self._log}")
+        return ShardlineError(f"the {self.name} training ended with {code}; its log is {self.log}")
 
 
 class _Ended(ShardlineError):

@@ -102,8 +102,7 @@ def drill(
         sum(step.times_taken - 1 for step in retaken.values()),
     )
     _time_restarts(done, disturbed.trace)
-    report.differences += _compare_steps(steps, retaken)
-    report.differences += _compare_tensors(undisturbed, disturbed)
+    report.differences += compare(undisturbed, disturbed)
     if len(done) < kills:
         report.differences.append(f"only {len(done)} of {kills} kills happened: training was over")
     return report
@@ -156,6 +155,12 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 def _sha256(hashes: dict[str, str]) -> str:
     return hashlib.sha256("".join(f"{name} {value}\n" for name, value in sorted(hashes.items())).encode()).hexdigest()
+
+
+def compare(expected: Training, found: Training) -> list[str]:
+    """Return in words the first step, and the first tensor of each group, that differ; nothing when all is equal."""
+    steps = _compare_steps(read_trace(expected.trace), read_trace(found.trace))
+    return steps + _compare_tensors(expected, found)
 
 
 def _compare_steps(expected: dict[int, TracedStep], found: dict[int, TracedStep]) -> list[str]:
