@@ -6,7 +6,8 @@
     │   ├── DataError                  the source, the shards or another input document
     │   ├── ModelError                 the model that the configuration names
     │   └── StorageError               a URI that cannot be used
-    ├── TryAgain                   75  preempted, hung, or busy: another attempt may succeed
+    ├── TryAgain                   75  hung, or busy: another attempt may succeed
+    │   └── Preempted                  this machine was told to stop, and training stopped in agreement
     └── CheckFailed                 1  the "no" of a check
 
 A stage that fails leaves its error as JSON (`ErrorDocument`), since orchestrators lose exit codes.
@@ -77,6 +78,10 @@ class TryAgain(ShardlineError):
     """Preempted, hung, or busy: another attempt may succeed."""
 
     exit_code: ClassVar[int] = EXIT_TRY_AGAIN
+
+
+class Preempted(TryAgain):
+    """This machine was told to stop; the work so far is kept, and somebody else starts the next attempt."""
 
 
 class CheckFailed(ShardlineError):

@@ -11,15 +11,17 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
 in `attempts/ATTEMPT/` beside the output: events begin before a folder given by --output is known to be this stage's, go
-on while --fresh empties it, and an error must outlive both. `--events FOLDER` puts them elsewhere, as for an output in
-a bucket.
+on while --fresh empties it, and an error must outlive both. `--events FOLDER` puts them elsewhere. Of an output in a
+bucket they are kept where the stage asks for it: written on this machine's disk, and copied as they grow.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -32,6 +34,7 @@ from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
+from contracts.keeper import Keeper
 from contracts.output import Lock, empty_folder, mark_folder
 from contracts.process import end_with_parent, imports_done
 from contracts.resolve import read_stage_config
@@ -77,6 +80,31 @@ class Stage:
     prices: str | None = None
     """Path of a price file, for a dry run."""
     _lock: Lock | None = field(default=None, repr=False)
+    _keeper: Keeper | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        """URI of the folder that holds this stage's outputs, and what tells about them."""
+        return self.root if self.root is not None else _parent(self.output or "")
+
+    def keep(self, folder: Path, uri: str) -> None:
+        """Copy a folder of this machine to a folder of the same name at `uri`, where that is a bucket."""
+        if self._keeper is not None and not storage.is_local(uri):
+            self._keeper.add(folder, storage.join(uri, folder.name))
+
+    def require_events_folder(self) -> Path:
+        """Return the folder of this attempt's events.
+
+        Raises:
+            DataError: Nothing is kept of this attempt.
+        """
+        if self.events.folder is None:
+            raise DataError(
+                f"nowhere to keep events of an output in {storage.display(self.place)}",
+                allowed="a folder of this machine",
+                todo="pass --events FOLDER",
+            )
+        return self.events.folder
 
     def log(self, message: str) -> None:
         """Say something: an event, and a line on stderr."""
@@ -107,12 +135,15 @@ class Stage:
         self,
         contract: type[Contract],
         made_from: dict[str, str],
+        *,
+        joins: bool = False,
     ) -> Output:
         """Take the folder of this work: finished and sound means reuse, else it is this process's until it ends.
 
         Args:
             contract: Type of the document that ends the work.
             made_from: Hashes that decide the result.
+            joins: A process on another machine has the folder, and this one works for it: it only looks.
 
         Raises:
             ConfigError: `--output` holds a finished document of other inputs.
@@ -121,13 +152,16 @@ class Stage:
         """
         key = combine(made_from)
         uri = self.output or storage.join(self.root or "", key)
-        if not self.locate:
+        if not (self.locate or joins):
             self._lock = Lock(uri)
             if self.output is not None:
                 mark_folder(uri, self.name)
             if self.fresh:
                 self._discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
+        if joins and self.fresh:
+            # What is there now is about to be deleted.
+            return Output(uri, key, made_from, reused=False)
         if storage.exists(storage.join(uri, MANIFEST_NAME)):
             document = self._load(contract, uri)
             if document is not None and document.fingerprint != key:
@@ -141,7 +175,7 @@ class Stage:
             if damage is None:
                 self.events.emit("reused", uri=uri)
                 return Output(uri, key, made_from, reused=True)
-            if not self.locate:
+            if not (self.locate or joins):
                 self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
                 self._discard(uri)
         if self.locate:
@@ -186,29 +220,38 @@ class Stage:
             self._lock = None
 
 
-def run_stage(name: str, execute: Callable[[Stage], str], arguments: Sequence[str] | None = None) -> int:
+def run_stage(
+    name: str,
+    execute: Callable[[Stage], str],
+    arguments: Sequence[str] | None = None,
+    *,
+    keep_attempt: bool = False,
+) -> int:
     """Run a stage command and return its exit code.
 
     Args:
         name: Name of the stage.
         execute: Does the work and returns the URI of the finished folder.
         arguments: Command line, default that of the process.
+        keep_attempt: Copy what the attempt leaves beside an output in a bucket.
     """
     options = _parse(name, arguments)
     if options.end_with_parent:
         end_with_parent()
     events = EventLog(None, stage=name, attempt=options.attempt or new_attempt_id())
-    stage = None
+    stage = keeper = None
     try:
-        events = _open_events(name, options, events.attempt)
+        events, keeper = _open_events(name, options, events.attempt, keep=keep_attempt)
         events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid())
-        stage = _make_stage(name, options, events)
+        stage = _make_stage(name, options, events, keeper)
         print(execute(stage), flush=True)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         return _report(name, error, events, debug=options.debug)
     finally:
         if stage is not None:
             stage.release()
+        if keeper is not None and keeper.close() and not options.events and events.folder is not None:
+            shutil.rmtree(events.folder, ignore_errors=True)
     return EXIT_OK
 
 
@@ -259,15 +302,19 @@ def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventLog:
-    folder = Path(options.events) if options.events else None
-    if folder is None and not (options.locate or options.dry_run):
+def _open_events(name: str, options: argparse.Namespace, attempt: str, *, keep: bool) -> tuple[EventLog, Keeper | None]:
+    folder, keeper = Path(options.events) if options.events else None, None
+    if not (options.locate or options.dry_run):
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
-        place = options.root or (options.output or "").rstrip("/").rpartition("/")[0]
-        if place and storage.is_local(storage.normalise(place)):
-            folder = storage.local_path(storage.normalise(place)) / ATTEMPTS_FOLDER / attempt
+        place = storage.normalise(options.root or _parent(options.output or "") or ".")
+        if not storage.is_local(place) and keep:
+            keeper = Keeper()
+            folder = folder or Path(tempfile.mkdtemp(prefix="shardline-"))
+            keeper.add(folder, storage.join(place, ATTEMPTS_FOLDER, attempt))
+        elif storage.is_local(place) and folder is None and (options.root or options.output):
+            folder = storage.local_path(place) / ATTEMPTS_FOLDER / attempt
     try:
-        return EventLog(folder, stage=name, attempt=attempt)
+        return EventLog(folder, stage=name, attempt=attempt), keeper
     except OSError as error:
         raise StorageError(
             f"{folder} cannot be made ({error.strerror})",
@@ -276,7 +323,11 @@ def _open_events(name: str, options: argparse.Namespace, attempt: str) -> EventL
         ) from None
 
 
-def _make_stage(name: str, options: argparse.Namespace, events: EventLog) -> Stage:
+def _parent(uri: str) -> str:
+    return uri.rstrip("/").rpartition("/")[0]
+
+
+def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper: Keeper | None) -> Stage:
     if (options.root is None) == (options.output is None):
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
 
@@ -297,4 +348,5 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog) -> Sta
         locate=options.locate,
         dry_run=options.dry_run,
         prices=options.prices,
+        _keeper=keeper,
     )

@@ -112,18 +112,19 @@ def read_part(uri: str, first: int, count: int) -> Index:
     return np.frombuffer(content, RECORD)
 
 
-def read_payload(shard: Path | int | str, record: Any) -> bytes:
+def read_payload(shard: Path | int | str, record: Any, *, name: str | None = None) -> bytes:
     """Return the image bytes of one sample, checked.
 
     Args:
         shard: Path or URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
         record: One element of the index.
+        name: What errors call the shard; unset: its path or URI, or its number.
 
     Raises:
         DataError: The shard cannot be read.
         DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
     """
-    where = f"shard {int(record['shard'])}" if isinstance(shard, int) else f"shard {shard}"
+    where = f"shard {name or (int(record['shard']) if isinstance(shard, int) else shard)}"
     size = int(record["size"])
     try:
         if isinstance(shard, str):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainer.balanced import BalancedOrder
 from trainer.blocks import BlockOrder
 from trainer.order import Order
 from trainer.permutation import mix as mix
@@ -39,6 +40,13 @@ class SlotRequest:
     """False for a rank without a slot in a short last batch: it joins the collectives with weight 0."""
     last_of_step: bool
     """Whether this rank takes the optimizer step after this slot."""
+    times_drawn: tuple[int, ...] | None = None
+    """How often each sample was drawn before, since the start of training; None: once an epoch."""
+
+    @property
+    def draws(self) -> tuple[int, ...]:
+        """What tells the draws of a sample from each other, for each sample: its number, the first being 0."""
+        return self.times_drawn if self.times_drawn is not None else (self.epoch,) * len(self.samples)
 
 
 def steps_per_epoch(num_samples: int, global_batch_size: int) -> int:
@@ -79,23 +87,24 @@ def slot_requests(
         for start in range(offset, num_samples, global_batch_size):
             count = min(global_batch_size, num_samples - start)
             batch = order.places(epoch, start, count)
-            streams = order.streams(start, count)
-            if streams is not None:
-                batch = batch[np.argsort(streams, kind="stable")]
+            drawn = order.times_drawn(epoch, start, count) if isinstance(order, BalancedOrder) else None
+            if isinstance(order, BlockOrder):
+                batch = batch[np.argsort(order.streams(start, count), kind="stable")]
             num_slots = -(-count // slot_size)
             # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
             mine = rank_slots(num_slots, rank=rank, ranks=ranks)
             taken = mine or [rank * num_slots // ranks]
             for slot in taken:
-                samples = batch[slot * slot_size : (slot + 1) * slot_size]
+                own = np.s_[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
                     epoch=epoch,
                     slot=slot,
-                    samples=tuple(samples.tolist()),
+                    samples=tuple(batch[own].tolist()),
                     batch_samples=count,
                     counts=bool(mine),
                     last_of_step=slot == taken[-1],
+                    times_drawn=None if drawn is None else tuple(drawn[own].tolist()),
                 )
             step += 1
         offset = 0

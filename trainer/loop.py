@@ -19,7 +19,7 @@ from trainer.cut import Cut, choose_cut
 from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
-from trainer.distributed import Rank, share_buffers, sum_over_ranks
+from trainer.distributed import Rank, limit_collectives, share_buffers, sum_over_ranks
 from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
@@ -68,9 +68,7 @@ class Training:
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
         self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
-        self.scalars = Scalars(
-            storage.local_path(assignment.folder) / "tensorboard" if rank.is_first else None, first_step=self.step
-        )
+        self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
         self.trace = Trace(rank.rank, assignment.attempt)
         self._loss_sum = torch.zeros((), device=rank.device)
         self._loss_samples = 0
@@ -287,6 +285,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
     if rank.is_first:
         imports_done()
         events.emit("ready")
+    limit_collectives(training.config.resources.step_timeout_s)
     training.run()
     training.finish()
 

@@ -2,7 +2,7 @@
 
     full      a permutation of all samples                                   local files
     blocks    ranges of shards, permuted, in streams (trainer/blocks.py)     a bucket
-    balanced  full, with equally many samples of each class
+    balanced  full, with equally many samples of each class                  (trainer/balanced.py)
 
 What decides the order is recorded in the first checkpoint and holds to the end of training: `resolve_order`.
 """
@@ -10,26 +10,21 @@ What decides the order is recorded in the first checkpoint and holds to the end 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
-from trainer.blocks import BlockOrder, Piece, cut_ranges
-from trainer.permutation import SORTED_BELOW, Permutations, Places, hashes, mix
-from trainer.shards import load_labels
-
-# What a key is for, so that no two permutations share one.
-_CLASSES, _CLASS = 3, 4
+from trainer.balanced import BalancedOrder, load_labels
+from trainer.blocks import BlockOrder, cut_ranges
+from trainer.permutation import SORTED_BELOW, Permutations, Places, mix
 
 
 class Order(Protocol):
-    """The order of a split's samples."""
+    """The order of a split's samples: what all kinds have in common."""
 
     @property
     def num_samples(self) -> int:
@@ -37,17 +32,6 @@ class Order(Protocol):
 
     def places(self, epoch: int, first: int, count: int) -> Places:
         """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
-
-    def streams(self, first: int, count: int) -> Places | None:
-        """Return the canonical stream of each offset in [first, first + count), None without streams."""
-
-    def needed(
-        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
-        """Return the pieces of shards that should be fetched for the offsets [first, first + count).
-
-        Empty where samples are read one by one.
-        """
 
 
 @dataclass(frozen=True)
@@ -61,74 +45,6 @@ class FullOrder:
     def places(self, epoch: int, first: int, count: int) -> Places:
         """See `Order`."""
         return self._permutations.permute(0, self.num_samples, mix(self.seed, epoch), np.arange(first, first + count))
-
-    def streams(self, first: int, count: int) -> None:
-        """See `Order`."""
-
-    def needed(
-        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
-        """See `Order`."""
-        return []
-
-
-@dataclass(frozen=True)
-class BalancedOrder:
-    """Equally many samples of each class, an epoch being as long as without balance.
-
-    Counted from the start of training, each round of K samples has one of each of the K classes, in permuted order; the
-    samples of a class come in permuted cycles, each once a cycle. Classes without samples take no part. Memory: 8 bytes
-    a sample for the places by class, and at most 2 for their permutations.
-    """
-
-    by_class: Places
-    """[num_samples] places in the split, sorted by class."""
-    starts: Places
-    """[K + 1] where each class that has samples starts in `by_class`, and the end."""
-    seed: int
-    _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, labels: npt.NDArray[np.int32], seed: int) -> BalancedOrder:
-        """Build the order from the label of each place of the split: [num_samples]."""
-        _, counts = np.unique(labels, return_counts=True)
-        return cls(np.argsort(labels, kind="stable"), np.concatenate([[0], np.cumsum(counts)]), seed)
-
-    @cached_property
-    def num_samples(self) -> int:
-        """See `Order`."""
-        return len(self.by_class)
-
-    def places(self, epoch: int, first: int, count: int) -> Places:
-        """See `Order`."""
-        num_classes = len(self.starts) - 1
-        draws = epoch * self.num_samples + np.arange(first, first + count)
-        rounds, turn = np.divmod(draws, num_classes)
-        # One row a round; each round gives every class once, so its number is that of the class's draw.
-        distinct = np.arange(rounds[0], rounds[-1] + 1) if count else rounds
-        keys = np.array([mix(self.seed, _CLASSES, number) for number in distinct.tolist()], dtype=np.uint64)
-        classes = np.argsort(hashes(np.arange(num_classes, dtype=np.uint64), keys[:, None]), axis=1, kind="stable")
-        found = classes[rounds - distinct[:1], turn]
-        places = np.empty(count, dtype=np.int64)
-        for number in np.unique(found).tolist():
-            rows = np.flatnonzero(found == number)
-            size = int(self.starts[number + 1] - self.starts[number])
-            cycles, inside = np.divmod(rounds[rows], size)
-            for cycle in np.unique(cycles).tolist():
-                key = mix(self.seed, _CLASS, number, cycle)
-                chosen = rows[cycles == cycle]
-                taken = self._permutations.permute(number, size, key, inside[cycles == cycle])
-                places[chosen] = self.by_class[int(self.starts[number]) + taken]
-        return places
-
-    def streams(self, first: int, count: int) -> None:
-        """See `Order`."""
-
-    def needed(
-        self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
-        """See `Order`."""
-        return []
 
 
 @dataclass(frozen=True)

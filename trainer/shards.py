@@ -1,18 +1,14 @@
-"""Which shards can be trained on: decided from the manifest and the configuration, before torch starts."""
+"""Which shards can be trained on, and whether there is room: from manifest and configuration, before torch starts."""
 
 from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
-from records.index import read_part
-
-# Records of the index read at a time for their labels: 40 MB.
-LABELS_AT_A_TIME = 1_000_000
+from trainer.data.cache_folder import CacheFolder
+from trainer.data.plan import check_working_set
+from trainer.order import resolve_order
 
 
 def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardManifest:
@@ -51,19 +47,32 @@ def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardM
     return manifest
 
 
-def load_labels(shards_uri: str, manifest: ShardManifest, split: str) -> npt.NDArray[np.int32]:
-    """Read the label of each place of a split from the index, wherever it lies: [num_samples].
+def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, begun: bool = False) -> str | None:
+    """See to it that this machine can keep what is read from a bucket; the cache's folder is taken.
+
+    Args:
+        shards_uri: Folder of the shards.
+        data: The configuration.
+        manifest: Their manifest.
+        begun: Whether there are checkpoints: the order is theirs then, and the ranks look at it.
+
+    Returns:
+        What is set in vain, None if nothing is.
 
     Raises:
-        DataError: The index is missing or damaged.
+        ConfigError: It does not fit, with the number that would; or the cache's folder is not one.
     """
-    entry = manifest.splits[split]
-    uri = storage.join(shards_uri, manifest.index.name)
-    labels = np.empty(entry.samples, dtype=np.int32)
-    for start in range(0, entry.samples, LABELS_AT_A_TIME):
-        count = min(LABELS_AT_A_TIME, entry.samples - start)
-        labels[start : start + count] = read_part(uri, entry.first + start, count)["label"]
-    return labels
+    if storage.is_local(shards_uri):
+        if not data.cache_bytes:
+            return None
+        return (
+            f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
+        )
+    if data.cache_bytes:
+        CacheFolder(data)
+    if not begun:
+        check_working_set(data, shards_uri, manifest, resolve_order(data, shards_uri, manifest, None).order)
+    return None
 
 
 def normalisation(data: DataSection, manifest: ShardManifest) -> tuple[list[float], list[float]]:

@@ -1,54 +1,76 @@
 """The training stage: `python -m trainer.task --root URI --shards URI [--profile URI] --config URI ...`.
 
 This process decides about reuse, starts torchrun and waits; it never imports torch. The ranks are trainer/worker.py,
-what they do is trainer/loop.py.
+what they do is trainer/loop.py. On several machines the same command runs on each (docs/launch.md).
 """
 
 from __future__ import annotations
 
+import os
+
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
-from contracts.errors import DataError
+from contracts.errors import ErrorDocument, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.cut import choose_cut
-from trainer.launch import Assignment, num_ranks, run_ranks
-from trainer.shards import load_shards
+from trainer.launch import Assignment, num_ranks
+from trainer.launch.attempts import JobRecord
+from trainer.launch.generations import Launcher, run_ranks
+from trainer.launch.nodes import Nodes, find_nodes
+from trainer.shards import check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
+    nodes = find_nodes(os.environ, stage.config.resources)
+    record = JobRecord(stage.place, nodes.job_id)
+    record.require_open()
+    try:
+        return _train(stage, nodes, record)
+    except UserError as error:
+        # The platform starts whatever ended with an error again; this one would end the same way each time.
+        if not stage.locate:
+            record.end(ErrorDocument.of(error))
+        raise
+
+
+def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
-    shards = load_shards(shards_uri, stage.config.data, ranks=ranks)
+    world_size = ranks * nodes.nodes
+    shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
-    output = stage.claim(CheckpointManifest, train_inputs(stage.config, shards=shards.fingerprint))
+    made_from = train_inputs(stage.config, shards=shards.fingerprint)
+    output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
-    # For its errors; the ranks decide again, knowing what the checkpoint has recorded.
-    choose_cut(stage.config, ranks=ranks, profile=profile, recorded=None)
-    if stage.events.folder is None:
-        raise DataError(
-            f"training cannot write to {storage.display(output.uri)}",
-            allowed="a local folder",
-            todo="set run.root, or --output, to a local folder",
-        )
+    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
+    begun = bool(storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER)))
+    if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
+        stage.log(f"warning: {ignored}")
+    choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
     imports_done()
-    run_ranks(
-        Assignment(
-            config=stage.config.model_dump(mode="json"),
-            shards=shards_uri,
-            profile=stage.profile,
-            folder=output.uri,
-            fingerprint=output.fingerprint,
-            made_from=output.made_from,
-            attempt=stage.attempt,
-            attempt_folder=str(stage.events.folder),
-            ranks=ranks,
-            threads=threads_per_rank(ranks),
-        )
+    assignment = Assignment(
+        config=stage.config.model_dump(mode="json"),
+        shards=shards_uri,
+        profile=stage.profile,
+        folder=output.uri,
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        attempt=stage.attempt,
+        attempt_folder=str(stage.require_events_folder()),
+        ranks=ranks,
+        threads=threads_per_rank(ranks),
+        nodes=nodes.nodes,
+        node_rank=nodes.node_rank,
     )
+    stage.keep(assignment.tensorboard_folder, output.uri)
+    if nodes.platform != "local":
+        stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
+    run_ranks(Launcher(assignment, nodes, stage.config.resources, record, stage.log))
     result = CheckpointManifest.load(output.uri)
     stage.finished(output, _describe(result))
     return output.uri
@@ -62,4 +84,4 @@ def _describe(result: CheckpointManifest) -> str:
 
 
 if __name__ == "__main__":
-    run_process(lambda: run_stage("train", execute))
+    run_process(lambda: run_stage("train", execute, keep_attempt=True))

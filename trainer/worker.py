@@ -1,40 +1,40 @@
-"""The entry of a rank: `torchrun --module trainer.worker ASSIGNMENT`, started by trainer/launch.py, never by hand."""
+"""The entry of a rank: `torchrun --module trainer.worker ASSIGNMENT`, started by trainer/launch, never by hand.
+
+Why it ended is in the file that it leaves (trainer/launch/assignment.py); torchrun sees exit codes only to know whether
+to end the other ranks: they are 0 after a user error and an agreed stop, since the others then end by themselves.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
 
-from contracts import storage
-from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError, UserError
-from contracts.events import ERROR_NAME, EventLog
+from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
+from contracts.events import EventLog
 from contracts.process import end_with_parent, run_process
-from trainer.launch import Assignment, failed_for_good
+from trainer.launch import Assignment
 
 
 def main(path: str) -> int:
-    """Train as one rank and return the exit code, which only torchrun sees: 0 means that it should not start again."""
+    """Train as one rank and return the exit code."""
     end_with_parent()
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
-    error_path = Path(assignment.attempt_folder) / ERROR_NAME
-    if failed_for_good(error_path):
-        return EXIT_OK
+    resources = assignment.config["resources"]
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
     try:
-        # torch is imported here: a restart that is in vain ends before it.
+        # torch is imported here: what goes wrong before it is said at once.
         from trainer.distributed import process_group
         from trainer.loop import train
 
-        with process_group() as rank:
+        with process_group(assignment.generation, setup_timeout_s=resources["setup_timeout_s"]) as rank:
             train(assignment, rank, events)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error, traceback.format_exc())
-        if isinstance(error, ShardlineError) or not error_path.exists():
-            storage.replace(storage.normalise(error_path), document.model_dump_json(indent=1).encode())
+        assignment.write_end(int(os.environ["RANK"]), document)
         print(document.traceback, file=sys.stderr, flush=True)
-        # To torchrun every other code means "start all ranks again", which no user error deserves.
-        return EXIT_OK if isinstance(error, UserError) else document.exit_code
+        return EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
     return EXIT_OK
 
 

@@ -22,7 +22,22 @@ class ResourcesSection(Section):
     """What the stages run on. Nothing here changes a result."""
 
     ranks: PositiveInt | Auto = "auto"
-    """Training processes on this machine; `auto`: one per GPU, without a GPU two."""
+    """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""
+    nodes: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
+    """Machines that train together; `auto`: what the environment says (docs/launch.md), else one."""
+    port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500
+    """Port of the first machine on which launchers meet; the 16 ports above it are for the ranks' stores."""
+    job_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,128}$")] = ""
+    """Id under which attempts are counted and a user error is kept; unset: the platform's (CLOUD_ML_JOB_ID,
+    SHARDLINE_JOB_ID), else none: then attempts of one command are counted only."""
+    max_attempts: PositiveInt = 5
+    """Consecutive starts of a job's ranks without a new committed checkpoint after which the job is ended."""
+    setup_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
+    """Seconds that ranks wait for each other until training starts."""
+    step_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 180
+    """Seconds that a rank waits in a collective once training has started; then it ends, and all start again."""
+    meeting_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
+    """Seconds that the launchers of a job wait for one that is not there, or is gone; then they end (exit code 75)."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"

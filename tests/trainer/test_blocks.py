@@ -212,6 +212,34 @@ def test_neighbours_in_a_block_look_like_chance() -> None:
     assert chi_square(between) < limit(block * block - 1)
 
 
+def test_large_blocks_look_like_chance() -> None:
+    """One block of 70,000 samples in one stream: cells of 32 x 32 of turns, of neighbours and of their distances."""
+    num = 70_000
+    order = blocks([700] * 300, range_samples=7, streams=1, block=num)
+    ranks = np.empty(order.num_samples, dtype=np.int64)
+    layout = order._layout(3)
+    rows = np.repeat(np.arange(len(layout.order)), order.ranges.samples[layout.order])
+    within = np.arange(order.num_samples) - layout.starts[rows]
+    ranks[order.ranges.place[layout.order[rows]] + within] = np.arange(order.num_samples)
+    # Of each sample of the block, its rank in the sequence that the block permutes.
+    inside = ranks[order.places(3, num, num)] - num
+    assert sorted(inside.tolist()) == list(range(num))
+    cells, turns = inside * 32 // num, np.arange(num) * 32 // num
+    for one, other in ((turns, cells), (cells[:-1], cells[1:])):
+        assert chi_square(np.bincount(one * 32 + other, minlength=1024)) < limit(1023)
+    assert chi_square(np.bincount(np.diff(inside) % num * 1024 // num, minlength=1024)) < limit(1023)
+
+
+def test_the_order_of_many_ranges_looks_like_chance() -> None:
+    order = blocks([7000] * 30, range_samples=2, streams=48, block=100)
+    num = len(order.ranges)
+    assert num == 105_000
+    found = order._layout(1).order
+    cells, turns = found * 32 // num, np.arange(num) * 32 // num
+    for one, other in ((turns, cells), (cells[:-1], cells[1:])):
+        assert chi_square(np.bincount(one * 32 + other, minlength=1024)) < limit(1023)
+
+
 def test_seeds_and_epochs_give_other_orders() -> None:
     found = {
         tuple(blocks([50, 50], range_samples=10, streams=2, block=20, seed=seed).places(epoch, 0, 100).tolist())

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,17 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest, ProfileReport
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ProfileReport, ShardManifest
+from contracts.config import DataSection
+from contracts.errors import ConfigError
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from trainer.export.task import export
+from trainer.launch import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
+from trainer.shards import check_room
 from trainer.task import execute as train
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -30,9 +36,20 @@ def shards(small_shards: str, bucket_server: BucketServer) -> Iterator[str]:
     gc.collect()
 
 
+def write_foreign(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years")
+    return folder
+
+
+def run_stage_of(name: str, folder: Path, shards_uri: str, config: dict[str, Any]) -> int:
+    text = json.dumps({section: value for section, value in config.items() if section != "sharding"})
+    execute = {"train": train, "profile": profile}[name]
+    return run_stage(name, execute, ["--output", str(folder), "--shards", shards_uri, "--config-json", text])
+
+
 def run_train(folder: Path, shards_uri: str, config: dict[str, Any]) -> int:
-    text = json.dumps({name: section for name, section in config.items() if name != "sharding"})
-    return run_stage("train", train, ["--output", str(folder), "--shards", shards_uri, "--config-json", text])
+    return run_stage_of("train", folder, shards_uri, config)
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -49,18 +66,76 @@ def test_the_parameters_are_those_of_training_from_disk(
     assert results[0].metrics == results[1].metrics
 
 
-def test_a_bound_below_a_block_ends_with_2(shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = small_config(data={**BLOCKS, "memory_bytes": 2048})
-    assert run_train(tmp_path / "out", shards, config) == 2
+@pytest.mark.parametrize("stage", ["train", "profile"])
+@pytest.mark.parametrize("field", ["memory_bytes", "cache_bytes"])
+def test_a_bound_below_a_block_ends_with_2_before_any_rank_starts(
+    shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], stage: str, field: str
+) -> None:
+    cache = {"cache_dir": str(tmp_path / "cache")} if field == "cache_bytes" else {}
+    config = small_config(data={**BLOCKS, **cache, field: 2048})
+    assert run_stage_of(stage, tmp_path / "out", shards, config) == 2
+    said = capfd.readouterr().err
+    assert f"data.{field} = 2048 does not hold" in said
+    # The number in the message is one that would do.
+    number = int(re.search(rf"set data\.{field} to (\d+) or more", said)[1])  # type: ignore[index]
+    manifest = ShardManifest.load(shards)
+    check_room(shards, DataSection(**{**config["data"], field: number}), manifest)
+    with pytest.raises(ConfigError):
+        check_room(shards, DataSection(**{**config["data"], field: number - 1}), manifest)
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
+
+
+@pytest.mark.parametrize("stage", ["train", "profile"])
+def test_a_cache_that_is_not_ours_ends_with_2_before_any_rank_starts(
+    shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    cache = write_foreign(tmp_path / "cache")
+    config = small_config(data={**BLOCKS, "cache_dir": str(cache), "cache_bytes": 1 << 20})
+    assert run_stage_of(stage, tmp_path / "out", shards, config) == 2
+    assert "is no cache of shards (thesis.tex lies there)" in capfd.readouterr().err
+    assert [path.name for path in cache.iterdir()] == ["thesis.tex"]
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
+
+
+@pytest.mark.slow
+def test_what_a_checkpoint_has_recorded_is_what_must_fit(
+    shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A training that began in full order goes on from a bucket within a bound that its blocks would not fit."""
+    whole = small_config(data={**BLOCKS, "order": "full"}, checkpoint={"every_steps": 2})
+    assert run_train(tmp_path / "out", shards, whole) == 0
+    (tmp_path / "out" / MANIFEST_NAME).unlink()
+    for last in sorted((tmp_path / "out" / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(last)
+    # Its blocks would need more than the bound; and a bound that even a range is too large for is refused by the ranks.
+    fits = small_config(data={**BLOCKS, "memory_bytes": 16384, "canonical_streams": 48})
+    with pytest.raises(ConfigError):
+        check_room(shards, DataSection(**fits["data"]), ShardManifest.load(shards))
+    assert run_train(tmp_path / "out", shards, small_config(data={**BLOCKS, "memory_bytes": 2048})) == 2
     assert "data.memory_bytes = 2048 does not hold" in capfd.readouterr().err
+    assert list(tmp_path.rglob(ASSIGNMENT_NAME))
+    assert run_train(tmp_path / "out", shards, fits) == 0
 
 
-def test_a_cache_that_is_not_ours_ends_with_2(shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "thesis.tex").write_text("years")
-    config = small_config(data={**BLOCKS, "cache_dir": str(tmp_path / "cache"), "cache_bytes": 1 << 20})
-    assert run_train(tmp_path / "out", shards, config) == 2
-    assert "is no cache of shards" in capfd.readouterr().err
+def test_a_cache_is_for_a_bucket_only(small_shards: str, tmp_path: Path) -> None:
+    shards, cached = ShardManifest.load(small_shards), {"cache_dir": str(tmp_path / "cache"), "cache_bytes": 1 << 20}
+    assert check_room(small_shards, DataSection(), shards) is None
+    said = check_room(small_shards, DataSection.model_validate(cached), shards)
+    assert said is not None and "has no effect: the shards are local files" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["train", "profile"])
+def test_a_cache_for_shards_on_a_disk_is_said_to_have_no_effect(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    cache = write_foreign(tmp_path / "cache")
+    changes = {"profile": {"num_workers": [0], "window_s": 0.05, "slot_sizes": [4]}} if stage == "profile" else {}
+    config = small_config(data={"cache_dir": str(cache), "cache_bytes": 1 << 20}, train={"epochs": 1}, **changes)
+    assert run_stage_of(stage, tmp_path / "out", small_shards, config) == 0
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "warning" in line and "cache_dir" in line]
+    assert f"data.cache_dir {cache} has no effect: the shards are local files" in line
 
 
 def test_a_bad_sample_in_the_bucket_ends_training_with_its_name(
@@ -81,9 +156,7 @@ def test_a_profile_of_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
         profile={"num_workers": [0, 1], "window_s": 0.05, "slot_sizes": [4]},
         parallel={"slot_size": "auto"},
     )
-    text = json.dumps({name: section for name, section in config.items() if name != "sharding"})
-    arguments = ["--output", str(tmp_path / "out"), "--shards", shards, "--config-json", text]
-    assert run_stage("profile", profile, arguments) == 0
+    assert run_stage_of("profile", tmp_path / "out", shards, config) == 0
     report = ProfileReport.load(storage.normalise(tmp_path / "out"))
     assert {point.num_workers for point in report.points} == {0, 1}
 

@@ -1,4 +1,4 @@
-"""Which order it is, that it stays, and that balanced sampling is exact."""
+"""Which order it is, and that it stays."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from tests.trainer.test_blocks import manifest
+from trainer.balanced import BalancedOrder, load_labels
 from trainer.blocks import BlockOrder
-from trainer.order import BalancedOrder, FullOrder, make_order, resolve_order
+from trainer.order import FullOrder, make_order, resolve_order
 from trainer.permutation import SORTED_BELOW
-from trainer.shards import load_labels
 
 BUCKET, DISK = "gs://bucket-1/shards", "file:///data/shards"
 SHARDS = manifest([100, 60])
@@ -98,20 +96,10 @@ def test_the_kinds_of_order(small_shards: str) -> None:
     assert full.num_samples == balanced.num_samples == blocks.num_samples == samples
     for order in (full, blocks):
         assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
-    assert full.streams(0, 4) is None
-    assert full.needed(0, 0, 4) == []
-    assert blocks.needed(0, 0, 4)
     labels = load_labels(small_shards, shards, "train")
     assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
     drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())
     assert max(drawn.values()) - min(drawn.values()) <= 1
-
-
-def test_labels_are_read_in_parts(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = ShardManifest.load(small_shards)
-    whole = load_labels(small_shards, shards, "train").tolist()
-    monkeypatch.setattr("trainer.shards.LABELS_AT_A_TIME", 7)
-    assert load_labels(small_shards, shards, "train").tolist() == whole
 
 
 @pytest.mark.parametrize("num_samples", [1, 120, SORTED_BELOW + 5])
@@ -121,43 +109,6 @@ def test_a_full_epoch_in_parts(num_samples: int) -> None:
     order = FullOrder(num_samples, seed=2)
     parts = [order.places(1, s, min(999, num_samples - s)) for s in range(0, num_samples, 999)]
     assert (np.concatenate(parts) == whole).all()
-
-
-# Labels 0 to 6, of which some have no sample.
-LABELS = st.lists(st.sampled_from([0, 1, 2, 4, 6]), min_size=1, max_size=60)
-
-
-@given(LABELS, st.integers(0, 2**62))
-def test_each_class_comes_equally_often(labels: list[int], seed: int) -> None:
-    order = BalancedOrder.of(np.array(labels, dtype=np.int32), seed)
-    classes, num = sorted(set(labels)), len(labels)
-    drawn = [place for epoch in range(4) for place in order.places(epoch, 0, num).tolist()]
-    for start in range(0, 4 * num - len(classes) + 1, len(classes)):
-        assert sorted(labels[place] for place in drawn[start : start + len(classes)]) == classes
-    # The draws of a class go through all its samples before one comes again.
-    for label in classes:
-        own = [place for place, of in enumerate(labels) if of == label]
-        draws = [place for place in drawn if labels[place] == label]
-        for start in range(0, len(draws) - len(own) + 1, len(own)):
-            assert sorted(draws[start : start + len(own)]) == own
-
-
-@given(LABELS, st.integers(0, 3), st.data())
-def test_balanced_goes_on_at_any_position(labels: list[int], epoch: int, data: st.DataObject) -> None:
-    array = np.array(labels, dtype=np.int32)
-    whole = BalancedOrder.of(array, 5).places(epoch, 0, len(labels)).tolist()
-    first = data.draw(st.integers(0, len(labels)))
-    assert BalancedOrder.of(array, 5).places(epoch, first, len(labels) - first).tolist() == whole[first:]
-
-
-def test_balanced_with_a_class_of_many_samples() -> None:
-    labels = np.zeros(SORTED_BELOW + 10, dtype=np.int32)
-    labels[:3] = 1
-    order = BalancedOrder.of(labels, 1)
-    places = order.places(0, 0, len(labels))
-    assert (labels[places] == 1).sum() == len(labels) // 2
-    common = places[labels[places] == 0]
-    assert len(set(common.tolist())) == len(common)
 
 
 def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:

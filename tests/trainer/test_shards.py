@@ -1,6 +1,7 @@
 """Shards that cannot be trained on are refused by name, before torch starts."""
 
 import json
+import re
 
 import pytest
 
@@ -8,7 +9,12 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
+from contracts.stage import run_stage
+from tests.conftest import small_config
+from trainer.launch import ASSIGNMENT_NAME
+from trainer.profiling.task import execute as profile
 from trainer.shards import load_shards, normalisation
+from trainer.task import execute as train
 
 
 def test_multi_label_shards_are_refused(small_shards: str, tmp_path) -> None:
@@ -30,6 +36,34 @@ def test_shards_without_a_mean_need_one_in_the_configuration(small_shards: str, 
         load_shards(uri, DataSection(mean=[0.5] * 3))
     data = DataSection(mean=[0.5] * 3, std=[0.25] * 3)
     assert normalisation(data, load_shards(uri, data)) == ([0.5] * 3, [0.25] * 3)
+
+
+@pytest.mark.parametrize("stage", ["train", "profile"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format_version": 99}, "has format version 99"),
+        ({"splits": {"train": 0}}, "the training split of the shards in .* is empty"),
+        ({"splits": {"train": 1}}, "the training split has 1 samples for 2 ranks"),
+    ],
+)
+def test_shards_that_cannot_be_trained_on_end_a_stage_with_2_before_any_rank_starts(
+    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str, changes: dict, words: str
+) -> None:
+    values = json.loads(storage.read_bytes(storage.join(small_shards, MANIFEST_NAME)))
+    for name, value in changes.items():
+        if name == "splits":
+            values["splits"]["train"]["samples"] = value["train"]
+        else:
+            values[name] = value
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / MANIFEST_NAME).write_text(json.dumps(values))
+    config = {name: value for name, value in small_config(resources={"ranks": 2}).items() if name != "sharding"}
+    arguments = ["--output", str(tmp_path / "out"), "--shards", str(tmp_path / "shards")]
+    execute = {"train": train, "profile": profile}[stage]
+    assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
+    assert re.search(words, capfd.readouterr().err)
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
 
 
 def test_shards_of_the_first_version_can_be_read(small_shards: str) -> None:

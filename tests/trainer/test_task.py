@@ -28,7 +28,7 @@ def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False)
 
 
 def events(root: Path, attempt: str) -> list[dict[str, Any]]:
@@ -40,7 +40,8 @@ def logs(root: Path, attempt: str) -> str:
 
 
 def wait_for_step(root: Path, attempt: str, step: int) -> None:
-    deadline = time.monotonic() + 60
+    # For a machine that is slow and busy; nothing waits so long unless it hangs.
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if any(event["event"] == "progress" and event["done"] >= step for event in events(root, attempt)):
             return
@@ -149,17 +150,16 @@ def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_dead_rank_without_hanging(
+def test_a_dead_rank_makes_all_start_again_without_hanging(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:
-    """The store's prefix: without it gloo reads the addresses of the dead generation."""
     process = subprocess.Popen(
         command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_for_step(tmp_path, "a", 30)
         kill_last_rank(process.pid)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=240) == 0
     finally:
         process.kill()
         process.wait()

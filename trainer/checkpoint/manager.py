@@ -14,8 +14,8 @@ import torch
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, find_damage
 from contracts.errors import DataError
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 
-CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 

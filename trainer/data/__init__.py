@@ -10,5 +10,6 @@ loader.py      whole slots, by loader processes; what steps in for a bad sample
 prepare.py     from a slot to model input, on the model's device
 clock.py       how long training waits for all this, and report.py, what the logs say of it
 
-A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader process, attempt or its neighbours.
+A sample's pixels depend on (seed, draw, sample) only, the draw being how often it came before (the epoch, where each
+comes once an epoch): not on rank, loader process, attempt or its neighbours.
 """

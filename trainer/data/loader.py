@@ -97,11 +97,11 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         self.reader.prepare(list(request.samples), request)
         # A transform of the user draws from global generators; without one nobody touches them.
         with global_generators_kept() if transform.own else nullcontext():
-            for row, sample in enumerate(request.samples):
-                random = generator_of(self.seed, request.epoch, sample) if transform.draws else None
+            for row, (sample, draw) in enumerate(zip(request.samples, request.draws, strict=True)):
+                random = generator_of(self.seed, draw, sample) if transform.draws else None
                 pixels, labels[row] = self._read_sample(sample, random, replaced)
                 if transform.own is not None:
-                    seed_global_generators(self.seed, request.epoch, sample, _OWN_TRANSFORM)
+                    seed_global_generators(self.seed, draw, sample, _OWN_TRANSFORM)
                     pixels = self._apply_own(pixels)
                 images[row] = pixels
                 if plan is not None and random is not None:

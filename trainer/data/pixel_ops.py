@@ -52,8 +52,9 @@ def mix(images: Tensor, drawn: Mix) -> Tensor:
 
 def _blend(one: Tensor, other: Tensor, strengths: Tensor) -> Tensor:
     """Return strength 0: `one`; -1: `other`; above 0: further away from it."""
-    ratio = (1 + strengths).float().view(-1, 1, 1, 1)
-    return (ratio * one.float() + (1 - ratio) * other.float()).clamp(0, 255).to(torch.uint8)
+    # Both factors from float64, each rounded once.
+    ratio = (1 + strengths).view(-1, 1, 1, 1)
+    return (ratio.float() * one.float() + (1 - ratio).float() * other.float()).clamp(0, 255).to(torch.uint8)
 
 
 def _grey(images: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from contracts import storage
 from contracts.artifacts import SampleOrder, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
+from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
 from trainer.order import Order
 
@@ -66,19 +67,19 @@ class Plan:
     """Without blocks: whether the split fits into the cache, so that ranges are worth fetching for single samples."""
 
     @property
-    def has_blocks(self) -> bool:
-        """Whether the order says which samples are fetched together."""
-        return self.order is not None and self.order.streams(0, 1) is not None
+    def blocks(self) -> BlockOrder | None:
+        """The order, if it says which samples are fetched together."""
+        return self.order if isinstance(self.order, BlockOrder) else None
 
     def pieces_of(self, request: SlotRequest | None, shard: int, sample: int) -> tuple[int, int, int] | None:
         """Return the samples to fetch together with one that is not there; None: it is to be read alone."""
-        if not self.has_blocks or request is None:
+        blocks = self.blocks
+        if blocks is None or request is None:
             return self.grid.range_of(shard, sample) if self.whole else None
-        assert self.order is not None
-        batches = -(-self.order.num_samples // self.global_batch_size)
+        batches = -(-blocks.num_samples // self.global_batch_size)
         offset = (request.step - request.epoch * batches) * self.global_batch_size
         # Kept by the caller for a slot: its samples are in few blocks.
-        for piece in self.order.needed(request.epoch, offset, self.global_batch_size, streams=self.streams):
+        for piece in blocks.needed(request.epoch, offset, self.global_batch_size, streams=self.streams):
             if piece.shard == shard and piece.first <= sample < piece.first + piece.samples:
                 return piece.shard, piece.first, piece.samples
         return None
@@ -89,16 +90,16 @@ class Plan:
         num_samples = self.order.num_samples
         first_epoch, offset = divmod(position, num_samples)
         for epoch in range(first_epoch, epochs):
-            yield from self._of_epoch(epoch, offset) if self.has_blocks else self._ranges_of_epoch(epoch, offset)
+            blocks = self.blocks
+            yield from self._of_epoch(blocks, epoch, offset) if blocks else self._ranges_of_epoch(epoch, offset)
             offset = 0
 
-    def _of_epoch(self, epoch: int, offset: int) -> Iterator[Need]:
-        assert self.order is not None
-        start = epoch * self.order.num_samples
+    def _of_epoch(self, blocks: BlockOrder, epoch: int, offset: int) -> Iterator[Need]:
+        start = epoch * blocks.num_samples
         window = max(self.global_batch_size, _WINDOW)
         seen: set[tuple[int, int]] = set()
-        while offset < self.order.num_samples:
-            for piece in self.order.needed(epoch, offset, window, streams=self.streams):
+        while offset < blocks.num_samples:
+            for piece in blocks.needed(epoch, offset, window, streams=self.streams):
                 if (piece.shard, piece.first) not in seen:
                     seen.add((piece.shard, piece.first))
                     yield Need(piece.shard, piece.first, piece.samples, start + piece.until)

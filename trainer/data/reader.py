@@ -187,8 +187,7 @@ class LocalShards:
 
     def __init__(self, shards_uri: str, manifest: ShardManifest, index: Index) -> None:
         self._descriptors: OrderedDict[int, int] = OrderedDict()
-        self._paths = [storage.local_path(shard.uri(shards_uri)) for shard in manifest.shards]
-        self._index = index
+        self._folder_uri, self._shards, self._index = shards_uri, manifest.shards, index
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files do not travel to a spawned process; it opens its own.
@@ -204,24 +203,26 @@ class LocalShards:
     def read(self, place: int) -> bytes:
         """Return the bytes of one sample, checked."""
         record = self._index[place]
-        return read_payload(self._descriptor(int(record["shard"])), record)
-
-    def _descriptor(self, number: int) -> int:
-        """Return an open shard; the least recently used one is closed when there are many."""
-        if number in self._descriptors:
+        number = int(record["shard"])
+        descriptor = self._descriptors.get(number)
+        if descriptor is None:
+            descriptor = self._open(number, record)
+        else:
             self._descriptors.move_to_end(number)
-            return self._descriptors[number]
+        return read_payload(descriptor, record, name=self._shards[number].relative_path)
+
+    def _open(self, number: int, record: Any) -> int:
+        """Open a shard, and keep it open; the least recently used one is closed when there are many."""
         if len(self._descriptors) >= MAX_OPEN_SHARDS:
             os.close(self._descriptors.popitem(last=False)[1])
-        self._descriptors[number] = self._open(number)
-        return self._descriptors[number]
-
-    def _open(self, number: int) -> int:
+        entry = self._shards[number]
         try:
-            return os.open(self._paths[number], os.O_RDONLY)
+            descriptor = os.open(storage.local_path(entry.uri(self._folder_uri)), os.O_RDONLY)
         except OSError as error:
             raise DataError(
-                f"shard {self._paths[number].name} cannot be read ({error.strerror})",
+                f"shard {entry.relative_path}, sample {key_of(record)}: the shard cannot be read ({error.strerror})",
                 allowed="shards as the shard stage left them",
                 todo="run the shard stage again with --fresh, or copy the folder of shards again",
             ) from None
+        self._descriptors[number] = descriptor
+        return descriptor

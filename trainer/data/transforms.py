@@ -30,7 +30,8 @@ PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]
 """Top, left, height and width in pixels."""
 
-# Area and aspect ratio of a random resized crop, as in Szegedy et al., "Going deeper with convolutions" (2014).
+# Area and aspect ratio of a random resized crop: Szegedy et al., "Going deeper with convolutions" (2014); drawn as
+# torchvision 0.20 does (transforms/transforms.py, RandomResizedCrop.get_params).
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
@@ -182,7 +183,10 @@ def _random_box(height: int, width: int, random: np.random.Generator) -> Box:
         if 0 < box_width <= width and 0 < box_height <= height:
             top, left = int(random.integers(height - box_height + 1)), int(random.integers(width - box_width + 1))
             return top, left, box_height, box_width
-    return centre_box(height, width)
+    # As much of the centre as has an aspect ratio that can be drawn.
+    box_width = min(width, round(height * CROP_ASPECT[1]))
+    box_height = min(height, round(width / CROP_ASPECT[0]))
+    return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
 
 def _given(random: np.random.Generator | None) -> np.random.Generator:

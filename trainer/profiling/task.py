@@ -17,7 +17,7 @@ from contracts.stage import Stage, run_stage
 from trainer.launch import hardware, num_ranks
 from trainer.order import make_order, resolve_order
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
-from trainer.shards import load_shards
+from trainer.shards import check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
@@ -31,6 +31,8 @@ def execute(stage: Stage) -> str:
     output = stage.claim(ProfileReport, made_from)
     if output.reused:
         return output.uri
+    if ignored := check_room(shards_uri, stage.config.data, shards):
+        stage.log(f"warning: {ignored}")
     threads = threads_per_rank(ranks)
     _take_share_of_cores(ranks)
 
@@ -76,7 +78,6 @@ def _measure(
     import torch
 
     from trainer.data.loader import SlotDataset
-    from trainer.data.plan import check_working_set
     from trainer.data.reader import ShardReader
     from trainer.data.transforms import make_transforms
     from trainer.model import build_model
@@ -95,7 +96,6 @@ def _measure(
         replace_bad=config.data.on_bad_sample == "replace",
     )
     choice = resolve_order(config.data, shards_uri, shards, None)
-    check_working_set(config.data, shards_uri, shards, choice.order)
     order = make_order(choice.order, shards_uri, shards, seed=config.run.seed)
     stage.ready()
     for slot_size in slot_sizes:

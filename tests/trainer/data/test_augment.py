@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -69,6 +70,46 @@ def test_operations_are_those_of_pillow(name: str, strength: float, same: Callab
             assert (difference > 0).mean() < 0.02
         else:
             assert difference.max() <= 2
+
+
+# crc32c of what `_apply_op` of torchvision 0.20.1 (transforms/autoaugment.py) makes of PATTERN as a uint8 tensor.
+TORCHVISION = [
+    ("shear_x", 0.217, "d386273d"),
+    ("shear_y", -0.133, "2d797c98"),
+    ("translate_x", 7.0, "be363c8e"),
+    ("translate_y", -5.0, "11c56f52"),
+    ("rotate", 17.0, "4c3da35f"),
+    ("rotate", -29.0, "0f0b8615"),
+    ("brightness", 0.45, "90ea21a6"),
+    ("brightness", -0.63, "7d2a1254"),
+    ("saturation", 0.9, "4c43a1c5"),
+    ("saturation", -0.27, "5621bbbb"),
+    ("contrast", 0.54, "114a39a2"),
+    ("contrast", -0.81, "f4dbc3f2"),
+    ("sharpness", 0.72, "04dc9409"),
+    ("sharpness", -0.9, "019e8ae5"),
+    ("posterize", 4.0, "514e7312"),
+    ("posterize", 7.0, "3f346295"),
+    ("solarize", 170.0, "a6028277"),
+    ("solarize", 195.5, "07aa5f12"),
+    ("autocontrast", 0.0, "4e14b285"),
+    ("equalize", 0.0, "6cd4b288"),
+]
+_Y, _X = np.mgrid[0:40, 0:40]
+PATTERN = np.stack(
+    [
+        (_X * 7 + _Y * 3 + 20) % 200 + (_X * _Y) % 41,
+        (_X * _X // 5 + _Y * 11) % 180 + 30,
+        (_Y * _Y // 7 + _X * 13 + (_X ^ _Y)) % 230 + 10,
+    ]
+).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("name", "strength", "crc32c"), TORCHVISION)
+def test_operations_are_those_of_torchvision_bit_by_bit(name: str, strength: float, crc32c: str) -> None:
+    plan = Plan(np.array([[OPERATIONS.index(name)]]), np.array([[strength]]))
+    found = apply_plan(torch.from_numpy(PATTERN)[None], plan)[0]
+    assert f"{google_crc32c.value(found.numpy().tobytes()):08x}" == crc32c
 
 
 def test_hue_turns_colours_and_comes_back() -> None:
@@ -148,6 +189,23 @@ def test_all_of_it_hangs_on_the_sample_alone(small_shards: str) -> None:
             for row, sample in enumerate(batch.request.samples):
                 assert torch.equal(batch.images[row], alone[sample])
     assert not torch.equal(alone[3], data.read(request(3, epoch=1)).images[0])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_each_draw_of_a_sample_has_random_numbers_of_its_own(small_shards: str, own: bool) -> None:
+    """Also within an epoch and a slot; and they do not depend on what is beside it, nor on the process."""
+    fields = {"transform": f"{__name__}:draw_from_everything"} if own else {"crop": "random_resized", "augment": ALL}
+    data = dataset(small_shards, **fields)
+    slot = request(5, 7, 5, 5, times_drawn=(3, 3, 5, 6))
+    together = data.read(slot).images
+    assert len({together[row].numpy().tobytes() for row in (0, 2, 3)}) == 3
+    for row, (sample, draw) in enumerate(zip(slot.samples, slot.draws, strict=True)):
+        # In another epoch, alone: a draw is a draw, whenever it comes.
+        assert torch.equal(data.read(request(sample, epoch=1, times_drawn=(draw,))).images[0], together[row])
+    loader = make_loader(data, [slot, slot], num_workers=2, prefetch_factor=2, pin_memory=False)
+    assert all(torch.equal(batch.images, together) for batch in read_slots(loader))
+    # Where each sample comes once an epoch, the draw is the epoch.
+    assert torch.equal(data.read(request(5, epoch=3)).images[0], together[0])
 
 
 def test_the_plan_for_a_gpu_gives_the_same_pixels(small_shards: str) -> None:

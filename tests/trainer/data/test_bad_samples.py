@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS
 from contracts.errors import DataError
 from contracts.events import EVENTS_NAME, EventReader
-from records.index import RECORD, DamagedSample, open_index
+from records.index import RECORD, DamagedSample, key_of, open_index
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import dataset, request, upload
@@ -117,6 +118,23 @@ def test_a_shard_that_is_gone_is_not_replaced(own_shards: Path) -> None:
     (own_shards / manifest.shards[0].name).unlink()
     with pytest.raises(DataError, match=r"cannot be read"):
         dataset(storage.normalise(own_shards), replace_bad=True).read(request(0))
+
+
+@pytest.mark.parametrize("damaged", ["flip", "truncate", "delete"])
+def test_a_bad_shard_is_named_with_its_sample(own_shards: Path, damaged: str) -> None:
+    uri = storage.normalise(own_shards)
+    manifest = ShardManifest.load(uri)
+    record = open_index(own_shards / manifest.index.name)[5]
+    path = own_shards / manifest.shards[int(record["shard"])].name
+    if damaged == "flip":
+        damage(own_shards, 5)
+    elif damaged == "truncate":
+        os.truncate(path, int(record["offset"]) + 10)
+    else:
+        path.unlink()
+    words = {"flip": "has crc32c", "truncate": "bytes too early", "delete": "cannot be read"}[damaged]
+    with pytest.raises(DataError, match=rf"shard {path.name}, sample {key_of(record)}.*{words}"):
+        dataset(uri).read(request(5))
 
 
 def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":

@@ -14,8 +14,10 @@ from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_s
 from tests.trainer.data.conftest import photograph
 from trainer.data.randomness import generator_of
 from trainer.data.transforms import (
+    Box,
     EvaluationTransform,
     TrainTransform,
+    _random_box,
     choose_reduction,
     make_transforms,
     normalise,
@@ -85,6 +87,12 @@ def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, m
             assert difference == 0
     assert max(differences) < 4
     assert np.mean(differences) > 0  # some were reduced
+
+
+@pytest.mark.parametrize(("size", "box"), [((10, 1000), (0, 493, 10, 13)), ((1000, 10), (493, 0, 13, 10))])
+def test_an_image_too_long_for_any_box_gives_its_centre(size: tuple[int, int], box: Box) -> None:
+    """As torchvision's: with the aspect ratio that is nearest."""
+    assert _random_box(*size, generator_of(1)) == box
 
 
 def test_damage_is_refused_the_same_way_at_every_scale() -> None:

@@ -1,0 +1,77 @@
+"""Copies what an attempt leaves on this machine's disk to a bucket, while it works and when it ends.
+
+Events, errors and TensorBoard's files are appended to as work goes on; objects of a bucket cannot be. So they are
+written on the disk, and copied whole when they have changed: a machine that goes away takes an interval of them along,
+and nothing that training continues from.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from contracts import storage
+from contracts.errors import ShardlineError
+
+COPY_INTERVAL_S = 30.0
+
+
+class Keeper:
+    """Copies folders of this machine to URIs, in a thread, until it is closed."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, str] = {}
+        self._copied: dict[Path, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, folder: Path, uri: str) -> None:
+        """Copy a folder too, once there is one; files in it that another call named go where that one says."""
+        with self._lock:
+            self._folders[folder] = uri
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="copies events to the bucket", daemon=True)
+            self._thread.start()
+
+    def close(self) -> bool:
+        """Copy what has changed since, and stop; whether all is copied."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        return self.copy()
+
+    def copy(self) -> bool:
+        """Copy what has changed; whether all is copied. What cannot be is said, and tried again the next time."""
+        with self._lock:
+            # The deepest folder that holds a file decides where it goes.
+            folders = sorted(self._folders.items(), key=lambda item: len(item[0].parts), reverse=True)
+            seen: set[Path] = set()
+            complete = True
+            for folder, uri in folders:
+                for path in sorted(path for path in folder.rglob("*") if path.is_file() and path not in seen):
+                    seen.add(path)
+                    complete &= self._copy_file(path, storage.join(uri, *path.relative_to(folder).parts))
+        return complete
+
+    def _copy_file(self, path: Path, uri: str) -> bool:
+        if path.name.startswith(storage.TEMPORARY_PREFIX):
+            return True
+        try:
+            state = path.stat()
+            version = (state.st_size, state.st_mtime_ns)
+            if self._copied.get(path) != version:
+                storage.replace(uri, path.read_bytes())
+                self._copied[path] = version
+        except FileNotFoundError:
+            return True
+        except (OSError, ShardlineError) as error:
+            # Work goes on without: what is copied only tells about it.
+            print(f"{path} was not copied to {uri}: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _work(self) -> None:
+        while not self._stop.wait(COPY_INTERVAL_S):
+            self.copy()

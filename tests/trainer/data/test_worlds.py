@@ -1,0 +1,116 @@
+"""The same samples with the same pixels in the same places, whatever the ranks, loader processes and attempts."""
+
+import gc
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import torch
+
+from contracts.artifacts import ShardManifest
+from tests.trainer.data.conftest import open_reader
+from trainer.cursor import slot_requests, steps_per_epoch, stream_readers
+from trainer.data.loader import SlotDataset, make_loader, read_slots
+from trainer.data.transforms import make_transforms
+from trainer.order import make_order, resolve_order
+
+pytestmark = [
+    # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    # Three loader processes on a machine of two cores.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+BATCH, SLOT, EPOCHS = 16, 4, 2
+DRAWN = {
+    "crop": "random_resized",
+    "horizontal_flip": True,
+    "augment": {"rand_augment_ops": 1, "rand_augment_magnitude": 9, "hue": 0.1, "mixup_alpha": 0.5},
+}
+Steps = dict[tuple[int, int], tuple[tuple[int, ...], torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect what the client dropped before the next test counts it as its own."""
+    yield
+    gc.collect()
+
+
+def read_steps(
+    uri: str, cache: Path | None, first: int, stop: int, *, ranks: int, num_workers: int, fields: dict[str, object]
+) -> Steps:
+    """Read the steps [first, stop) as the ranks of a training do, one rank after another; by step and slot."""
+    found: Steps = {}
+    manifest = ShardManifest.load(uri)
+    samples = manifest.splits["train"].samples
+    epoch, in_epoch = divmod(first, steps_per_epoch(samples, BATCH))
+    position = epoch * samples + in_epoch * BATCH
+    for rank in range(ranks):
+        reader = open_reader(uri, cache=cache, **DRAWN, **fields)
+        order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
+        readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=ranks)
+        streams = None if readers is None else readers[rank]
+        reader.follow(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
+        dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
+        requests = slot_requests(
+            position, order=order, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=rank, ranks=ranks
+        )
+        wanted = takewhile(lambda request: request.step < stop, requests)
+        ahead = reader.prefetcher(position, epochs=EPOCHS, ranks=ranks)
+        loader = make_loader(
+            dataset, ahead.following(wanted), num_workers=num_workers, prefetch_factor=2, pin_memory=False
+        )
+        try:
+            for slot in read_slots(loader):
+                ahead.passed(slot.request)
+                if slot.request.counts:
+                    assert slot.mix is not None
+                    place = slot.request.step, slot.request.slot
+                    assert place not in found
+                    found[place] = (slot.request.samples, slot.images, slot.labels, torch.from_numpy(slot.mix.shares))
+        finally:
+            ahead.stop()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "cached", "fields"),
+    [
+        ("disk", False, {"order": "full"}),
+        ("disk", False, {"order": "blocks"}),
+        ("disk", False, {"sampling": "balanced"}),
+        ("bucket", False, {"order": "blocks"}),
+        ("bucket", True, {"order": "blocks"}),
+        ("bucket", True, {"order": "full"}),
+        ("bucket", True, {"sampling": "balanced"}),
+    ],
+)
+def test_two_ranks_then_three_then_one(
+    request: pytest.FixtureRequest,
+    small_shards: str,
+    tmp_path: Path,
+    source: str,
+    cached: bool,
+    fields: dict[str, object],
+) -> None:
+    """Changed in the middle of epochs, with 0, 3 and 1 loader processes; from disk with one rank it is the same."""
+    uri = request.getfixturevalue("bucket_shards") if source == "bucket" else small_shards
+    samples = ShardManifest.load(uri).splits["train"].samples
+    steps = EPOCHS * steps_per_epoch(samples, BATCH)
+    expected = read_steps(small_shards, None, 0, steps, ranks=1, num_workers=0, fields=fields)
+    found: Steps = {}
+    for first, stop, ranks, num_workers in ((0, 3, 2, 0), (3, 7, 3, 3), (7, steps, 1, 1)):
+        cache = tmp_path / "cache" if cached else None
+        found |= read_steps(uri, cache, first, stop, ranks=ranks, num_workers=num_workers, fields=fields)
+    assert {place: of[0] for place, of in found.items()} == {place: of[0] for place, of in expected.items()}
+    for place, (_, *tensors) in found.items():
+        assert all(torch.equal(one, other) for one, other in zip(tensors, expected[place][1:], strict=True)), place
+    for epoch in range(EPOCHS):
+        within = range(epoch * steps // EPOCHS, (epoch + 1) * steps // EPOCHS)
+        seen = sorted(sample for (step, _), of in found.items() if step in within for sample in of[0])
+        if "sampling" in fields:
+            assert len(seen) == samples
+        else:
+            assert seen == list(range(samples))

@@ -1,0 +1,142 @@
+"""Trainings that are killed and go on with other ranks and loader processes: what they trained on, slot by slot."""
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ShardManifest
+from rehearsal.gcs import BucketServer
+from tests.conftest import small_config
+from tests.trainer.data.conftest import upload
+from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs
+from trainer.cursor import slot_requests
+from trainer.order import make_order
+from trainer.trace import ENVIRONMENT, read_trace
+
+EPOCHS, BATCH = 12, 16
+# Catches a hang, on the slowest machine.
+DEADLINE_S = 400
+BLOCKS = {"order": "blocks", "range_bytes": 4096, "block_bytes": 8192, "canonical_streams": 6}
+RANDOM = {"crop": "random_resized", "horizontal_flip": True, "augment": {"rand_augment_ops": 1, "mixup_alpha": 0.4}}
+
+
+def configuration(ranks: int, num_workers: int, data: dict[str, Any], epochs: int = EPOCHS) -> dict[str, Any]:
+    return small_config(
+        data={"transform": "tests.trainer.waiting:wait", **data, "num_workers": num_workers},
+        train={"epochs": epochs, "global_batch_size": BATCH},
+        checkpoint={"every_steps": 2},
+        resources={"ranks": ranks},
+    )
+
+
+def run(root: Path, shards: str, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    arguments = command(root, shards, attempt, config)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def run_until(step: int, root: Path, shards: str, attempt: str, config: dict[str, Any]) -> None:
+    """Start a training, and kill all its processes when it has come to a step."""
+    process = subprocess.Popen(
+        command(root, shards, attempt, config), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while not any(event["event"] == "progress" and event["done"] >= step for event in events(root, attempt)):
+            assert process.poll() is None and time.monotonic() < deadline, f"step {step} was not reached"
+            time.sleep(0.02)
+    finally:
+        for pid in [process.pid, *descendants(process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def leave(cache: Path) -> None:
+    """Do nothing to the cache."""
+
+
+def truncate(cache: Path) -> None:
+    """Cut every file of the cache in half."""
+    for path in cache.glob("*-*/*-*"):
+        os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("source", "harm", "data"),
+    [
+        ("disk", None, {}),
+        ("disk", None, BLOCKS),
+        ("bucket", None, BLOCKS),
+        ("bucket", leave, BLOCKS),
+        ("bucket", truncate, BLOCKS),
+        ("bucket", shutil.rmtree, BLOCKS),
+    ],
+)
+def test_two_ranks_then_three_then_one_train_on_every_sample_once_an_epoch(
+    bucket_server: BucketServer,
+    small_shards: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    harm: Callable[[Path], None] | None,
+    data: dict[str, Any],
+) -> None:
+    shards = upload(storage.local_path(small_shards)) if source == "bucket" else small_shards
+    cache = tmp_path / "cache"
+    if harm is not None:
+        data = {**data, "cache_dir": str(cache), "cache_bytes": 1 << 20}
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
+    root = tmp_path / "train"
+    for attempt, ranks, num_workers, step in (("a", 2, 0, 10), ("b", 3, 3, 30)):
+        run_until(step, root, shards, attempt, configuration(ranks, num_workers, data))
+        if harm is not None:
+            harm(cache)
+    done = run(root, shards, "c", configuration(1, 1, data))
+    assert done.returncode == 0, done.stderr
+    assert "continues from" in logs(root, "b") and "continues from" in logs(root, "c")
+    assert "ranks 2 -> 3" in logs(root, "b") and "ranks 3 -> 1" in logs(root, "c")
+
+    manifest = ShardManifest.load(small_shards)
+    record = last_checkpoint(root).order
+    assert record is not None and record.kind == ("blocks" if data else "full")
+    order = make_order(record, small_shards, manifest, seed=0)
+    expected: dict[int, list[int]] = {}
+    for request in slot_requests(0, order=order, epochs=EPOCHS, global_batch_size=BATCH, slot_size=4, rank=0, ranks=1):
+        expected.setdefault(request.step, []).extend(request.samples)
+    steps = read_trace(tmp_path / "trace")
+    assert {number: step.samples for number, step in steps.items()} == expected
+    for epoch in range(EPOCHS):
+        seen = [sample for step in steps.values() if step.epoch == epoch for sample in step.samples]
+        assert sorted(seen) == list(range(order.num_samples))
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sampling", ["balanced", "all"])
+def test_a_killed_training_ends_with_the_parameters_of_an_undisturbed_one(
+    small_shards: str, tmp_path: Path, sampling: str
+) -> None:
+    config = configuration(2, 1, {"sampling": sampling, **RANDOM}, epochs=6)
+    whole = run(tmp_path / "whole", small_shards, "a", config)
+    assert whole.returncode == 0, whole.stderr
+    run_until(15, tmp_path / "killed", small_shards, "a", config)
+    done = run(tmp_path / "killed", small_shards, "b", config)
+    assert done.returncode == 0, done.stderr
+    assert "continues from" in logs(tmp_path / "killed", "b")
+    one, other = (CheckpointManifest.load(run.stdout.splitlines()[-1]) for run in (whole, done))
+    assert one.parameters_sha256 == other.parameters_sha256
+    assert (
+        last_checkpoint(tmp_path / "whole").parameters_sha256 == last_checkpoint(tmp_path / "killed").parameters_sha256
+    )
+    assert one.order is not None and one.order.sampling == sampling

@@ -1,0 +1,102 @@
+"""What the launcher tells a rank (the assignment), and what a rank tells the launcher (its end).
+
+torchrun hides the exit codes of its processes, and after an agreed stop they exit 0: why a rank ended is in a file,
+`ends/GENERATION/rank-R.json` in the attempt's folder, an ErrorDocument. A rank without one ended as it should, or was
+killed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from contracts import storage
+from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted
+
+ASSIGNMENT_NAME = "assignment.json"
+ENDS_FOLDER = "ends"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+class Assignment(BaseModel):
+    """What a rank is told: everything but its rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: dict[str, Any]
+    shards: str
+    profile: str | None
+    folder: str
+    """URI of the training folder."""
+    fingerprint: str
+    made_from: dict[str, str]
+    attempt: str
+    """Of the first machine, on all machines."""
+    attempt_folder: str
+    """Path of this machine's events and ends."""
+    ranks: int
+    """Of this machine."""
+    threads: int
+    """Of each rank."""
+    nodes: int = 1
+    node_rank: int = 0
+    generation: int = 0
+    """How often the ranks of the job have been started before: agreed between the launchers, never used twice."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of all machines."""
+        return self.ranks * self.nodes
+
+    @property
+    def tensorboard_folder(self) -> Path:
+        """Where the first rank writes for TensorBoard; the launcher copies it to a training folder in a bucket."""
+        if storage.is_local(self.folder):
+            return storage.local_path(self.folder) / TENSORBOARD_FOLDER
+        return Path(self.attempt_folder) / TENSORBOARD_FOLDER
+
+    def write(self) -> Path:
+        """Write it for the ranks of this machine, and return the path."""
+        path = Path(self.attempt_folder) / ASSIGNMENT_NAME
+        storage.replace(storage.normalise(path), self.model_dump_json(indent=1).encode())
+        return path
+
+    def write_end(self, rank: int, document: ErrorDocument) -> None:
+        """Say why a rank ended; the first word counts, and a process may be killed at any point of this."""
+        folder = self._ends_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"rank-{rank}.json"
+        if not path.exists():
+            storage.replace(storage.normalise(path), document.model_dump_json(indent=1).encode())
+
+    def read_ends(self) -> dict[int, ErrorDocument]:
+        """Return why ranks of this machine and generation ended, by rank, in the order in which they said so."""
+        ends: list[tuple[int, int, ErrorDocument]] = []
+        for path in self._ends_folder.glob("rank-*.json"):
+            try:
+                document = ErrorDocument.model_validate_json(path.read_bytes())
+            except ValidationError as error:
+                document = ErrorDocument.of(error)
+            ends.append((path.stat().st_mtime_ns, int(path.stem.removeprefix("rank-")), document))
+        return {rank: document for _, rank, document in sorted(ends, key=lambda end: end[:2])}
+
+    @property
+    def _ends_folder(self) -> Path:
+        return Path(self.attempt_folder) / ENDS_FOLDER / str(self.generation)
+
+
+def is_preemption(document: ErrorDocument) -> bool:
+    """Whether somebody told this machine to stop, and it did."""
+    return document.kind == Preempted.__name__
+
+
+def decisive_end(ends: dict[int, ErrorDocument]) -> ErrorDocument | None:
+    """Return the end that explains the others: a user error, else a preemption, else the first one."""
+    documents = list(ends.values())
+    for explains in (lambda end: end.exit_code == EXIT_USER_ERROR, is_preemption):
+        for document in documents:
+            if explains(document):
+                return document
+    return documents[0] if documents else None

@@ -1,0 +1,152 @@
+"""What is kept of a job between its attempts: how many brought no new checkpoint, and an error that ends the job.
+
+It lies in `jobs/JOB/` beside the stage's outputs: attempts.json, written by the first machine's launcher alone, and
+ended.json, create-only, by whoever finds that no later attempt of this job can succeed. Another job's id is another
+folder. A job without an id is this one command: nothing is written, attempts are counted in memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME
+from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, ErrorDocument, ShardlineError
+
+JOBS_FOLDER = "jobs"
+ATTEMPTS_NAME = "attempts.json"
+ENDED_NAME = "ended.json"
+# Kind of the error that says that a job's attempts lead nowhere.
+CRASH_LOOP = "CrashLoop"
+
+
+class ToldError(ShardlineError):
+    """An error of a rank, of another machine or of an earlier attempt, told again with its exit code."""
+
+    def __init__(self, document: ErrorDocument) -> None:
+        super().__init__(document.message)
+        self.document = document
+        self.exit_code = document.exit_code  # type: ignore[misc]
+
+
+class JobRecord:
+    """The memory of one job.
+
+    Args:
+        place: URI of the folder that holds the stage's outputs.
+        job_id: Empty: nothing is kept.
+    """
+
+    def __init__(self, place: str, job_id: str) -> None:
+        self._folder = storage.join(place, JOBS_FOLDER, job_id) if job_id else None
+        self.job_id = job_id
+
+    def require_open(self) -> None:
+        """Raise the error that has ended this job, if one has.
+
+        Raises:
+            ToldError: With the exit code of that error.
+        """
+        if self._folder is None:
+            return
+        try:
+            content = storage.read_bytes(storage.join(self._folder, ENDED_NAME))
+        except FileNotFoundError:
+            return
+        document = ErrorDocument.model_validate_json(content)
+        message = f"an earlier attempt of job {self.job_id} has ended it: {document.message}"
+        raise ToldError(document.model_copy(update={"message": message}))
+
+    def end(self, document: ErrorDocument) -> None:
+        """Commit an error that ends later attempts of this job; the first one stays."""
+        if self._folder is None:
+            return
+        with suppress(storage.AlreadyPublished):
+            storage.publish(storage.join(self._folder, ENDED_NAME), document.model_dump_json(indent=1).encode())
+
+    def read(self) -> Attempts:
+        """Return what was kept of the attempts so far."""
+        if self._folder is None:
+            return Attempts()
+        try:
+            return Attempts.model_validate_json(storage.read_bytes(storage.join(self._folder, ATTEMPTS_NAME)))
+        except FileNotFoundError:
+            return Attempts()
+        except ValidationError:
+            # It only counts: a job that is told apart from a crash loop too late does no harm.
+            return Attempts()
+
+    def keep(self, attempts: Attempts) -> None:
+        """Write what the next attempt has to know."""
+        if self._folder is not None:
+            storage.replace(storage.join(self._folder, ATTEMPTS_NAME), attempts.model_dump_json(indent=1).encode())
+
+
+class Attempts(BaseModel):
+    """Attempts of a job: starts of its ranks, by the launcher or by the platform."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fruitless: int = 0
+    """Consecutive ones since the last new checkpoint, the one that is about to begin included."""
+    generation: int = -1
+    """The newest one that was started."""
+    checkpoints: list[str] = []
+    """Committed ones when the last attempt began."""
+
+
+class AttemptCounter:
+    """Counts a job's consecutive attempts without a new committed checkpoint.
+
+    Args:
+        record: The job's memory.
+        folder: URI of the training folder.
+        max_attempts: How many there may be.
+    """
+
+    def __init__(self, record: JobRecord, folder: str, max_attempts: int) -> None:
+        self._record = record
+        self._folder = folder
+        self._max_attempts = max_attempts
+        self._attempts = record.read()
+
+    def begin(self, last: ErrorDocument | None, *, after: int = -1) -> int | ErrorDocument:
+        """Count an attempt that is about to begin.
+
+        Args:
+            last: Why the last one ended, if it is known.
+            after: The newest generation that anybody remembers.
+
+        Returns:
+            Its generation; or, where it must not begin, the error that ends the job.
+        """
+        committed = self._committed()
+        is_new = not set(committed) <= set(self._attempts.checkpoints)
+        fruitless = 1 if is_new else self._attempts.fruitless + 1
+        if fruitless > self._max_attempts:
+            return self._given_up(last)
+        generation = max(self._attempts.generation, after) + 1
+        self._attempts = Attempts(fruitless=fruitless, generation=generation, checkpoints=committed)
+        self._record.keep(self._attempts)
+        return generation
+
+    def _committed(self) -> list[str]:
+        """Return the names of all manifests below the training folder, whatever wrote them."""
+        found = storage.list_objects(self._folder)
+        return sorted(entry.name for entry in found if entry.name.rpartition("/")[2] == MANIFEST_NAME)
+
+    def _given_up(self, last: ErrorDocument | None) -> ErrorDocument:
+        reason = "without a word" if last is None else f"with: {last.message}"
+        code = EXIT_FAULT if last is None or last.exit_code == EXIT_TRY_AGAIN else last.exit_code
+        return ErrorDocument(
+            kind=CRASH_LOOP,
+            exit_code=code,
+            message=(
+                f"{self._attempts.fruitless} attempts in a row have left no new checkpoint (resources.max_attempts = "
+                f"{self._max_attempts}); the last one ended {reason}\n  to do: find out why training ends; let it "
+                "save more often (checkpoint.every_steps), or raise resources.max_attempts"
+            ),
+            traceback="" if last is None else last.traceback,
+        )
