@@ -32,7 +32,7 @@ _MID_CHECKPOINT_EVERY = 3
 # No training of a drill is without a new step for so long, unless something hangs.
 SILENCE_S = 300.0
 _LOOK_S = 0.02
-_TORCHRUN = "torch.distributed.run"
+_TORCHRUN = "trainer.launch.agent"
 
 
 @dataclass
