@@ -9,7 +9,7 @@ come from memory: they are read once beforehand. litdata and mosaicml-streaming 
 needs: `--peers FOLDER` is where their environments are made, once; what cannot be installed is said. A start or a
 resume is measured inside one process, positions in turn.
 
-Not here yet: reading from a bucket (time to the first byte, streams, the server's CPU, bytes sent at 1, 2, 4, 8 nodes).
+Reading from a bucket is benchmarks/reading_bucket.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Arm:
     def run(self, workers: int) -> float:
         """Return samples a second."""
         command = [self.python, str(ARMS), self.kind, self.place, "--workers", str(workers), "--decoder", self.decoder]
-        answer = json.loads(_run(command).splitlines()[-1])
+        answer = json.loads(run(command).splitlines()[-1])
         return float(answer["samples"] / answer["seconds"])
 
 
@@ -73,7 +73,7 @@ def main() -> None:
             place / "raw", total_bytes=options.files * options.kilobytes * 1000, file_bytes=options.kilobytes * 1000
         )
         shards = shard(place)
-        peers, missing = make_peers(options.peers)
+        peers, missing = make_peers(options.peers, {name: (requirement,) for name, requirement in PEERS.items()})
         report: dict[str, object] = {"about": _describe(options), "not installed": missing}
         for path in (place / "raw").glob("*/*"):
             path.read_bytes()
@@ -139,7 +139,12 @@ def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object
 
 def time_resume(shards: str, workers: int) -> dict[str, object]:
     """Return the time to the first batch at three positions, and what the later ones take above the start."""
-    found = json.loads(_run([sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]).splitlines()[-1])
+    command = [sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]
+    return above_start(json.loads(run(command).splitlines()[-1]))
+
+
+def above_start(found: dict[str, list[float]]) -> dict[str, object]:
+    """Summarise seconds by place, and what each place takes above the start."""
     above = {
         name: summary([one - start for one, start in zip(values, found["start"], strict=True)])
         for name, values in found.items()
@@ -151,21 +156,21 @@ def time_resume(shards: str, workers: int) -> dict[str, object]:
 def shard(place: Path) -> str:
     """Write shards of the pictures; return their URI."""
     config = {"sharding": {"source": str(place / "raw"), **SECTION}}
-    _run([sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--output", str(place / "out")])
+    run([sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--output", str(place / "out")])
     return storage.normalise(place / "out")
 
 
-def make_peers(folder: Path | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the interpreters of the peers' environments, and why others have none."""
+def make_peers(folder: Path | None, wanted: dict[str, tuple[str, ...]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the interpreters of the environments of peers with what each wants, and why others have none."""
     if folder is None:
-        return {}, dict.fromkeys(PEERS, "no --peers folder was given")
+        return {}, dict.fromkeys(wanted, "no --peers folder was given")
     peers, missing = {}, {}
-    for name, requirement in PEERS.items():
+    for name, requirements in wanted.items():
         python = folder / name / "bin/python"
         try:
             if not python.exists():
-                _run([sys.executable, "-m", "venv", str(folder / name)])
-            _run([str(python), "-m", "pip", "install", "--quiet", requirement, *SHARED])
+                run([sys.executable, "-m", "venv", str(folder / name)])
+            run([str(python), "-m", "pip", "install", "--quiet", *requirements, *SHARED])
         except subprocess.CalledProcessError as error:
             missing[name] = error.stderr.strip().splitlines()[-1]
             continue
@@ -178,12 +183,13 @@ def write_peer(place: Path, name: str, python: str, decoder: str) -> str:
     out = place / f"{name}-{decoder}"
     if not out.exists():
         raw = str(place / "raw")
-        _run([python, str(ARMS), f"write-{name}", raw, "--out", str(out), "--decoder", decoder])
+        run([python, str(ARMS), f"write-{name}", raw, "--out", str(out), "--decoder", decoder])
     return str(out)
 
 
-def _run(command: list[str]) -> str:
-    environment = {**os.environ, **thread_environment(1), "PYTHONPATH": str(REPOSITORY)}
+def run(command: list[str], more: dict[str, str] | None = None) -> str:
+    """Run a command on one thread, with more variables; return what it prints."""
+    environment = {**os.environ, **thread_environment(1), "PYTHONPATH": str(REPOSITORY), **(more or {})}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         print(done.stderr[-3000:], file=sys.stderr)

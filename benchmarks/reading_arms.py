@@ -132,12 +132,17 @@ def slot_requests_from(position: int, num_samples: int) -> Iterator[Any]:
     )
 
 
-def read_webdataset(kind: str, place: str, workers: int, decoder: str) -> Iterator[int]:
-    """As above by webdataset, with its shuffle buffer."""
+def read_local_webdataset(kind: str, place: str, workers: int, decoder: str) -> Iterator[int]:
+    """As above by webdataset."""
+    urls = [str(path) for path in sorted(Path(place.removeprefix("file://")).glob("*.tar"))]
+    yield from read_webdataset(urls, workers, decoder)
+
+
+def read_webdataset(urls: list[str], workers: int, decoder: str) -> Iterator[int]:
+    """Yield the sizes of batches, read by webdataset from shards, with its shuffle buffer."""
     import webdataset
 
     finish = Finish(decoder)
-    urls = [str(path) for path in sorted(Path(place.removeprefix("file://")).glob("*.tar"))]
     pipeline = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0, empty_check=False).shuffle(1000)
     if decoder == "own":
         pipeline = pipeline.decode("pilrgb")
@@ -149,8 +154,13 @@ def read_webdataset(kind: str, place: str, workers: int, decoder: str) -> Iterat
     yield from _read_batches(DataLoader(pipeline.map(convert), **_loading(workers, decoder)), decoder)
 
 
-def read_litdata(kind: str, place: str, workers: int, decoder: str) -> Iterator[int]:
+def read_local_litdata(kind: str, place: str, workers: int, decoder: str) -> Iterator[int]:
     """As above by litdata."""
+    yield from read_litdata(place, workers, decoder)
+
+
+def read_litdata(place: str, workers: int, decoder: str, cache: str | None = None) -> Iterator[int]:
+    """As above; `cache` is where it keeps what comes from a bucket."""
     from litdata import StreamingDataLoader, StreamingDataset
 
     finish = Finish(decoder)
@@ -160,7 +170,7 @@ def read_litdata(kind: str, place: str, workers: int, decoder: str) -> Iterator[
             item = super().__getitem__(index)
             return finish(item["image"], item["label"], getattr(index, "index", 0))
 
-    dataset = Dataset(place, shuffle=True, seed=0)
+    dataset = Dataset(place, cache_dir=cache, shuffle=True, seed=0)
     yield from _read_batches(StreamingDataLoader(dataset, **_loading(workers, decoder)), decoder)
 
 
@@ -258,8 +268,8 @@ def time_resume(place: str, workers: int) -> dict[str, list[float]]:
 READERS: dict[str, Callable[[str, str, int, str], Iterator[int]]] = {
     "folder": read_slots_of,
     "shards": read_slots_of,
-    "webdataset": read_webdataset,
-    "litdata": read_litdata,
+    "webdataset": read_local_webdataset,
+    "litdata": read_local_litdata,
     "mosaicml": read_mosaicml,
 }
 

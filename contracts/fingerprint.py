@@ -17,6 +17,19 @@ FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 
+# Fields of train that decide how long a step takes.
+SPEED_FIELDS = {
+    "global_batch_size",
+    "optimizer",
+    "clip_grad_norm",
+    "ema_decay",
+    "precision",
+    "tf32",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+}
+
 
 def fingerprint(value: Any) -> str:
     """Return the hash of a JSON value: sha256 of sorted, compact JSON, cut to 16 hex digits."""
@@ -50,15 +63,17 @@ def model_fingerprint(config: RunConfig) -> str:
 
 def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], torch_version: str) -> dict[str, str]:
     """Hashes that decide a profile: what is measured, on what."""
+    resources = config.resources
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
-        # The one field of train that is measured: a new learning rate is no reason to measure again.
-        "batch": fingerprint(config.train.global_batch_size),
+        # What is measured of train: a new learning rate is no reason to measure again.
+        "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
-        "hardware": fingerprint([hardware, config.resources.ranks]),
+        # Several machines share a global batch: an even share of it, the first candidate, is smaller.
+        "hardware": fingerprint([hardware, resources.ranks, *([resources.nodes] if resources.nodes != "auto" else [])]),
         "torch": torch_version,
     }
 
@@ -73,7 +88,8 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
-        "train": fingerprint(config.train.model_dump(mode="json")),
+        # A permission changes no step.
+        "train": fingerprint(config.train.model_dump(mode="json", exclude={"allow_slow_precision"})),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "seed": fingerprint(config.run.seed),
         "shards": shards,

@@ -7,6 +7,7 @@ Offset p of an epoch belongs to stream p mod C. Everything follows from the mani
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -72,6 +73,8 @@ class _Layout(NamedTuple):
     """[num_ranges] the range at each turn."""
     starts: Places
     """[num_ranges] where in the sequence of all samples each turn starts."""
+    turns: Places
+    """[num_ranges] the turn of each range."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,8 @@ class BlockOrder:
 
     def needed(
         self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece]:
-        """Return the pieces of the blocks that the offsets [first, first + count) touch, the first needed first.
+    ) -> Iterator[Piece]:
+        """Yield the pieces of the blocks that the offsets [first, first + count) touch, the first needed first.
 
         Two blocks have no sample in common, so over an epoch each sample is in one piece: what a reader keeps by piece
         it fetches once. A range that ends in another block or stream is cut there.
@@ -144,25 +147,52 @@ class BlockOrder:
                 for block in blocks:
                     turn = max(begin, block * self.block_samples - shift)
                     touched.append((turn * self.num_streams + stream, stream, block))
-        return [piece for _, stream, block in sorted(touched) for piece in self._pieces(epoch, stream, block)]
+        # One by one: a block may have thousands of pieces, of which the first ones are wanted now.
+        for _, stream, block in sorted(touched):
+            yield from self._pieces(self._layout(epoch), stream, block)
 
-    def _pieces(self, epoch: int, stream: int, block: int) -> list[Piece]:
+    def pieces_of(
+        self, epoch: int, places: Sequence[int], *, streams: npt.NDArray[np.bool_] | None = None
+    ) -> list[Piece | None]:
+        """Return the piece that holds each of these places of the split, as `needed` yields it.
+
+        Args:
+            epoch: The epoch.
+            places: Places in the split.
+            streams: [num_streams] the streams that matter, None for a place of another; unset: all.
+        """
         layout = self._layout(epoch)
+        wanted = np.asarray(places, dtype=np.int64)
+        number = np.searchsorted(self.ranges.place, wanted, side="right") - 1
+        turns = layout.turns[number]
+        sequence = layout.starts[turns] + (wanted - self.ranges.place[number])
+        found: list[Piece | None] = []
+        for turn, position in zip(turns.tolist(), sequence.tolist(), strict=True):
+            stream = self._stream_at(position)
+            block = (position - self._stream_start(stream) + int(self._shift(stream))) // self.block_samples
+            matters = streams is None or bool(streams[stream])
+            found.append(self._piece(layout, stream, block, turn) if matters else None)
+        return found
+
+    def _pieces(self, layout: _Layout, stream: int, block: int) -> Iterator[Piece]:
+        begin, end = self._block(stream, block)
+        position, stop = self._stream_start(stream) + begin, self._stream_start(stream) + end
+        turn = int(np.searchsorted(layout.starts, position, side="right")) - 1
+        while position < stop:
+            piece = self._piece(layout, stream, block, turn)
+            yield piece
+            position += piece.samples
+            turn += 1
+
+    def _piece(self, layout: _Layout, stream: int, block: int, turn: int) -> Piece:
+        """Return what a block has of the range at a turn."""
         begin, end = self._block(stream, block)
         until = (end - 1) * self.num_streams + stream + 1
-        position = self._stream_start(stream) + begin
-        stop = self._stream_start(stream) + end
-        pieces = []
-        at = int(np.searchsorted(layout.starts, position, side="right")) - 1
-        while position < stop:
-            number = int(layout.order[at])
-            skipped = position - int(layout.starts[at])
-            count = min(int(self.ranges.samples[number]) - skipped, stop - position)
-            first = int(self.ranges.in_shard[number]) + skipped
-            pieces.append(Piece(int(self.ranges.shard[number]), first, count, until))
-            position += count
-            at += 1
-        return pieces
+        start, number = int(layout.starts[turn]), int(layout.order[turn])
+        position = max(start, self._stream_start(stream) + begin)
+        stop = min(start + int(self.ranges.samples[number]), self._stream_start(stream) + end)
+        first = int(self.ranges.in_shard[number]) + position - start
+        return Piece(int(self.ranges.shard[number]), first, stop - position, until)
 
     def _layout(self, epoch: int) -> _Layout:
         layout = self._layouts.get(epoch)
@@ -170,7 +200,9 @@ class BlockOrder:
             num_ranges = len(self.ranges)
             order = permute(num_ranges, mix(self.seed, epoch, _RANGES), np.arange(num_ranges))
             ends = np.cumsum(self.ranges.samples[order])
-            layout = _Layout(order, ends - self.ranges.samples[order])
+            turns = np.empty_like(order)
+            turns[order] = np.arange(num_ranges)
+            layout = _Layout(order, ends - self.ranges.samples[order], turns)
             while len(self._layouts) >= _LAYOUTS:
                 self._layouts.pop(min(self._layouts), None)
             self._layouts[epoch] = layout
@@ -184,6 +216,13 @@ class BlockOrder:
         """Return where a stream starts in the sequence: their lengths differ by at most one, the longer ones first."""
         length, longer = divmod(self.num_samples, self.num_streams)
         return stream * length + min(stream, longer)
+
+    def _stream_at(self, position: int) -> int:
+        """Return the stream that a place of the sequence belongs to."""
+        length, longer = divmod(self.num_samples, self.num_streams)
+        if position < longer * (length + 1):
+            return position // (length + 1)
+        return longer + (position - longer * (length + 1)) // length
 
     def _block(self, stream: int, block: int) -> tuple[int, int]:
         """Return the turns [begin, end) of a stream's block."""

@@ -21,6 +21,7 @@ from trainer.data.transforms import make_transforms
 from trainer.distributed import Rank
 from trainer.launch import Assignment
 from trainer.metrics import EVALUATION_BATCH
+from trainer.optim import learning_rate
 from trainer.order import Order, make_order, resolve_order
 
 
@@ -62,11 +63,23 @@ class Feed:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return self._config.train.epochs * steps_per_epoch(self.samples, self._config.train.global_batch_size)
+        steps = self._config.train.epochs * self.steps_per_epoch
+        return steps if self._config.train.max_steps is None else min(steps, self._config.train.max_steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return steps_per_epoch(self.samples, self._config.train.global_batch_size)
 
     def step_of(self, position: int) -> int:
         """Return the optimizer steps taken at a global sample position."""
         return step_of(position, num_samples=self.samples, global_batch_size=self._config.train.global_batch_size)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`, from 0."""
+        return learning_rate(
+            step, total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch, train=self._config.train
+        )
 
     def follow(self, cut: Cut, checkpoint: CheckpointManifest | None) -> SampleOrder:
         """Decide the order of samples, and let the reader know what this rank will need; return what to record.
@@ -97,7 +110,12 @@ class Feed:
 
     def prefetcher(self, position: int) -> Prefetcher:
         """Return what reads ahead of training from a position on; to be stopped by the caller."""
-        return self.dataset.reader.prefetcher(position, epochs=self._config.train.epochs, ranks=self._rank.ranks)
+        return self.dataset.reader.prefetcher(
+            position,
+            epochs=self._config.train.epochs,
+            ranks=self._rank.ranks,
+            requests=self._requests(position),
+        )
 
     def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
         """Yield this rank's slots from a global sample position to the end of training."""

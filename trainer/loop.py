@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -14,17 +15,27 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
 from contracts.process import imports_done
-from trainer.checkpoint.manager import MODEL_FILE, CheckpointManager, load_model_state, load_optimizer_state
+from trainer.budget import Budget, Reason
+from trainer.checkpoint.manager import (
+    MODEL_FILE,
+    CheckpointManager,
+    load_model_state,
+    load_optimizer_state,
+    write_weights,
+)
 from trainer.cut import Cut, choose_cut
+from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
-from trainer.distributed import Rank, limit_collectives, share_buffers, sum_over_ranks
+from trainer.distributed import Rank, limit_collectives, share_buffers
 from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.metrics import Evaluation, Scalars, evaluate
 from trainer.model import parameters_sha256
 from trainer.phases import reached
+from trainer.precision import Numerics
+from trainer.readings import Readings
 from trainer.step import Stepper
 from trainer.trace import Trace
 
@@ -40,13 +51,15 @@ class Progress:
     metrics: dict[str, float] | None = None
     best_step: int = 0
     best: Evaluation | None = None
+    evaluated_step: int = 0
+    """Step of the newest evaluation of this attempt."""
 
     def with_evaluation(self, found: Evaluation, step: int) -> Progress:
         """Take in an evaluation: higher accuracy is better, at equal accuracy the lower loss."""
         metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
         if self.best is None or (found.accuracy, -found.loss) > (self.best.accuracy, -self.best.loss):
-            return replace(self, metrics=metrics, best=found, best_step=step)
-        return replace(self, metrics=metrics)
+            return replace(self, metrics=metrics, best=found, best_step=step, evaluated_step=step)
+        return replace(self, metrics=metrics, evaluated_step=step)
 
 
 class Training:
@@ -61,8 +74,11 @@ class Training:
         self.checkpoints = CheckpointManager(
             assignment.folder, attempt=assignment.attempt, keep_last=self.config.checkpoint.keep_last
         )
-        self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.log)
         uri, checkpoint = self._agree_on_checkpoint()
+        self.numerics = Numerics.of(self.config.train)
+        if checkpoint is not None:
+            self.numerics = self.numerics.or_recorded(checkpoint.numerics, self.log)
+        self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
         self.cut = self._decide_cut(checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
         self.order = self.feed.follow(self.cut, checkpoint)
@@ -70,8 +86,9 @@ class Training:
         self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
         self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
         self.trace = Trace(rank.rank, assignment.attempt)
-        self._loss_sum = torch.zeros((), device=rank.device)
-        self._loss_samples = 0
+        self.readings = Readings(rank.device, self.stepper.guard)
+        self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
+        self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
 
     @property
@@ -89,9 +106,10 @@ class Training:
         if self.rank.is_first:
             self.events.emit("log", message=message)
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str, step: int | None = None) -> None:
         if self.rank.is_first:
-            self.events.emit("progress", done=self.step, total=self.total_steps, unit="steps", message=message)
+            done = self.step if step is None else step
+            self.events.emit("progress", done=done, total=self.total_steps, unit="steps", message=message)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
@@ -116,7 +134,7 @@ class Training:
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         reached("restore")
-        self.stepper.load(load_model_state(uri, manifest), load_optimizer_state(uri, manifest))
+        self.stepper.load(_groups(uri, manifest))
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -151,44 +169,73 @@ class Training:
         self.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
-        slots = self.feed.slots(self.progress.position, ahead)
+        if self.step >= self.total_steps:
+            self.ended_by = self._last_step_is_of()
+            return
+        slots = to_device(self.feed.slots(self.progress.position, ahead), self.rank.device, self.data_report.clock)
         clock = self.data_report.clock
         self.stepper.model.train()
         for slot in clock.slots(slots):
             reached("data")
             self.data_report.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
-            self._loss_sum += loss
+            self.readings.add(loss)
             if not slot.request.last_of_step:
                 self.trace.add(slot.request, loss)
                 continue
-            rate = self.stepper.update(self.step, total_steps=self.total_steps)
+            rate = self.feed.learning_rate(self.step)
+            left_out = self.stepper.update(self.step, rate)
+            self.readings.end_step(left_out, slot.request.batch_samples)
             self.trace.add(slot.request, loss)
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
-            self._loss_samples += slot.request.batch_samples
-            if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over():
-                self._report(rate)
-            if self._epoch_is_over():
+            # Of an earlier step: to read what this one found would wait for the device.
+            stop = self._report()
+            ends = bool(stop) or self.step >= self.total_steps
+            if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
+                self._send(rate)
+            if self._epoch_is_over() or ends:
                 reached("epoch-boundary")
-                self._evaluate_epoch()
+                stop = self._report() or stop
+                self._evaluate_epoch(stop)
                 self._save()
             elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
                 self._save()
+            if ends or stop:
+                self.ended_by = stop or self._last_step_is_of()
+                return
             clock.restart()
+
+    def _last_step_is_of(self) -> Literal["epochs", "max_steps"]:
+        return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
 
     def _epoch_is_over(self) -> bool:
         return self.progress.position % self.feed.samples == 0
 
-    def _report(self, rate: float) -> None:
-        """Show the mean loss since the last report, over all ranks."""
-        loss = float(sum_over_ranks(self._loss_sum)) / self._loss_samples
-        self._require_finite("loss", loss)
-        self._loss_sum.zero_()
-        self._loss_samples = 0
-        values, said = self.data_report.take()
-        self.scalars.add(self.step, {"train/loss": loss, "train/learning_rate": rate, **values})
-        self._say(f"loss {loss:.4f}, {said}")
+    def _send(self, rate: float) -> None:
+        """Ask for the mean loss since the last report, and what else is to be known, over all ranks."""
+        spent_s = self.budget.spent_s() if self.rank.is_first else 0.0
+        self.readings.send(self.step, rate, [spent_s, *self.data_report.counts()], self.stepper.loss_scale)
+
+    def _report(self) -> Reason:
+        """Show what was asked for last; return which budget is spent, the same on all ranks."""
+        reading = self.readings.read()
+        if reading is None:
+            return ""
+        found = reading.found
+        if found.in_a_row == 0:
+            self._require_finite("loss", reading.loss)
+        spent_s, *counts = reading.sums
+        values, said = self.data_report.describe(counts)
+        values |= {"train/gradient_norm": found.norm, "train/skipped_steps": float(found.skipped)}
+        if reading.loss_scale is not None:
+            values["train/loss_scale"] = reading.loss_scale
+        if math.isfinite(reading.loss):
+            values["train/loss"] = reading.loss
+        self.scalars.add(reading.step, {"train/learning_rate": reading.rate, **values})
+        skipped = f", {found.skipped} steps left out (gradients not finite)" if found.skipped else ""
+        self._say(f"loss {reading.loss:.4f}, {said}{skipped}", reading.step)
+        return self.budget.exceeded_by(spent_s)
 
     def _require_finite(self, name: str, value: float) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here."""
@@ -199,32 +246,42 @@ class Training:
                 todo="lower train.learning_rate, or look at the data",
             )
 
-    def _evaluate_epoch(self) -> None:
+    def _evaluate_epoch(self, stop: Reason) -> None:
         share_buffers(self.stepper.model)
         found = self._evaluate("validation")
         if found is None:
             # Without a validation split the newest is the best.
-            self.progress = replace(self.progress, metrics={}, best_step=self.step)
+            self.progress = replace(self.progress, metrics={}, best_step=self.step, evaluated_step=self.step)
             return
         self._require_finite("validation loss", found.loss)
         self.progress = self.progress.with_evaluation(found, self.step)
         self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
-        self._say(f"epoch {self.epoch} of {self.config.train.epochs} done, validation accuracy {found.accuracy:.4f}")
+        done = f"epoch {self.epoch} of {self.config.train.epochs} done"
+        if stop:
+            done = f"resources.{stop} is reached at step {self.step}: training ends"
+        elif not self._epoch_is_over():
+            done = f"train.max_steps {self.step} is reached"
+        self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str) -> Evaluation | None:
         reached("evaluation")
-        return evaluate(self.stepper.model, self.feed.evaluation(split), self.rank.device)
+        with self.stepper.evaluation_weights() as model:
+            return evaluate(model, self.feed.evaluation(split), self.rank.device)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
+        # A step that must end training must not be passed over by a resume.
+        found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         share_buffers(self.stepper.model)
         if self.rank.is_first:
-            state = self.stepper.model.state_dict()
-            self.checkpoints.save(self._describe(state), state, self.stepper.optimizer_state())
+            groups = self.stepper.state()
+            model = groups.pop("model")
+            flat = {f"{group}//{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+            self.checkpoints.save(self._describe(model, found.skipped), model, flat)
 
-    def _describe(self, state: dict[str, torch.Tensor]) -> CheckpointManifest:
+    def _describe(self, state: dict[str, torch.Tensor], skipped: int) -> CheckpointManifest:
         best = self.progress.best
         return CheckpointManifest(
             fingerprint=self.assignment.fingerprint,
@@ -240,9 +297,13 @@ class Training:
             shards_fingerprint=self.feed.manifest.fingerprint,
             metrics=self.progress.metrics or {},
             best_step=self.progress.best_step,
+            evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
             best_validation_accuracy=best.accuracy if best else None,
             best_validation_loss=best.loss if best else None,
             parameters_sha256=parameters_sha256(state),
+            skipped_steps=skipped,
+            spent_s=self.budget.spent_s(),
+            numerics=self.numerics.document(),
             environment=self._environment(),
             files=[],
         )
@@ -258,7 +319,7 @@ class Training:
                 todo="train again with --fresh",
             )
         uri, best = found
-        self.stepper.model.load_state_dict(load_model_state(uri, best))
+        self.stepper.load_evaluated(_groups(uri, best))
         test = self._evaluate("test")
         if not self.rank.is_first:
             return
@@ -266,16 +327,35 @@ class Training:
         if test is not None:
             self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        folder = uri.removeprefix(self.assignment.folder + "/")
-        weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
+        state = self.stepper.model.state_dict()
         document = best.model_copy(
             update={
                 "finished": True,
                 "metrics": metrics,
-                "files": [FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)],
+                "ended_by": self.ended_by,
+                "spent_s": self.budget.spent_s(),
+                "parameters_sha256": parameters_sha256(state),
+                "files": [self._result_file(uri, best, state)],
             }
         )
         storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())
+
+    def _result_file(self, uri: str, best: CheckpointManifest, state: dict[str, torch.Tensor]) -> FileEntry:
+        """Return the file of the best weights: the best checkpoint's, or a new one where they are averages."""
+        if self.stepper.evaluated_weights == "ema":
+            return write_weights(self.assignment.folder, state)
+        folder = uri.removeprefix(self.assignment.folder + "/")
+        weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
+        return FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)
+
+
+def _groups(uri: str, manifest: CheckpointManifest) -> dict[str, dict[str, torch.Tensor]]:
+    """Return a checkpoint's tensors as the stepper gave them."""
+    groups: dict[str, dict[str, torch.Tensor]] = {"model": load_model_state(uri, manifest), "optimizer": {}}
+    for key, tensor in load_optimizer_state(uri, manifest).items():
+        group, _, name = key.rpartition("//")
+        groups.setdefault(group or "optimizer", {})[name] = tensor
+    return groups
 
 
 def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:

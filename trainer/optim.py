@@ -1,8 +1,9 @@
-"""AdamW with decay where it belongs, and a learning rate that is a pure function of the step."""
+"""The optimizer with decay where it belongs, the norm of gradients, and a learning rate that only the step decides."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,28 +11,89 @@ from torch import nn
 
 from contracts.config import TrainSection
 
+# Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
+_CLIP_EPSILON = 1e-6
 
-def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """Return AdamW; vectors and scalars (biases, normalisation weights) are not decayed."""
+
+def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimizer:
+    """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
+
+    Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
+    """
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     exempt = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": train.weight_decay},
         {"params": exempt, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=train.learning_rate)
+    groups = [group for group in groups if group["params"]]
+    rate = peak_learning_rate(train)
+    if train.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, fused=True)
+    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, nesterov=train.nesterov, fused=True)
+    if train.momentum:
+        # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
+        # step leaves the gradient in them, as it should.
+        for parameter in [*decayed, *exempt]:
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
 
 
-def learning_rate(step: int, *, total_steps: int, train: TrainSection) -> float:
-    """Return the rate of optimizer step `step` (from 0): linear warmup, then a cosine to 0.
+def step_optimizer(
+    optimizer: torch.optim.Optimizer, *, found_inf: torch.Tensor, divisor: torch.Tensor | None = None
+) -> None:
+    """Take an optimizer step, unless `found_inf` says to leave it out; nothing waits for the device.
 
-    A pure function: a resume needs the step and nothing else (Loshchilov and Hutter, "SGDR", 2016, without restarts).
+    These two attributes are how torch.amp.GradScaler speaks to fused optimizers.
+
+    Args:
+        optimizer: From `make_optimizer`.
+        found_inf: [] float32: 1 to leave parameters and state as they are, else 0.
+        divisor: [] float32 that gradients are divided by; None: 1.
     """
+    optimizer.grad_scale, optimizer.found_inf = divisor, found_inf  # type: ignore[attr-defined]
+    optimizer.step()
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Return the norm of all gradients together, [] float32 on their device; all ranks have the same one."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    # A sharded gradient has a sharded norm.
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+
+def clip_divisor(norm: torch.Tensor, most: float) -> torch.Tensor:
+    """Return what gradients of a norm are divided by so that their norm is at most `most`: 1 where it is already."""
+    return ((norm + _CLIP_EPSILON) / most).clamp(min=1.0)
+
+
+def peak_learning_rate(train: TrainSection) -> float:
+    """Return the highest rate: train.learning_rate, scaled with the global batch if that is asked for.
+
+    Linearly as in Goyal et al., arXiv 1706.02677; by the square root as in Krizhevsky, arXiv 1404.5997.
+    """
+    ratio = train.global_batch_size / train.reference_batch_size
+    factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[train.scale_learning_rate]
+    return train.learning_rate * factor
+
+
+def learning_rate(step: int, *, total_steps: int, steps_per_epoch: int, train: TrainSection) -> float:
+    """Return the rate of optimizer step `step` (from 0): linear warmup, then what train.schedule says.
+
+    A pure function: a resume needs the step and nothing else. The cosine is that of Loshchilov and Hutter, "SGDR",
+    2016, without restarts.
+    """
+    peak = peak_learning_rate(train)
     warmup = round(train.warmup_fraction * total_steps)
     if step < warmup:
-        return train.learning_rate * (step + 1) / warmup
+        return peak * (step + 1) / warmup
+    if train.schedule == "constant":
+        return peak
+    if train.schedule == "step":
+        return peak * float(train.step_factor ** (step // steps_per_epoch // train.step_every_epochs))
     progress = (step - warmup) / max(1, total_steps - warmup)
-    return train.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    return peak * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
@@ -52,10 +114,11 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, torch.Tensor]) -> None:
-    """Put back what `named_state` returned; tensors go to the device of their parameter (AdamW's step stays on CPU)."""
+    """Put back what `named_state` returned, on the device of the parameters."""
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        device = torch.device("cpu") if entry == "step" else parameter.device
-        optimizer.state[parameter][entry] = value.to(device)
+        # In the parameter's own memory layout: fused optimizers go through the memory of all of them side by side.
+        like = torch.empty_like(parameter, dtype=value.dtype) if value.shape == parameter.shape else None
+        optimizer.state[parameter][entry] = value.to(parameter.device) if like is None else like.detach().copy_(value)

@@ -1,9 +1,14 @@
-"""One optimizer step: slots forward and backward, then the update. The network and its optimizer live here."""
+"""One optimizer step: slots forward and backward, then the update. The network and all that learns live here.
+
+Nothing in a step waits for the device: what was found (the loss, gradients that are not finite) stays there until
+training reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,40 +19,62 @@ from contracts.errors import ConfigError
 from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.prepare import prepare
+from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
 from trainer.distributed import Rank
-from trainer.model import build_model, find_single_sample_fault, find_unused
-from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.ema import MovingAverage
+from trainer.guard import Guard
+from trainer.model import find_single_sample_fault
+from trainer.network import make_network
+from trainer.optim import (
+    clip_divisor,
+    gradient_norm,
+    load_named_state,
+    make_optimizer,
+    named_state,
+    set_learning_rate,
+    step_optimizer,
+)
 from trainer.parallel import distribute, settle_buckets
 from trainer.permutation import mix
 from trainer.phases import reached
+from trainer.precision import LossScale, Numerics
+
+Tensors = dict[str, torch.Tensor]
 
 
 class Stepper:
-    """The network of one rank, spread over all ranks, and its optimizer."""
+    """The network of one rank, spread over all ranks, its optimizer, and what follows it.
 
-    def __init__(self, config: RunConfig, num_classes: int, rank: Rank, log: Callable[[str], None]) -> None:
-        self._config, self._rank, self._log = config, rank, log
+    Args:
+        config: The configuration.
+        num_classes: Classes of the shards.
+        rank: This process among its peers.
+        numerics: What steps compute in.
+        log: Is told what was found about the network.
+    """
+
+    def __init__(
+        self, config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None]
+    ) -> None:
+        self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
+        train = config.train
+        numerics.check(rank.device, allow_slow=train.allow_slow_precision)
+        numerics.apply(rank.device)
         # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
-        torch.manual_seed(config.run.seed)
-        model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size).to(rank.device)
-        self._freeze_unused(model)
+        model = make_network(config, num_classes, rank.device, numerics, log)
         self._parallel = distribute(model, rank)
-        self._optimizer = make_optimizer(model, config.train)
+        # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
+        self._forward = torch.compile(self._parallel, dynamic=False) if numerics.compile else self._parallel
+        self._optimizer = make_optimizer(model, train)
+        self._average = MovingAverage(model, train.ema_decay) if train.ema_decay else None
+        self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
+        self.guard = Guard(rank.device, stops=train.non_finite == "stop")
 
     @property
     def model(self) -> nn.Module:
         """The network itself, without what spreads it."""
         return self._parallel.module  # type: ignore[no-any-return]
-
-    def _freeze_unused(self, model: nn.Module) -> None:
-        """Freeze the parameters that the logits do not depend on: DDP would wait for their gradients."""
-        unused = find_unused(model, self._images(2))
-        for name in unused:
-            model.get_parameter(name).requires_grad_(False)
-        if unused:
-            self._log(f"frozen, since the logits do not depend on them: {', '.join(unused)}")
 
     def check_slots_of_one(self, samples: int, slot_size: int) -> None:
         """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy.
@@ -74,23 +101,74 @@ class Stepper:
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def settle(self, slot_size: int) -> None:
-        """Make the first step's sums those of all steps (trainer/parallel.py); before state is loaded."""
-        settle_buckets(self._parallel, self._images(slot_size))
+        """Make the first step's sums those of all steps (trainer/parallel.py), and compile; before state is loaded.
+
+        Raises:
+            ConfigError: torch.compile cannot compile the network.
+        """
+        try:
+            settle_buckets(self._parallel, self._images(slot_size), self._logits)
+        except RuntimeError as error:
+            if not self._numerics.compile:
+                raise
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise ConfigError(
+                f"train.compile is on, and torch.compile failed on {self._config.model.architecture}: "
+                f"{type(error).__name__}: {lines[0] if lines else 'no message'}",
+                allowed="a network that torch.compile takes, on a machine with a C++ compiler (CPU) or Triton (GPU)",
+                todo="set train.compile=off, or correct what the message names",
+            ) from error
 
     def _images(self, number: int) -> torch.Tensor:
         size = self._config.data.image_size
-        return torch.zeros(number, 3, size, size, device=self._rank.device)
+        return self._numerics.lay_out_images(torch.zeros(number, 3, size, size, device=self._rank.device))
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def load(self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]) -> None:
-        """Take over the tensors of a checkpoint."""
-        self.model.load_state_dict(model)
-        load_named_state(self.model, self._optimizer, optimizer)
+    def state(self) -> dict[str, Tensors]:
+        """Return everything that a resume needs besides the position, as groups of tensors by name.
 
-    def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """Return the optimizer's tensors by name."""
-        return named_state(self.model, self._optimizer)
+        They are the live tensors: copy before the next step.
+        """
+        groups = {
+            "model": self.model.state_dict(),
+            "optimizer": named_state(self.model, self._optimizer),
+            "guard": self.guard.state(),
+        }
+        if self._average is not None:
+            groups["ema"] = self._average.state()
+        if self._scale is not None:
+            groups["scaler"] = self._scale.state()
+        return groups
+
+    def load(self, groups: dict[str, Tensors]) -> None:
+        """Take over what `state` returned."""
+        self.model.load_state_dict(groups["model"])
+        load_named_state(self.model, self._optimizer, groups["optimizer"])
+        if "guard" in groups:
+            self.guard.load(groups["guard"])
+        if self._average is not None:
+            self._average.load(groups["ema"])
+        if self._scale is not None:
+            self._scale.load(groups["scaler"])
+
+    def load_evaluated(self, groups: dict[str, Tensors]) -> None:
+        """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
+        self.model.load_state_dict(groups["model"])
+        if self._average is not None:
+            self._average.load(groups["ema"])
+            self._average.settle()
+
+    @property
+    def evaluated_weights(self) -> Literal["model", "ema"]:
+        """Group of the weights that are evaluated, and are the result of training."""
+        return "model" if self._average is None else "ema"
+
+    @contextmanager
+    def evaluation_weights(self) -> Iterator[nn.Module]:
+        """Give the network with the weights that are evaluated; its parameters are as before afterwards."""
+        with nullcontext() if self._average is None else self._average.in_place():
+            yield self.model
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -103,17 +181,48 @@ class Stepper:
         weight = 1.0 if request.counts else 0.0
         with nullcontext() if request.last_of_step else self._parallel.no_sync():
             reached("forward")
-            loss = given.loss_sum(self._parallel(given.images)) * weight
+            loss = self._loss_sum(given) * weight
             reached("backward")
             # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
-            (loss * (self._rank.ranks / request.batch_samples)).backward()  # type: ignore[no-untyped-call]
+            share = loss * (self._rank.ranks / request.batch_samples)
+            (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def update(self, step: int, *, total_steps: int) -> float:
-        """Take optimizer step `step` (from 0) with the gradients of its slots; return the learning rate."""
-        rate = learning_rate(step, total_steps=total_steps, train=self._config.train)
-        set_learning_rate(self._optimizer, rate)
+    def _loss_sum(self, given: ModelInput) -> torch.Tensor:
+        logits = self._logits(self._numerics.lay_out_images(given.images))
+        return given.loss_sum(logits, smoothing=self._config.train.label_smoothing)
+
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        with self._numerics.autocast(self._rank.device):
+            logits: torch.Tensor = self._forward(images)
+        return logits
+
+    def update(self, step: int, rate: float) -> torch.Tensor:
+        """Take optimizer step `step` (from 0) with the gradients of its slots, at a learning rate.
+
+        Returns:
+            1.0 if it was left out, since the gradients were not finite, else 0.0; a tensor on the device.
+        """
+        scale = None if self._scale is None else self._scale.scale
+        norm = gradient_norm(self._parallel.parameters())
+        if scale is not None:
+            norm = norm / scale
+        left_out = self.guard.judge(norm, step, scale)
+        divisor = scale
+        if (most := self._config.train.clip_grad_norm) is not None:
+            clip = clip_divisor(norm, most)
+            divisor = clip if scale is None else clip * scale
         reached("optimizer")
-        self._optimizer.step()
+        set_learning_rate(self._optimizer, rate)
+        step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)
-        return rate
+        if self._scale is not None:
+            self._scale.update(left_out)
+        if self._average is not None:
+            self._average.update(step, left_out)
+        return left_out
+
+    @property
+    def loss_scale(self) -> torch.Tensor | None:
+        """The loss scale of fp16, on the device."""
+        return None if self._scale is None else self._scale.scale

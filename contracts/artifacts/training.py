@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from contracts.artifacts.document import Contract, Document, FileEntry
 
 
@@ -47,12 +49,25 @@ class CheckpointManifest(Contract):
     """validation_accuracy in [0, 1] and validation_loss; at the top also test_accuracy and test_loss."""
     best_step: int
     """Step of the best checkpoint so far, by validation accuracy."""
+    evaluated: Literal["model", "ema"] | None = None
+    """Group of the weights that `metrics` were measured on, at this very step: the parameters, or their moving average
+    (train.ema_decay); None: metrics are of an earlier step. At the top: which of them the file holds."""
     best_validation_accuracy: float | None = None
     """None before the first evaluation, and without a validation split."""
     best_validation_loss: float | None = None
     """Decides between checkpoints of equal accuracy."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers."""
+    skipped_steps: int = 0
+    """Optimizer steps left out since the start of training, since their gradients were not finite."""
+    spent_s: float = 0.0
+    """Seconds of training over all attempts that led here, from when the ranks were up; what a killed attempt did after
+    its last checkpoint is not counted."""
+    ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd"] = ""
+    """At the top of a training folder: what ended it."""
+    numerics: dict[str, str] = Field(default_factory=dict)
+    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts;
+    empty in checkpoints of versions that knew nothing of it."""
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contracts.config.base import Auto, NotBool, PositiveInt, Section
 
@@ -19,7 +19,7 @@ REFUSED_RUNNERS = {
 
 
 class ResourcesSection(Section):
-    """What the stages run on. Nothing here changes a result."""
+    """What the stages run on. Nothing here changes a step; a budget may end training before its last."""
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""
@@ -38,6 +38,12 @@ class ResourcesSection(Section):
     """Seconds that a rank waits in a collective once training has started; then it ends, and all start again."""
     meeting_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
     """Seconds that the launchers of a job wait for one that is not there, or is gone; then they end (exit code 75)."""
+    max_hours: Annotated[float, Field(gt=0), NotBool] | None = None
+    """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
+    max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None
+    """US dollars that training may cost, by `price_usd_per_h`; likewise."""
+    price_usd_per_h: Annotated[float, Field(gt=0), NotBool] | None = None
+    """What all machines of the training cost in an hour, in US dollars."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
@@ -65,3 +71,9 @@ class ResourcesSection(Section):
         if key in REFUSED_RUNNERS:
             raise ValueError(f"fnapi, portable or dataflow ({value} is refused: {REFUSED_RUNNERS[key]})")
         return value
+
+    @model_validator(mode="after")
+    def _cost_needs_a_price(self) -> ResourcesSection:
+        if self.max_cost_usd is not None and self.price_usd_per_h is None:
+            raise ValueError("max_cost_usd needs price_usd_per_h")
+        return self

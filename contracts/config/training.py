@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from contracts.config.base import Auto, NotBool, PositiveInt, Section
 
@@ -19,18 +19,73 @@ class ModelSection(Section):
 
 
 class TrainSection(Section):
-    """Optimisation. What is set here is never changed by the profile."""
+    """Optimisation. What is set here is never changed by the profile, but for what is `auto`."""
 
     global_batch_size: PositiveInt = 256
     """Samples per optimizer step, over all ranks."""
     epochs: PositiveInt = 10
     """Passes over the training split."""
+    max_steps: PositiveInt | None = None
+    """Optimizer steps after which training ends, if its epochs are not over before; the schedule is cut to fit."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or stochastic gradient descent with momentum."""
+    momentum: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.9
+    """Momentum of sgd; 0: none."""
+    nesterov: bool = False
+    """Whether sgd's momentum is Nesterov's."""
     learning_rate: Annotated[float, Field(gt=0), NotBool] = 1e-3
-    """Peak learning rate of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0), NotBool] = 0.01
-    """Decoupled weight decay; biases and normalisation weights are exempt."""
+    """Peak learning rate, before `scale_learning_rate`."""
+    scale_learning_rate: Literal["none", "linear", "sqrt"] = "none"
+    """Whether the peak grows with global_batch_size / reference_batch_size, or with the square root of it."""
+    reference_batch_size: PositiveInt = 256
+    """Global batch size, in samples, that `learning_rate` was chosen for; used by `scale_learning_rate`."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """What follows the warmup: a cosine to 0, falls by `step_factor`, or the peak to the end."""
+    step_every_epochs: PositiveInt = 30
+    """With schedule=step: epochs between two falls of the learning rate."""
+    step_factor: Annotated[float, Field(gt=0, lt=1), NotBool] = 0.1
+    """With schedule=step: what the learning rate is multiplied by at each fall."""
     warmup_fraction: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.05
-    """Share of all steps with a linearly rising learning rate; a cosine to 0 follows."""
+    """Share of all steps with a linearly rising learning rate."""
+    weight_decay: Annotated[float, Field(ge=0), NotBool] = 0.01
+    """AdamW's decoupled weight decay, or sgd's L2 penalty; biases and normalisation weights are exempt."""
+    clip_grad_norm: Annotated[float, Field(gt=0), NotBool] | None = None
+    """Norm that the gradient of all parameters together is cut down to; unset: it is not."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1), NotBool] | None = None
+    """Decay of an exponential moving average of the parameters, with which is evaluated and exported; unset: none."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.0
+    """Share of the target that is spread evenly over all classes, in training."""
+    non_finite: Literal["stop", "skip"] = "stop"
+    """What a gradient that is not finite does: ends training, or has its optimizer step left out."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What forward and backward passes compute in (autocast); parameters, optimizer and evaluation are fp32."""
+    allow_slow_precision: bool = False
+    """Whether fp16 may be trained where it is slower than fp32 (a CPU)."""
+    tf32: bool = True
+    """Whether a GPU may round the factors of fp32 products to TF32 (10 bits of mantissa)."""
+    channels_last: bool = False
+    """Whether images and weights lie in memory with their channels last, as tensor cores want them."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether the network is compiled by torch.compile; `auto`: off."""
+    activation_checkpointing: Literal["none", "whole", "selective"] = "none"
+    """What is computed again in the backward pass, to save memory: nothing, each block whole, or what is cheap in it
+    (everything but products, convolutions and attention)."""
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _read_yaml_words(cls, value: object) -> object:
+        # YAML 1.1 reads a bare on or off as a truth value.
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _options_fit_each_other(self) -> TrainSection:
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError("nesterov needs optimizer=sgd and a momentum above 0")
+        if self.compile == "on" and self.activation_checkpointing != "none":
+            raise ValueError(
+                "activation_checkpointing needs compile=off: torch.compile decides by itself what it computes again"
+            )
+        return self
 
 
 class ParallelSection(Section):

@@ -46,6 +46,13 @@ def test_a_stage_gets_its_sections_only() -> None:
         ({"export": {"opt_batch": 100}}, "export", "correct export"),
         ({"parallel": {"slot_size": 512}}, "configuration", "correct configuration"),
         ({"train": 3}, "train = 3", "correct train"),
+        ({"train": {"schedule": "linear"}}, "train.schedule = 'linear'", "correct train.schedule"),
+        ({"train": {"optimizer": "lion"}}, "train.optimizer = 'lion'", "correct train.optimizer"),
+        ({"train": {"precision": "fp8"}}, "train.precision = 'fp8'", "correct train.precision"),
+        ({"train": {"nesterov": True}}, "train", "correct train"),
+        ({"train": {"ema_decay": 1}}, "train.ema_decay = 1", "correct train.ema_decay"),
+        ({"train": {"compile": "on", "activation_checkpointing": "whole"}}, "train", "correct train"),
+        ({"resources": {"max_cost_usd": 5}}, "resources", "correct resources"),
     ],
 )
 def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, object], given: str, todo: str) -> None:
@@ -192,3 +199,10 @@ def test_a_cache_needs_a_place_and_a_size(data: dict[str, object]) -> None:
     for wrong in ({"memory_bytes": 1023}, {"cache_bytes": -1, "cache_dir": "x"}):
         with pytest.raises(ConfigError, match="of at least"):
             parse_config({"data": wrong}, where="test")
+
+
+@pytest.mark.parametrize(("text", "value"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'on'", "on")])
+def test_a_bare_on_or_off_is_a_word_where_words_are_meant(text: str, value: str) -> None:
+    values: dict[str, object] = {}
+    apply_override(values, f"train.compile={text}")
+    assert parse_config(values, where="test").train.compile == value

@@ -103,9 +103,12 @@ def test_an_interval_is_that_part_of_the_epoch(order: BlockOrder, epoch: int, da
 def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batch: int, epoch: int) -> None:
     seen: dict[Piece, int] = {}
     for start in range(0, order.num_samples, batch):
-        pieces = order.needed(epoch, start, batch)
+        pieces = list(order.needed(epoch, start, batch))
         wanted = order.places(epoch, start, min(batch, order.num_samples - start)).tolist()
         assert set(wanted) <= set(samples_of(order, pieces))
+        found = order.pieces_of(epoch, wanted)
+        assert set(found) <= set(pieces)
+        assert all(place in samples_of(order, [piece]) for place, piece in zip(wanted, found, strict=True) if piece)
         # Nothing is asked for again once it is over, and nothing that is over before the batch starts.
         assert all(piece.until > start for piece in pieces)
         for piece in pieces:
@@ -133,6 +136,7 @@ def test_pieces_of_some_streams(order: BlockOrder, batch: int, data: st.DataObje
     for mask in masks:
         mine = {p for start in range(0, order.num_samples, batch) for p in order.needed(0, start, batch, streams=mask)}
         fetched.update(mine)
+        assert mine == {*order.pieces_of(0, range(order.num_samples), streams=mask)} - {None}
     assert Counter(samples_of(order, list(fetched))) == Counter(range(order.num_samples))
     assert set(fetched.values()) == {1}
 
@@ -140,7 +144,7 @@ def test_pieces_of_some_streams(order: BlockOrder, batch: int, data: st.DataObje
 def test_first_needed_comes_first() -> None:
     order = blocks([100] * 8, range_samples=20, streams=4, block=40)
     for start in range(0, 800, 50):
-        pieces = order.needed(0, start, 200)
+        pieces = list(order.needed(0, start, 200))
         wanted = order.places(0, start, min(200, 800 - start)).tolist()
         blocks_in_order = list(dict.fromkeys(piece.until for piece in pieces))
         first_use = [

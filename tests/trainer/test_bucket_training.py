@@ -19,7 +19,7 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from trainer.export.task import export
-from trainer.launch import ASSIGNMENT_NAME
+from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.shards import check_room
 from trainer.task import execute as train

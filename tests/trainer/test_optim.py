@@ -1,60 +1,148 @@
-"""The learning rate as a function of the step, and an optimizer that comes back whole."""
+"""The learning rate as a function of the step, and optimizers that come back whole and leave steps out."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from contracts.config import TrainSection
-from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state, set_learning_rate
+from trainer.optim import (
+    clip_divisor,
+    gradient_norm,
+    learning_rate,
+    load_named_state,
+    make_optimizer,
+    named_state,
+    peak_learning_rate,
+    set_learning_rate,
+    step_optimizer,
+)
+
+TAKEN, LEFT_OUT = torch.zeros(()), torch.ones(())
+
+
+def rates(train: TrainSection, total_steps: int = 100, steps_per_epoch: int = 10) -> list[float]:
+    return [
+        learning_rate(step, total_steps=total_steps, steps_per_epoch=steps_per_epoch, train=train)
+        for step in range(total_steps)
+    ]
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
-    train = TrainSection(learning_rate=0.5, warmup_fraction=0.1)
-    rates = [learning_rate(step, total_steps=100, train=train) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
-    assert rates[10] == max(rates) == 0.5
-    assert rates[10:] == sorted(rates[10:], reverse=True)
+    found = rates(TrainSection(learning_rate=0.5, warmup_fraction=0.1))
+    assert found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
+    assert found[10] == max(found) == 0.5
+    assert found[10:] == sorted(found[10:], reverse=True)
     # Half of the cosine is half the rate; the last step is next to zero.
-    assert rates[55] == pytest.approx(0.25)
-    assert 0 < rates[99] < 0.001
+    assert found[55] == pytest.approx(0.25)
+    assert 0 < found[99] < 0.001
 
 
 def test_without_warmup_the_first_step_has_the_peak() -> None:
-    assert learning_rate(0, total_steps=10, train=TrainSection(learning_rate=1.0, warmup_fraction=0)) == 1.0
+    assert rates(TrainSection(learning_rate=1.0, warmup_fraction=0))[0] == 1.0
+
+
+def test_a_constant_rate_stays_at_its_peak() -> None:
+    found = rates(TrainSection(schedule="constant", learning_rate=0.5, warmup_fraction=0.02))
+    assert found == [0.25, *[0.5] * 99]
+
+
+def test_a_stepped_rate_falls_by_its_factor_at_epochs() -> None:
+    train = TrainSection(schedule="step", step_every_epochs=3, step_factor=0.1, learning_rate=1.0, warmup_fraction=0)
+    found = rates(train)
+    assert found[:30] == [1.0] * 30
+    assert found[30:60] == pytest.approx([0.1] * 30)
+    assert found[90:] == pytest.approx([0.001] * 10)
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
+def test_the_peak_scales_with_the_global_batch(scaling: str, factor: float) -> None:
+    train = TrainSection.model_validate(
+        {"scale_learning_rate": scaling, "global_batch_size": 1024, "reference_batch_size": 256, "learning_rate": 0.1}
+    )
+    assert peak_learning_rate(train) == pytest.approx(0.1 * factor)
+    assert max(rates(train)) == peak_learning_rate(train)
 
 
 def test_vectors_are_not_decayed() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
-    groups = make_optimizer(model, TrainSection(weight_decay=0.3)).param_groups
-    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.3), (3, 0.0)]
+    for name in ("adamw", "sgd"):
+        section = TrainSection.model_validate({"optimizer": name, "weight_decay": 0.3})
+        groups = make_optimizer(model, section).param_groups
+        assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.3), (3, 0.0)]
 
 
-def test_a_restored_optimizer_goes_on_bit_for_bit() -> None:
-    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-        return model, make_optimizer(model, TrainSection())
+OPTIMIZERS: list[dict[str, Any]] = [
+    {},
+    {"optimizer": "sgd"},
+    {"optimizer": "sgd", "momentum": 0},
+    {"optimizer": "sgd", "nesterov": True},
+]
 
-    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
-        for number in numbers:
-            torch.manual_seed(number)
-            model(torch.randn(8, 4)).square().sum().backward()
-            set_learning_rate(optimizer, 0.1 / (number + 1))
-            optimizer.step()
-            optimizer.zero_grad()
 
-    whole, optimizer = make()
-    steps(whole, optimizer, range(6))
+def make(section: dict[str, Any], layout: torch.memory_format) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).to(memory_format=layout)  # type: ignore[call-overload]
+    return model, make_optimizer(model, TrainSection.model_validate(section))
 
-    first, optimizer = make()
-    steps(first, optimizer, range(3))
-    weights, state = first.state_dict(), named_state(first, optimizer)
-    assert set(state) == {
-        f"{name}/{e}" for name, _ in first.named_parameters() for e in ("step", "exp_avg", "exp_avg_sq")
-    }
-    second, optimizer = make()
-    second.load_state_dict(weights)
-    load_named_state(second, optimizer, {name: tensor.clone() for name, tensor in state.items()})
-    steps(second, optimizer, range(3, 6))
+
+def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+    for number in numbers:
+        torch.manual_seed(number)
+        model(torch.randn(2, 3, 8, 8)).square().sum().backward()
+        set_learning_rate(optimizer, 1e-4 / (number + 1))
+        step_optimizer(optimizer, found_inf=TAKEN)
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("section", OPTIMIZERS)
+def test_a_restored_optimizer_goes_on_bit_for_bit(section: dict[str, Any], layout: torch.memory_format) -> None:
+    whole, optimizer = make(section, layout)
+    take_steps(whole, optimizer, range(6))
+
+    first, optimizer = make(section, layout)
+    take_steps(first, optimizer, range(3))
+    # As from a file: every tensor in the order of its dimensions.
+    state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in first.state_dict().items()}
+    kept = {name: t.clone(memory_format=torch.contiguous_format) for name, t in named_state(first, optimizer).items()}
+    second, optimizer = make(section, layout)
+    second.load_state_dict(state)
+    load_named_state(second, optimizer, kept)
+    take_steps(second, optimizer, range(3, 6))
     for one, other in zip(whole.state_dict().values(), second.state_dict().values(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("section", OPTIMIZERS)
+@pytest.mark.parametrize("first_taken", [0, 2])
+def test_a_step_that_is_left_out_leaves_no_trace(section: dict[str, Any], first_taken: int) -> None:
+    """Also the very first, when an optimizer makes its state."""
+    model, optimizer = make(section, torch.contiguous_format)
+    other, undisturbed = make(section, torch.contiguous_format)
+    take_steps(model, optimizer, range(first_taken))
+    take_steps(other, undisturbed, range(first_taken))
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    step_optimizer(optimizer, found_inf=LEFT_OUT)
+    optimizer.zero_grad()
+    take_steps(model, optimizer, range(first_taken, 4))
+    take_steps(other, undisturbed, range(first_taken, 4))
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("most", [0.01, 1e9])
+def test_gradients_are_clipped_as_torch_does(most: float) -> None:
+    model, optimizer = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0}, torch.contiguous_format)
+    other, plain = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0}, torch.contiguous_format)
+    for network in (model, other):
+        torch.manual_seed(1)
+        network(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    norm = gradient_norm(model.parameters())
+    assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(other.parameters(), most)))
+    step_optimizer(optimizer, found_inf=TAKEN, divisor=clip_divisor(norm, most))
+    step_optimizer(plain, found_inf=TAKEN)
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one, expected, rtol=1e-5, atol=1e-8)

@@ -95,6 +95,12 @@ class CheckpointManager:
                 storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
 
 
+def write_weights(folder_uri: str, state: dict[str, torch.Tensor]) -> FileEntry:
+    """Write weights beside the document that will speak for them; whatever was there is no document's yet."""
+    _write_tensors(storage.local_path(folder_uri) / MODEL_FILE, state)
+    return FileEntry.of(folder_uri, MODEL_FILE)
+
+
 def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
     """Return parameters and buffers of a checkpoint, or of a finished training folder.
 

@@ -35,7 +35,8 @@ class BucketShards:
         self.fetcher, self.plan = fetcher, plan
         shards = plan.grid.manifest.shards
         total = sum(shard.bytes for shard in shards if shard.split == plan.split)
-        self._early_bytes = int(EARLY_SHARE * total / readers) if plan.order is not None else 0
+        # A sample that is fetched alone comes at once anyway.
+        self._early_bytes = int(EARLY_SHARE * total / readers) if plan.order is not None and not plan.one_by_one else 0
         self._firsts = [shard.first for shard in shards]
         self._known: dict[int, list[Held]] = {}
         self._ready: dict[int, bytes] = {}
@@ -49,20 +50,17 @@ class BucketShards:
             TryAgain: The bucket does not answer.
         """
         self._ready = {}
+        if self.plan.one_by_one:
+            # What was there is gone after its batch.
+            self._known = {}
         missing = self._missing(places)
         if not missing:
             return
         alone: list[int] = []
         ranges: dict[tuple[int, int, int], None] = {}
-        known: list[tuple[int, int, int]] = []
-        for place in missing:
-            shard = int(self.fetcher.index[place]["shard"])
-            sample = place - self._firsts[shard]
-            piece = next((p for p in known if p[0] == shard and p[1] <= sample < p[1] + p[2]), None)
-            if piece is None:
-                piece = self.plan.pieces_of(request, shard, sample)
-                if piece is not None:
-                    known.append(piece)
+        shards = [int(self.fetcher.index[place]["shard"]) for place in missing]
+        samples = [(shard, place - self._firsts[shard]) for shard, place in zip(shards, missing, strict=True)]
+        for place, piece in zip(missing, self.plan.pieces_of(request, samples), strict=True):
             size = int(self.fetcher.index[place]["size"])
             if piece is None:
                 alone.append(place)

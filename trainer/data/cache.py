@@ -14,6 +14,7 @@ may vanish at any time. Nothing is flushed to the disk for the same reason.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -144,6 +145,11 @@ class RangeCache:
                 with contextlib.suppress(OSError):
                     os.utime(held.path, (date, date))
 
+    def drop(self, shard: str, first: int, count: int) -> None:
+        """Delete the range [first, first + count), if there is one of just these samples."""
+        with contextlib.suppress(OSError):
+            (self.folder / shard / f"{first}-{count}").unlink()
+
     def discard(self, held: Held) -> None:
         """Delete a range that turned out to be wrong."""
         with contextlib.suppress(OSError):
@@ -206,12 +212,32 @@ class RangeCache:
             if usage + size > self.limit_bytes:
                 return False
             # Its full length at once: it is counted whole, and a full disk is known before anything is fetched.
-            os.posix_fallocate(claim.descriptor, 0, size)
-            usage_path.write_bytes(_USAGE.pack(usage + size))
+            try:
+                os.posix_fallocate(claim.descriptor, 0, size)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # The disk has less room than the bound, for others write to it too. What is done with makes room; what
+                # is still to be read would only be fetched again.
+                os.ftruncate(claim.descriptor, 0)
+                usage = self._evict(size, only_done=True)
+                os.posix_fallocate(claim.descriptor, 0, size)
+            _write_usage(usage_path, usage + size)
         return True
 
-    def _evict(self, size: int) -> int:
-        """Delete ranges until `size` bytes fit, and some more that are done with; return the bytes that are left."""
+    def used_bytes(self) -> int:
+        """Return the bytes of all ranges, those being fetched too."""
+        total = 0
+        for path in _range_files(self.folder):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
+
+    def _evict(self, size: int, *, only_done: bool = False) -> int:
+        """Delete ranges until `size` bytes fit, and some more that are done with; return the bytes that are left.
+
+        With `only_done` nothing goes that is still to be read, and the bound is what is used now.
+        """
         found, usage = [], 0
         for path in _range_files(self.folder):
             with contextlib.suppress(OSError):
@@ -222,10 +248,11 @@ class RangeCache:
                 elif status.st_mtime < time.time() - 60 and not _is_locked(path):
                     path.unlink()
                     usage -= status.st_size
+        limit = usage if only_done else self.limit_bytes
         done_before = time.time() - _DONE_AGE_S / 2
         for date, freed, path in sorted(found):
-            wanted = size if date > done_before else size + int(_SLACK * self.limit_bytes)
-            if usage + wanted <= self.limit_bytes:
+            wanted = size if date > done_before else size + int(_SLACK * limit)
+            if usage + wanted <= limit or (only_done and date > done_before):
                 break
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -257,6 +284,15 @@ def shard_key(entry: Any) -> str:
         entry: Its ShardEntry.
     """
     return f"{entry.crc32c}-{entry.bytes}"
+
+
+def _write_usage(path: Path, usage: int) -> None:
+    """Write over what is there: a full disk has no room for it a second time."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.pwrite(descriptor, _USAGE.pack(usage), 0)
+    finally:
+        os.close(descriptor)
 
 
 def _claim_file(folder: Path, first: int, count: int) -> Claim:

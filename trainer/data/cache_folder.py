@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
 import uuid
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError, StorageError
 from trainer.data.cache import INDEX_FOLDER, RangeCache
+from trainer.data.plan import cache_limit
 
 SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = f"shardline-{os.getuid()}-"
@@ -30,7 +33,9 @@ _ALIVE = "alive"
 _CHECKED_INDEX_BYTES = 128 << 20
 _INDEX_PIECE_BYTES = 32 << 20
 _INDEX_STREAMS = 8
-_SHARED_MEMORY_FACTOR = 1.25
+# Room for each byte of ours: where loader processes pass batches too, and on a disk, for its own records.
+_SHARED_MEMORY_FACTOR, _DISK_FACTOR = 1.25, 1.02
+_log = logging.getLogger(__name__)
 
 
 class CacheFolder:
@@ -43,6 +48,8 @@ class CacheFolder:
 
     def __init__(self, data: DataSection, name: str | None = None) -> None:
         self._close = None
+        self._is_fitted = self._in_shared_memory = False
+        self._field = cache_limit(data)[0]
         if data.cache_bytes:
             folder = Path(data.cache_dir).expanduser().absolute()
             self.ranges, self._index_folder = RangeCache(folder, data.cache_bytes), folder / INDEX_FOLDER
@@ -56,6 +63,7 @@ class CacheFolder:
         kept = {place: _keep(place / name) for place in dict.fromkeys(places)}
         self.ranges = RangeCache(places[0] / name, data.memory_bytes)
         self.ranges.open()
+        self._in_shared_memory = places[0] == SHARED_MEMORY
         self._index_folder = places[1] / name / INDEX_FOLDER
         owned = [(place / name, descriptor) for place, descriptor in kept.items()]
         # Also at the end of the process, whatever ends it in order; not in a forked child.
@@ -69,6 +77,27 @@ class CacheFolder:
         """Let go of the folder; what lies in memory is deleted when nobody else reads it."""
         if self._close is not None:
             self._close()
+
+    def fitted(self, manifest: ShardManifest) -> RangeCache:
+        """Return the cache, its bound lowered to what the disk has room for; the log says so where it matters."""
+        if self._is_fitted:
+            return self.ranges
+        self._is_fitted = True
+        limit = self.ranges.limit_bytes
+        with contextlib.suppress(OSError):
+            status = os.statvfs(self.ranges.folder)
+            room = status.f_bavail * status.f_frsize
+            factor = _SHARED_MEMORY_FACTOR if self._in_shared_memory else _DISK_FACTOR
+            # Ranges are only looked at where it matters: there may be many.
+            if room < factor * limit:
+                limit = min(limit, int((room + self.ranges.used_bytes()) / factor))
+        if limit < min(self.ranges.limit_bytes, sum(shard.bytes for shard in manifest.shards)):
+            _log.warning(
+                "%s = %d, but there is room for %d bytes of shards in %s: that is the bound now",
+                *(self._field, self.ranges.limit_bytes, limit, self.ranges.folder),
+            )
+        self.ranges = replace(self.ranges, limit_bytes=limit)
+        return self.ranges
 
     def index_path(self, shards_uri: str, manifest: ShardManifest) -> Path:
         """Return the index as a file of this machine, downloaded if no process has done so.
@@ -153,7 +182,7 @@ def _place_in_memory(size: int) -> Path:
     """Return where files stay in memory, if there may be room for `size` bytes, else the temporary folder."""
     with contextlib.suppress(OSError):
         status = os.statvfs(SHARED_MEMORY)
-        # Of the whole, not of what is free: all ranks must find the same place. Loader processes pass batches there.
+        # Of the whole, not of what is free: all ranks must find the same place.
         if status.f_blocks * status.f_frsize >= _SHARED_MEMORY_FACTOR * size and os.access(SHARED_MEMORY, os.W_OK):
             return SHARED_MEMORY
     return Path(tempfile.gettempdir())

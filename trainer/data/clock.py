@@ -74,7 +74,7 @@ class DataClock:
         self._mark = time.perf_counter()
 
     def take(self) -> DataTime:
-        """Return what was counted since the last call; all steps must have been waited for (the loss was read)."""
+        """Return what was counted since the last call; on a GPU it waits for the newest copy."""
         self._count_wall()
         copy_s = None
         if self._on_gpu:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -44,7 +45,8 @@ _log = logging.getLogger(__name__)
 class Streams:
     """How many ranges are received at a time: doubled for as long as the total grows by GROWTH.
 
-    A few requests more are on their way to the bucket, so that its latency is not waited for.
+    As many requests more are on their way to the bucket as hide its latency: ranges that take as long to come as their
+    first bytes are asked for in pairs.
     """
 
     def __init__(self, first: int = FIRST_STREAMS, most: int = MAX_STREAMS) -> None:
@@ -56,16 +58,25 @@ class Streams:
         self._best: float | None = None
         self._bytes = 0
         self._since: float | None = None
+        self._latency_share = 0.0
+        """Time to the first bytes over time from them to the last: the mean of latest requests."""
+
+    @property
+    def most_requests(self) -> int:
+        """Requests on their way, those being received among them."""
+        return self.limit + min(self.limit, max(1, math.ceil(self.limit * self._latency_share)))
 
     @contextlib.contextmanager
     def request(self) -> Iterator[Callable[[int], None]]:
         """Wait for a turn, and take it; call what this gives with the number of bytes whenever some came."""
         received = False
+        asked = first = 0.0
 
         def count(num_bytes: int) -> None:
-            nonlocal received
+            nonlocal received, first
             with self._changed:
                 if not received:
+                    first = time.monotonic()
                     self._changed.wait_for(lambda: self._receiving < self.limit)
                     self._receiving += 1
                     received = True
@@ -73,12 +84,16 @@ class Streams:
                     self._measure(num_bytes)
 
         with self._changed:
-            self._changed.wait_for(lambda: self._requests < self.limit + max(1, self.limit // 4))
+            self._changed.wait_for(lambda: self._requests < self.most_requests)
             self._requests += 1
+        asked = time.monotonic()
         try:
             yield count
         finally:
             with self._changed:
+                if received:
+                    share = (first - asked) / max(1e-3, time.monotonic() - first)
+                    self._latency_share += (min(1.0, share) - self._latency_share) / 8
                 self._requests -= 1
                 self._receiving -= received
                 self._changed.notify_all()
@@ -144,6 +159,10 @@ class Fetcher:
     def done(self, shard: int, first: int, count: int) -> None:
         """Say that samples of a shard are not needed for now."""
         self.cache.done(self._keys[shard], first, count)
+
+    def drop(self, shard: int, first: int, count: int) -> None:
+        """Take samples of a shard out of the cache."""
+        self.cache.drop(self._keys[shard], first, count)
 
     def ensure(self, shard: int, first: int, count: int, *, wait: bool = True) -> bool:
         """Fetch what the cache lacks of samples [first, first + count) of a shard.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,8 @@ from trainer.order import Order
 EVALUATION_RANGES = 4
 # Blocks differ in bytes, having equal numbers of samples; and some room is for evaluation.
 _SPREAD = 1.15
+# Samples that lie ready, or batches if those are more, when each is fetched alone: many times what is on its way.
+SAMPLES_AHEAD, BATCHES_AHEAD = 1024, 2
 # Offsets looked at a time when the order has no blocks.
 _WINDOW = 4096
 NEVER = 2**63 - 1
@@ -65,24 +69,41 @@ class Plan:
     """[num_streams] which canonical streams the rank reads; None: all."""
     whole: bool = True
     """Without blocks: whether the split fits into the cache, so that ranges are worth fetching for single samples."""
+    fits: bool = True
+    """With blocks: whether those that are read at a time do."""
 
     @property
     def blocks(self) -> BlockOrder | None:
-        """The order, if it says which samples are fetched together."""
-        return self.order if isinstance(self.order, BlockOrder) else None
+        """The order, if samples are fetched in its blocks."""
+        return self.order if self.fits and isinstance(self.order, BlockOrder) else None
 
-    def pieces_of(self, request: SlotRequest | None, shard: int, sample: int) -> tuple[int, int, int] | None:
-        """Return the samples to fetch together with one that is not there; None: it is to be read alone."""
-        blocks = self.blocks
-        if blocks is None or request is None:
-            return self.grid.range_of(shard, sample) if self.whole else None
-        batches = -(-blocks.num_samples // self.global_batch_size)
-        offset = (request.step - request.epoch * batches) * self.global_batch_size
-        # Kept by the caller for a slot: its samples are in few blocks.
-        for piece in blocks.needed(request.epoch, offset, self.global_batch_size, streams=self.streams):
-            if piece.shard == shard and piece.first <= sample < piece.first + piece.samples:
-                return piece.shard, piece.first, piece.samples
-        return None
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each sample is fetched alone, shortly before it is needed, and not kept."""
+        return self.order is not None and self.blocks is None and not self.whole
+
+    def pieces_of(
+        self, request: SlotRequest | None, samples: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int, int] | None]:
+        """Return what to put into the cache for samples that are not there; None: read it, and keep nothing.
+
+        Args:
+            request: That asks for them; None where nothing is known about what comes next.
+            samples: Shard, and place in the shard, of each.
+        """
+        if (blocks := self.blocks) is not None and request is not None:
+            places = [self._shard_firsts[shard] + sample for shard, sample in samples]
+            pieces = blocks.pieces_of(request.epoch, places, streams=self.streams)
+            return [None if piece is None else (piece.shard, piece.first, piece.samples) for piece in pieces]
+        if self.whole:
+            return [self.grid.range_of(*sample) for sample in samples]
+        return [None if request is None else (*sample, 1) for sample in samples]
+
+    @cached_property
+    def _shard_firsts(self) -> list[int]:
+        """The first sample of each shard, counted in the split."""
+        first = self.grid.manifest.splits[self.split].first
+        return [shard.first - first for shard in self.grid.manifest.shards]
 
     def coming(self, position: int, epochs: int) -> Iterator[Need]:
         """Yield what will be needed from a global position on, in the order of first need, each once an epoch."""
@@ -109,7 +130,7 @@ class Plan:
         """Yield the ranges of single samples, where all of them stay in the cache."""
         assert self.order is not None
         shards = [(n, shard) for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
-        starts = np.array([shard.first for _, shard in shards]) - self.grid.manifest.splits[self.split].first
+        starts = np.array([self._shard_firsts[n] for n, _ in shards])
         seen: set[tuple[int, int, int]] = set()
         while self.whole and offset < self.order.num_samples:
             count = min(_WINDOW, self.order.num_samples - offset)
@@ -121,6 +142,16 @@ class Plan:
                     seen.add(found)
                     yield Need(*found, NEVER)
             offset += count
+
+    def of_requests(self, requests: Iterable[SlotRequest]) -> Iterator[Need]:
+        """Yield the samples of requests one by one: they are needed until the batch is over."""
+        shards = [n for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
+        starts = [self._shard_firsts[number] for number in shards]
+        for request in requests:
+            until = self.position_after(request)
+            for place in request.samples:
+                row = bisect_right(starts, place) - 1
+                yield Need(shards[row], place - starts[row], 1, until)
 
     def position_after(self, request: SlotRequest) -> int:
         """Return the global position at the end of the batch of a request."""
@@ -146,22 +177,26 @@ def cache_limit(data: DataSection) -> tuple[str, int]:
     return ("data.cache_bytes", data.cache_bytes) if data.cache_bytes else ("data.memory_bytes", data.memory_bytes)
 
 
-def ahead_bytes(data: DataSection, ranks: int) -> int:
-    """Return the bytes that one of `ranks` ranks of a machine may fetch before they are read."""
-    limit = cache_limit(data)[1]
+def ahead_bytes(limit: int, range_bytes: int, ranks: int) -> int:
+    """Return the bytes that one of `ranks` ranks of a machine may fetch before they are read; all have `limit`."""
     # What is left is for evaluation, but never more than a part.
-    return int(max(0.9 * limit, limit - EVALUATION_RANGES * data.range_bytes)) // ranks
+    return int(max(0.9 * limit, limit - EVALUATION_RANGES * range_bytes)) // ranks
+
+
+def blocks_bytes(manifest: ShardManifest, split: str, *, num_streams: int, block_samples: int) -> int:
+    """Return the bytes that must lie ready to read a split in blocks: one of each stream, and one more."""
+    shards = [shard for shard in manifest.shards if shard.split == split]
+    total = sum(shard.bytes for shard in shards)
+    block_bytes = block_samples * total / max(1, sum(shard.samples for shard in shards))
+    return min(total, int(_SPREAD * (num_streams + 1) * block_bytes) + 1)
 
 
 def working_set(data: DataSection, manifest: ShardManifest, order: SampleOrder) -> int:
-    """Return the bytes that must lie ready to read the training split: a block of each stream, and one more."""
-    shards = [shard for shard in manifest.shards if shard.split == "train"]
-    total = sum(shard.bytes for shard in shards)
+    """Return the bytes that must lie ready to read the training split."""
     if order.kind != "blocks":
-        return min(total, data.range_bytes)
+        return min(sum(shard.bytes for shard in manifest.shards if shard.split == "train"), data.range_bytes)
     assert order.streams and order.block_samples
-    block_bytes = order.block_samples * total / max(1, sum(shard.samples for shard in shards))
-    return min(total, int(_SPREAD * (order.streams + 1) * block_bytes) + 1)
+    return blocks_bytes(manifest, "train", num_streams=order.streams, block_samples=order.block_samples)
 
 
 def check_working_set(data: DataSection, shards_uri: str, manifest: ShardManifest, order: SampleOrder) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import heapq
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from contracts.errors import ShardlineError
 from trainer.cursor import SlotRequest
 from trainer.data.fetch import MAX_STREAMS, Fetcher
-from trainer.data.plan import NEVER, Need, Plan
+from trainer.data.plan import BATCHES_AHEAD, NEVER, SAMPLES_AHEAD, Need, Plan
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +30,18 @@ class Prefetcher:
         needs: What is coming.
         budget_bytes: Of ranges that were fetched, or are being fetched, and not `advance`d past. A single range is
             fetched whatever its size.
-        plan: That the needs come from, for `passed`.
+        plan: That the needs come from, for `passed`, and for what is kept.
     """
 
     def __init__(
         self, fetcher: Fetcher | None, needs: Iterable[Need], budget_bytes: int, plan: Plan | None = None
     ) -> None:
         self._needs, self._budget, self._plan = needs, budget_bytes, plan
+        self._keeps = plan is None or not plan.one_by_one
+        # Small files take more room than their bytes: those of single samples are counted too.
+        most = max(SAMPLES_AHEAD, BATCHES_AHEAD * plan.global_batch_size) if plan is not None else 0
+        self._most_pending = sys.maxsize if self._keeps else most
+        self._position = 0
         self._fetcher = fetcher
         self._changed = threading.Condition()
         self._pending: list[tuple[int, int, Need]] = []
@@ -60,21 +67,26 @@ class Prefetcher:
         if self._fetcher is None:
             return
         done = []
+        freed = 0
         with self._changed:
+            self._position = position
             while self._pending and self._pending[0][0] <= position:
                 _, size, need = heapq.heappop(self._pending)
-                self._pending_bytes -= size
+                freed += size
                 done.append(need)
             kept = {(need.shard, need.first) for _, _, need in self._pending} if done else set()
-            self._changed.notify_all()
         for need in done:
             # Needed again soon: in the next epoch, which is looked at while this one ends.
             if (need.shard, need.first) not in kept:
-                self._fetcher.done(need.shard, need.first, need.samples)
+                self._let_go(need)
+        # Not before: on a full disk there is room only by what is done with.
+        with self._changed:
+            self._pending_bytes -= freed
+            self._changed.notify_all()
 
     def passed(self, request: SlotRequest) -> None:
-        """Say that the batch of a request, and all before, was read."""
-        if self._plan is not None:
+        """Say that a request, and all before, was read: with the last one of a batch, the batch is."""
+        if self._plan is not None and request.last_of_step:
             self.advance(self._plan.position_after(request))
 
     def stop(self) -> None:
@@ -106,29 +118,41 @@ class Prefetcher:
                 return
             size = self._fetcher.extent(need.shard, need.first, need.samples)[1]
             with self._changed:
-                self._changed.wait_for(
-                    lambda size=size: (
-                        self._stopped  # type: ignore[misc]
-                        or (
-                            self._running < MAX_STREAMS
-                            and (not self._pending or self._pending_bytes + size <= self._budget)
-                        )
-                    )
-                )
+                self._changed.wait_for(partial(self._has_room, need, size))
                 if self._stopped:
                     return
-                self._running += 1
+                passed = need.until <= self._position
+                self._running += not passed
                 # What stays takes no room that could become free: the cache was found to be large enough for all.
-                if need.until != NEVER:
+                if not passed and need.until != NEVER:
                     heapq.heappush(self._pending, (need.until, size, need))
                     self._pending_bytes += size
-            yield need
+            if passed:
+                # Whoever reads was faster, and has fetched it.
+                self._let_go(need)
+            else:
+                yield need
+
+    def _has_room(self, need: Need, size: int) -> bool:
+        """Whether there is nothing to wait for: there is room and a thread, or nobody wants it any more."""
+        if self._stopped or need.until <= self._position:
+            return True
+        fits = self._pending_bytes + size <= self._budget and len(self._pending) < self._most_pending
+        return self._running < MAX_STREAMS and (fits or not self._pending)
+
+    def _let_go(self, need: Need) -> None:
+        assert self._fetcher is not None
+        if self._keeps:
+            self._fetcher.done(need.shard, need.first, need.samples)
+        else:
+            self._fetcher.drop(need.shard, need.first, need.samples)
 
     def _fetch(self, need: Need) -> None:
         assert self._fetcher is not None
         try:
             # What another process is at is as good as there.
-            self._fetcher.ensure(need.shard, need.first, need.samples, wait=False)
+            if need.until > self._position:
+                self._fetcher.ensure(need.shard, need.first, need.samples, wait=False)
         except ShardlineError as error:
             # It is the reader who ends training, when it needs the sample and meets the same.
             _log.warning("fetching ahead failed: %s", error)

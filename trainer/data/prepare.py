@@ -29,12 +29,18 @@ class ModelInput:
     shares: torch.Tensor | None = None
     """[B] float32 share of a label in the loss; the rest is that of the label in reverse order. None: not mixed."""
 
-    def loss_sum(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy in nats of logits [B, classes], summed over the slot."""
+    def loss_sum(self, logits: torch.Tensor, *, smoothing: float = 0.0) -> torch.Tensor:
+        """Return the cross-entropy in nats of logits [B, classes], summed over the slot.
+
+        Args:
+            logits: Of the images; taken as float32.
+            smoothing: Share of the target that is spread evenly over all classes (Szegedy et al., arXiv 1512.00567).
+        """
+        logits = logits.float()
         if self.shares is None:
-            return functional.cross_entropy(logits, self.labels, reduction="sum")
-        own = functional.cross_entropy(logits, self.labels, reduction="none")
-        partner = functional.cross_entropy(logits, self.labels.flip(0), reduction="none")
+            return functional.cross_entropy(logits, self.labels, reduction="sum", label_smoothing=smoothing)
+        own = functional.cross_entropy(logits, self.labels, reduction="none", label_smoothing=smoothing)
+        partner = functional.cross_entropy(logits, self.labels.flip(0), reduction="none", label_smoothing=smoothing)
         return (self.shares * own + (1 - self.shares) * partner).sum()
 
 
@@ -49,7 +55,8 @@ def prepare(
         device: Where the model is.
         clock: Measures the copy.
     """
-    with clock.copying() if clock else nullcontext():
+    # Where a prefetcher has copied the slot already, only what is drawn for mixing is left.
+    with clock.copying() if clock and slot.images.device != device else nullcontext():
         images = slot.images.to(device, non_blocking=True)
         labels = slot.labels.to(device, non_blocking=True)
         shares = None if slot.mix is None else torch.from_numpy(slot.mix.shares).to(device, non_blocking=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -17,11 +17,12 @@ from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
 from records.index import DamagedSample, Index, key_of, open_index, read_payload
+from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
 from trainer.data.bucket import BucketShards
 from trainer.data.cache_folder import CacheFolder
 from trainer.data.fetch import Fetcher
-from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, ahead_bytes, cache_limit
+from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, ahead_bytes, blocks_bytes
 from trainer.data.prefetch import Prefetcher
 from trainer.order import Order
 
@@ -76,7 +77,8 @@ class ShardReader:
             # Kept: in memory it lasts as long as someone holds it.
             self._folder = folder or CacheFolder(self.data)
             index = open_index(self._folder.index_path(shards_uri, manifest))
-            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.ranges)
+            # After the index, which takes room too.
+            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
             self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
         self._index = index[entry.first : entry.first + entry.samples]
@@ -102,9 +104,12 @@ class ShardReader:
         """
         if self.fetcher is None:
             return
-        total = sum(shard.bytes for shard in self.grid.manifest.shards if shard.split == self._split)
-        whole = total <= cache_limit(self.data)[1]
-        plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole)
+        manifest, limit = self.grid.manifest, self.fetcher.cache.limit_bytes
+        whole = sum(shard.bytes for shard in manifest.shards if shard.split == self._split) <= limit
+        fits = not isinstance(order, BlockOrder) or limit >= blocks_bytes(
+            manifest, self._split, num_streams=order.num_streams, block_samples=order.block_samples
+        )
+        plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
 
     def content(self, place: int) -> bytes:
@@ -119,18 +124,21 @@ class ShardReader:
         """Fetch samples that will be read next, side by side; nothing happens for local shards."""
         self._shards.prepare([self._first + place for place in places], request)
 
-    def prefetcher(self, position: int, *, epochs: int, ranks: int) -> Prefetcher:
+    def prefetcher(self, position: int, *, epochs: int, ranks: int, requests: Iterable[SlotRequest] = ()) -> Prefetcher:
         """Return what fetches ahead of training, in the order that `follow` was told; for local shards it does nothing.
 
         Args:
             position: The global position to begin at.
+            requests: What this rank will ask for from there on; used where samples are fetched one by one.
             epochs: Of the whole training.
             ranks: Training processes of this machine, which share the cache.
         """
-        if not isinstance(self._shards, BucketShards):
+        if self.fetcher is None or not isinstance(self._shards, BucketShards):
             return Prefetcher(None, (), 0)
         plan = self._shards.plan
-        return Prefetcher(self.fetcher, plan.coming(position, epochs), ahead_bytes(self.data, ranks), plan)
+        needs = plan.of_requests(requests) if plan.one_by_one else plan.coming(position, epochs)
+        budget = ahead_bytes(self.fetcher.cache.limit_bytes, self.data.range_bytes, ranks)
+        return Prefetcher(self.fetcher, needs, budget, plan)
 
     @contextmanager
     def read_ahead(self) -> Iterator[Callable[[int], None]]:

@@ -7,7 +7,6 @@ import torch
 from contracts.events import EventLog
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.loader import SlotBatch
-from trainer.distributed import sum_over_ranks
 
 
 class DataReport:
@@ -29,13 +28,20 @@ class DataReport:
                 self._named.add(one.sample)
                 self._events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
 
-    def take(self) -> tuple[dict[str, float], str]:
-        """Return scalars and words about the data since the last report, over all ranks; each must call this."""
+    def counts(self) -> list[float]:
+        """Return what this rank counted since the last call, to be added over ranks for `describe`."""
         own = self.clock.take()
-        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, self._replaced]
-        sums = sum_over_ranks(torch.tensor(counts, dtype=torch.float64, device=self._device)).tolist()
+        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced)]
         self._replaced = 0
-        time = DataTime(sums[0], sums[1], None if own.copy_s is None else sums[2])
+        return counts
+
+    def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:
+        """Return scalars and words about what all ranks counted.
+
+        Args:
+            sums: `counts`, added over ranks.
+        """
+        time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
         values, said = {"data/time_percent": time.share(time.loader_s)}, time.describe()
         if time.copy_s is not None:
             values["data/host_to_device_percent"] = time.share(time.copy_s)

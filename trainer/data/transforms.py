@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +46,14 @@ def normalise(images: torch.Tensor, mean: tuple[float, float, float], std: tuple
     scaled = images.permute(0, 3, 1, 2).contiguous().float()
     # Tensors, not numbers: on a GPU torch would multiply by the rounded inverse of a number.
     top = torch.full((), 255.0, device=images.device)
-    centre, scale = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (mean, std))
+    centre, scale = _channels(mean, images.device), _channels(std, images.device)
     return scaled.div_(top).sub_(centre).div_(scale)
+
+
+@cache
+def _channels(values: tuple[float, float, float], device: torch.device) -> torch.Tensor:
+    """Return values by channel [1, 3, 1, 1] on a device; kept, since to copy them there waits for the device."""
+    return torch.tensor(values, device=device).view(1, 3, 1, 1)
 
 
 @dataclass(frozen=True)

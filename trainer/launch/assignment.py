@@ -92,11 +92,21 @@ def is_preemption(document: ErrorDocument) -> bool:
     return document.kind == Preempted.__name__
 
 
-def decisive_end(ends: dict[int, ErrorDocument]) -> ErrorDocument | None:
-    """Return the end that explains the others: a user error, else a preemption, else the first one."""
+def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | None:
+    """Return the end that explains the others; None when a rank that said nothing does: it was killed.
+
+    torchrun sends SIGTERM to the ranks that remain when one has failed, as a platform does that takes the machine away.
+    So ranks that say they were told to stop are believed when all of them say so, and only then.
+
+    Args:
+        ends: Why ranks of this machine ended, in the order in which they said so.
+        ranks: Number of ranks of this machine.
+    """
     documents = list(ends.values())
-    for explains in (lambda end: end.exit_code == EXIT_USER_ERROR, is_preemption):
-        for document in documents:
-            if explains(document):
-                return document
-    return documents[0] if documents else None
+    for document in documents:
+        if document.exit_code == EXIT_USER_ERROR:
+            return document
+    failed = [document for document in documents if not is_preemption(document)]
+    if failed:
+        return failed[0]
+    return documents[0] if len(documents) == ranks else None

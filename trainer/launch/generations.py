@@ -151,7 +151,7 @@ def run_generation(
 
 
 def _why(launcher: Launcher, assignment: Assignment, code: int | None, *, killed: bool) -> ErrorDocument:
-    said = decisive_end(assignment.read_ends())
+    said = decisive_end(assignment.read_ends(), assignment.ranks)
     if said is not None and said.exit_code == EXIT_USER_ERROR:
         return said
     if launcher.stop.number is not None:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from contracts.errors import EXIT_USER_ERROR, ConfigError, ErrorDocument, TryAgain
@@ -106,7 +107,9 @@ class Meeting:
         sources: list[socket.socket | Connection] = [self._listener, *connections]
         readable = set(select.select(sources, [], [], _POLL_S)[0])
         if self._listener in readable:
-            self._waiting_room.append(Connection(self._listener.accept()[0]))
+            # Who has hung up again before is nobody.
+            with suppress(ConnectionError):
+                self._waiting_room.append(Connection(self._listener.accept()[0]))
         for connection in connections:
             if connection in readable:
                 try:

@@ -22,8 +22,10 @@ from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.prefetch import Prefetcher
 from trainer.data.prepare import check_device, prepare
 from trainer.data.transforms import TrainTransform
-from trainer.optim import make_optimizer
+from trainer.ema import MovingAverage
+from trainer.optim import clip_divisor, gradient_norm, make_optimizer, step_optimizer
 from trainer.order import Order
+from trainer.precision import Numerics
 
 WINDOWS = 3
 # Steps before the first window: allocations, lazy initialisation and, with loader processes, their start.
@@ -42,6 +44,7 @@ class Window:
 
 def measure_point(
     config: RunConfig,
+    numerics: Numerics,
     model: nn.Module,
     dataset: SlotDataset,
     order: Order,
@@ -55,6 +58,7 @@ def measure_point(
 
     Args:
         config: The configuration; profile.window_s is the length of a window in seconds.
+        numerics: What steps compute in.
         model: The network, on `device`; its weights change.
         dataset: The training split.
         order: That of training.
@@ -64,13 +68,13 @@ def measure_point(
         device: Where the model is.
     """
     check_device(dataset.transform, device)
-    optimizer = make_optimizer(model, config.train)
+    steps = _Steps(config, numerics, model, dataset.transform, device)
     # As the training does: gradients add up over the slots of a rank, then the optimizer steps.
     slots_per_step = Cut(slot_size, num_workers, "").slots_per_rank(config.train.global_batch_size, ranks)
     model.train()
     batch = min(slot_size, order.num_samples)
     dataset.reader.follow(order, global_batch_size=batch, readers=max(1, num_workers))
-    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1)
+    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1, requests=_endless_requests(order, slot_size))
     loader = make_loader(
         dataset,
         ahead.following(_endless_requests(order, slot_size)),
@@ -82,11 +86,8 @@ def measure_point(
     # Prefetched slots make the first window look fast: with loader processes they are drained first.
     warmup = WARMUP_STEPS + num_workers * config.data.prefetch_factor
     for _ in range(warmup):
-        _step(model, optimizer, next(slots), dataset.transform, device, take_step=True)
-    windows = [
-        _measure_window(config, model, optimizer, slots, dataset.transform, device, slots_per_step)
-        for _ in range(WINDOWS)
-    ]
+        steps.compute(next(slots), take_step=True)
+    windows = [_measure_window(config, steps, slots, device, slots_per_step) for _ in range(WINDOWS)]
     del slots
     _stop_workers(loader)
     ahead.stop()
@@ -103,10 +104,8 @@ def measure_point(
 
 def _measure_window(
     config: RunConfig,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    steps: _Steps,
     slots: Iterator[SlotBatch],
-    transform: TrainTransform,
     device: torch.device,
     slots_per_step: int,
 ) -> Window:
@@ -117,7 +116,7 @@ def _measure_window(
         asked = time.perf_counter()
         slot = next(slots)
         data_s += time.perf_counter() - asked
-        _step(model, optimizer, slot, transform, device, take_step=number % slots_per_step == 0)
+        steps.compute(slot, take_step=number % slots_per_step == 0)
         samples += len(slot.labels)
         if time.perf_counter() - start >= config.profile.window_s:
             break
@@ -125,21 +124,40 @@ def _measure_window(
     return Window(samples, time.perf_counter() - start, data_s)
 
 
-def _step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    slot: SlotBatch,
-    transform: TrainTransform,
-    device: torch.device,
-    *,
-    take_step: bool,
-) -> None:
-    given = prepare(slot, transform, device)
-    loss = given.loss_sum(model(given.images)) / len(slot.labels)
-    loss.backward()  # type: ignore[no-untyped-call]
-    if take_step:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+class _Steps:
+    """Steps as training takes them, of one rank alone; what is not finite is not looked for."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        numerics: Numerics,
+        model: nn.Module,
+        transform: TrainTransform,
+        device: torch.device,
+    ) -> None:
+        self._train, self._numerics, self._model = config.train, numerics, model
+        self._transform, self._device = transform, device
+        self._forward = torch.compile(model, dynamic=False) if numerics.compile else model
+        self._optimizer = make_optimizer(model, config.train)
+        self._average = MovingAverage(model, config.train.ema_decay) if config.train.ema_decay else None
+        self._taken = torch.zeros((), device=device)
+
+    def compute(self, slot: SlotBatch, *, take_step: bool) -> None:
+        """Run a slot forward and backward, and take the optimizer step."""
+        given = prepare(slot, self._transform, self._device)
+        with self._numerics.autocast(self._device):
+            logits = self._forward(self._numerics.lay_out_images(given.images))
+        loss = given.loss_sum(logits, smoothing=self._train.label_smoothing) / len(slot.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not take_step:
+            return
+        norm = gradient_norm(self._model.parameters())
+        most = self._train.clip_grad_norm
+        divisor = None if most is None else clip_divisor(norm, most)
+        step_optimizer(self._optimizer, found_inf=self._taken, divisor=divisor)
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._average is not None:
+            self._average.update(0, self._taken)
 
 
 def _endless_requests(order: Order, slot_size: int) -> Iterator[SlotRequest]:

@@ -24,7 +24,8 @@ def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
-    shards = load_shards(shards_uri, stage.config.data, ranks=ranks)
+    nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
+    shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
     machine = hardware()
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
@@ -36,7 +37,7 @@ def execute(stage: Stage) -> str:
     threads = threads_per_rank(ranks)
     _take_share_of_cores(ranks)
 
-    slot_sizes = candidate_slot_sizes(stage.config, ranks)
+    slot_sizes = candidate_slot_sizes(stage.config, ranks * nodes)
     num_workers = candidate_num_workers(stage.config, available_cores())
     points = []
     for done, point in enumerate(_measure(stage, shards_uri, shards, slot_sizes, num_workers, threads), start=1):
@@ -80,14 +81,17 @@ def _measure(
     from trainer.data.loader import SlotDataset
     from trainer.data.reader import ShardReader
     from trainer.data.transforms import make_transforms
-    from trainer.model import build_model
+    from trainer.network import make_network
+    from trainer.precision import Numerics
     from trainer.profiling.probe import measure_point
 
     torch.set_num_threads(threads)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     config = stage.config
-    torch.manual_seed(config.run.seed)
-    model = build_model(config.model, num_classes=len(shards.classes), image_size=config.data.image_size).to(device)
+    numerics = Numerics.of(config.train)
+    numerics.check(device, allow_slow=config.train.allow_slow_precision)
+    numerics.apply(device)
+    model = make_network(config, len(shards.classes), device, numerics, stage.log)
     transform, _ = make_transforms(config.data, shards)
     dataset = SlotDataset(
         ShardReader(shards_uri, shards, "train", config.data),
@@ -102,6 +106,7 @@ def _measure(
         for workers in num_workers:
             yield measure_point(
                 config,
+                numerics,
                 model,
                 dataset,
                 order,

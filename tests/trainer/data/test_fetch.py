@@ -131,6 +131,22 @@ def test_streams_double_while_it_helps(
     assert streams.limit == expected
 
 
+@pytest.mark.parametrize(("latency_s", "receiving_s", "expected"), [(0.03, 0.3, 5), (0.1, 0.2, 6), (0.1, 0.05, 8)])
+def test_as_many_requests_are_on_their_way_as_hide_the_latency(
+    monkeypatch: pytest.MonkeyPatch, latency_s: float, receiving_s: float, expected: int
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("trainer.data.fetch.time.monotonic", lambda: now[0])
+    streams = Streams(4, 4)
+    assert streams.most_requests == 5
+    for _ in range(100):
+        with streams.request() as count:
+            now[0] += latency_s
+            count(1)
+            now[0] += receiving_s
+    assert streams.most_requests == expected
+
+
 def test_the_prefetcher_keeps_to_its_budget(bucket_shards: str, tmp_path: Path) -> None:
     reader = open_reader(bucket_shards, cache=tmp_path)
     assert reader.fetcher is not None
@@ -151,9 +167,11 @@ def test_the_prefetcher_keeps_to_its_budget(bucket_shards: str, tmp_path: Path) 
         assert [bool(fetcher.held(need.shard)) for need in needs] == [True, True, False, False, False, False]
         prefetcher.advance(1)
         wait_for(3)
-        # A position far behind: all that is left.
-        prefetcher.advance(1000)
+        prefetcher.advance(2)
         wait_for(4)
+        # A position far behind all that is left, which nobody needs any more.
+        prefetcher.advance(1000)
+    assert [bool(fetcher.held(need.shard)) for need in needs] == [True, True, True, True, False, False]
 
 
 def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path) -> None:

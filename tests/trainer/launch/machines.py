@@ -30,6 +30,11 @@ class Network:
         self.port, self.nodes = port, nodes
         self.prefixes: list[list[str]] = [[] for _ in range(nodes)]
         self.hosts = ["localhost"] * nodes
+        self.hub = ""
+
+    def connect(self, node: int, state: str) -> None:
+        """Put a machine's cable out (`down`) or in (`up`); in namespaces only."""
+        _ip("-n", self.hub, "link", "set", f"node{node}", state)
 
     def environment(self, node: int) -> dict[str, str]:
         """What Vertex AI sets on a machine: CLUSTER_SPEC, and ranks of machines that must not reach torchrun."""
@@ -63,7 +68,7 @@ def network(port: int, nodes: int) -> Iterator[Network]:
         yield made
         return
     job = uuid.uuid4().hex[:6]
-    hub = f"shl-{job}-hub"
+    hub = made.hub = f"shl-{job}-hub"
     names = [f"shl-{job}-{node}" for node in range(nodes)]
     made.hosts = [f"cmle-training-workerpool{min(node, 1)}-{job}-{max(node - 1, 0)}" for node in range(nodes)]
     etc = [Path("/etc/netns") / name for name in names]

@@ -79,6 +79,25 @@ def test_losing_the_second_and_then_the_first_machine(pair: Pair, tmp_path: Path
     assert last_checkpoint(tmp_path).parameters_sha256 == undisturbed
 
 
+def test_a_machine_that_is_gone_without_a_word(pair: Pair, tmp_path: Path) -> None:
+    """Its cable is out: no process has ended, no connection was closed, and collectives would wait for minutes."""
+    first, second = pair(tmp_path)
+    if first.net is None or not first.net.hub:
+        pytest.skip("no network namespaces here")
+    for machine in (first, second):
+        machine.start()
+    first.wait_for_step(20)
+    before = first.ranks()
+    first.net.connect(1, "down")
+    for machine in (first, second):
+        machine.wait_for(lambda machine=machine: "is gone" in machine.logs())  # type: ignore[misc]
+        machine.wait_for(lambda machine=machine: not machine.ranks())  # type: ignore[misc]
+    assert before
+    first.net.connect(1, "up")
+    first.wait_for(lambda: first.num_starts() == 2)
+    assert (first.wait(), second.wait()) == (0, 0), first.stderr()
+
+
 def test_without_its_first_machine_a_launcher_waits_as_long_as_it_may(pair: Pair, tmp_path: Path) -> None:
     _, second = pair(tmp_path)
     second.config({"meeting_timeout_s": 5})

@@ -1,0 +1,80 @@
+"""Copies to the GPU beside the computation: the order, the values, and how deep tensors may lie."""
+
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.data.clock import DataClock
+from trainer.data.device_prefetch import map_tensors, to_device
+
+CPU = torch.device("cpu")
+Pair = namedtuple("Pair", ["one", "other"])
+
+
+@dataclass(frozen=True)
+class Nested:
+    tensor: torch.Tensor
+    others: dict[str, Any]
+    name: str = "n"
+
+
+def items(number: int) -> Iterator[Nested]:
+    for value in range(number):
+        base = torch.full((4096,), float(value))
+        yield Nested(base, {"list": [base + 1, (base + 2, "text")], "pair": Pair(base + 3, 5), "none": None})
+
+
+def check(found: Nested, value: int) -> None:
+    assert (found.tensor == value).all()
+    assert (found.others["list"][0] == value + 1).all()
+    assert (found.others["list"][1][0] == value + 2).all()
+    assert found.others["list"][1][1] == "text"
+    assert isinstance(found.others["pair"], Pair)
+    assert (found.others["pair"].one == value + 3).all()
+    assert (found.others["none"], found.name) == (None, "n")
+
+
+def test_on_a_cpu_items_are_passed_on_as_they_are() -> None:
+    source = list(items(5))
+    found = list(to_device(iter(source), CPU, DataClock(CPU)))
+    assert all(one is other for one, other in zip(found, source, strict=True))
+
+
+def test_nothing_is_asked_for_ahead_of_its_time() -> None:
+    asked = []
+
+    def source() -> Iterator[int]:
+        for number in range(4):
+            asked.append(number)
+            yield number
+
+    for number in to_device(source(), CPU, DataClock(CPU)):
+        assert asked[-1] == number
+
+
+def test_tensors_are_changed_however_deep_they_lie() -> None:
+    for value, item in enumerate(items(3)):
+        check(map_tensors(item, lambda tensor: tensor.clone()), value)
+        assert map_tensors(item, lambda tensor: tensor) is item
+    plain = {"a": [1, (2, "three")], "b": None}
+    assert map_tensors(plain, lambda tensor: tensor + 1) is plain
+
+
+@pytest.mark.gpu
+def test_copies_arrive_whole_and_in_order_beside_a_busy_gpu() -> None:
+    device = torch.device("cuda")
+    load = torch.randn(2048, 2048, device=device)
+    pinned = (map_tensors(item, lambda tensor: tensor.pin_memory()) for item in items(50))
+    kept = []
+    for value, item in enumerate(to_device(pinned, device, DataClock(device))):
+        assert item.tensor.device.type == "cuda"
+        for _ in range(5):
+            load = (load @ load).tanh()
+        # Read late: memory that were given away too early would hold a later item.
+        kept.append((value, item.tensor.sum() / 4096, item.others["pair"].one.sum() / 4096))
+    for value, one, other in kept:
+        assert (float(one), float(other)) == (value, value + 3)

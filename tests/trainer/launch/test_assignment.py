@@ -1,0 +1,73 @@
+"""Why ranks ended, as they leave it and as the launcher reads it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ConfigError, ErrorDocument, Preempted, TryAgain
+from trainer.launch.assignment import Assignment, decisive_end
+
+USER = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
+STOP = ErrorDocument.of(Preempted("SIGTERM"))
+HUNG = ErrorDocument.of(TryAgain("no step for 60 s"))
+CRASH = ErrorDocument.of(RuntimeError("crash"))
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> Assignment:
+    return Assignment(
+        config={},
+        shards="file:///shards",
+        profile=None,
+        folder="file:///training",
+        fingerprint="f",
+        made_from={},
+        attempt="a",
+        attempt_folder=str(tmp_path),
+        ranks=2,
+        threads=1,
+        nodes=3,
+        generation=4,
+    )
+
+
+def test_what_a_rank_said_first_is_read_of_its_generation_alone(assignment: Assignment) -> None:
+    assert assignment.read_ends() == {}
+    assignment.write_end(5, CRASH)
+    assignment.write_end(5, STOP)
+    assignment.write_end(4, HUNG)
+    os.utime(Path(assignment.attempt_folder) / "ends" / "4" / "rank-5.json", ns=(0, 0))
+    assert list(assignment.read_ends().items()) == [(5, CRASH), (4, HUNG)]
+    assert assignment.model_copy(update={"generation": 5}).read_ends() == {}
+
+
+def test_an_end_that_cannot_be_read_is_an_end(assignment: Assignment) -> None:
+    assignment.write_end(0, CRASH)
+    (Path(assignment.attempt_folder) / "ends" / "4" / "rank-0.json").write_text("{")
+    assert assignment.read_ends()[0].exit_code == 70
+
+
+@pytest.mark.parametrize(
+    ("ends", "decisive"),
+    [
+        ([], None),
+        ([STOP, STOP], STOP),
+        # One was killed; the other was sent SIGTERM by torchrun.
+        ([STOP], None),
+        ([CRASH, STOP], CRASH),
+        ([STOP, HUNG], HUNG),
+        ([CRASH, HUNG], CRASH),
+        ([CRASH, USER], USER),
+    ],
+)
+def test_the_end_that_explains_the_others(ends: list[ErrorDocument], decisive: ErrorDocument | None) -> None:
+    assert decisive_end(dict(enumerate(ends)), 2) == decisive
+
+
+def test_the_world_and_the_folder_of_scalars(assignment: Assignment, tmp_path: Path) -> None:
+    assert assignment.world_size == 6
+    assert assignment.tensorboard_folder == Path("/training/tensorboard")
+    in_a_bucket = assignment.model_copy(update={"folder": "gs://bucket/training"})
+    assert in_a_bucket.tensorboard_folder == tmp_path / "tensorboard"
+    assert Assignment.model_validate_json(assignment.write().read_bytes()) == assignment

@@ -1,0 +1,40 @@
+"""Networks that `model.architecture: tests.trainer.models_for_tests:NAME` names."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Explodes(nn.Module):
+    """Logits that are not finite in about one slot of five: which ones, torch's generator says, as it is seeded."""
+
+    def __init__(self, num_classes: int, share: float) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.LazyLinear(16), nn.ReLU())
+        self.head = nn.Linear(16, num_classes)
+        self._share = share
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.body(images))
+        if self.training and torch.is_grad_enabled():
+            logits = logits * torch.where(torch.rand(1) < self._share, torch.inf, 1.0)
+        return logits
+
+
+def exploding(num_classes: int, share: float = 0.2) -> nn.Module:
+    return Explodes(num_classes, share)
+
+
+def without_batchnorm(num_classes: int, dropout: float = 0.0) -> nn.Module:
+    """A network in which no sample sees another."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Flatten(),
+        nn.LazyLinear(16),
+        nn.GELU(),
+        nn.Linear(16, num_classes),
+    )

@@ -1,0 +1,100 @@
+"""Training in this process, as one rank over gloo: the real one, without torchrun's seconds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
+from contracts.events import EVENTS_NAME, EventLog, EventReader
+from trainer.checkpoint.manager import CheckpointManager
+from trainer.distributed import Rank, process_group
+from trainer.launch import Assignment
+from trainer.loop import Training
+
+
+class Crash(Exception):
+    """What a killed process would not even notice."""
+
+
+@contextmanager
+def one_rank() -> Iterator[Rank]:
+    """Be the only rank of a group; torch's settings are as before afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    before = {name: os.environ.get(name) for name in ours}
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    os.environ |= ours
+    try:
+        with process_group(0, setup_timeout_s=60) as rank:
+            yield rank
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def make_training(rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a") -> Training:
+    """Return a training that begins, or goes on, in a folder."""
+    events = folder / "attempts" / attempt
+    assignment = Assignment(
+        config=config,
+        shards=shards,
+        profile=None,
+        folder=storage.normalise(folder / "out"),
+        fingerprint="f",
+        made_from={},
+        attempt=attempt,
+        attempt_folder=str(events),
+        ranks=1,
+        threads=1,
+    )
+    # What another training has left in the process must not matter.
+    torch.manual_seed(hash(attempt) % 1000)
+    return Training(assignment, rank, EventLog(events, stage="train", attempt=attempt))
+
+
+def train(
+    rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a", *, crash_at: int | None = None
+) -> CheckpointManifest:
+    """Train to the end and return the document at the top; or crash after `crash_at` steps of this attempt."""
+    training = make_training(rank, folder, shards, config, attempt)
+    update, taken = training.stepper.update, 0
+
+    def counted(step: int, rate: float) -> torch.Tensor:
+        nonlocal taken
+        if taken == crash_at:
+            raise Crash
+        taken += 1
+        return update(step, rate)
+
+    training.stepper.update = counted  # type: ignore[method-assign]
+    training.run()
+    training.finish()
+    return CheckpointManifest.load(storage.normalise(folder / "out"))
+
+
+def newest(folder: Path) -> CheckpointManifest:
+    """Return the newest valid checkpoint."""
+    found = CheckpointManager(storage.normalise(folder / "out"), attempt="-", keep_last=1).newest_valid()
+    assert found is not None
+    return found[1]
+
+
+def logs(folder: Path, attempt: str = "a") -> str:
+    """Return what an attempt logged."""
+    events = EventReader(folder / "attempts" / attempt / EVENTS_NAME).poll()
+    return "\n".join(event["message"] for event in events if event["event"] == "log")

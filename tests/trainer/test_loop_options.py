@@ -1,0 +1,250 @@
+"""Each option of the loop: what it does, and that training that is killed with it ends in the same bits."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
+from contracts.errors import ConfigError, DataError
+from tests.conftest import small_config
+from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
+from trainer.checkpoint.manager import load_model_state
+from trainer.distributed import Rank
+
+VIT = {
+    "architecture": "vit",
+    "arguments": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "patch_size": 8,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    },
+}
+EXPLODING = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {}}
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[Rank]:
+    with one_rank() as rank:
+        yield rank
+
+
+@pytest.fixture(scope="module")
+def plain(rank: Rank, small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The model without any option, and the hash of its last parameters."""
+    folder = tmp_path_factory.mktemp("plain")
+    train(rank, folder, small_shards, config())
+    return {"model": config()["model"], "result": newest(folder).parameters_sha256}
+
+
+def config(train: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
+    """5 steps an epoch, the last of half a batch; a checkpoint after steps 3, 5, 6, 9 and 10."""
+    return small_config(train=train or {}, **{"checkpoint": {"every_steps": 3}, **sections})
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nothing": config(),
+    "sgd": config({"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
+    "plain sgd": config({"optimizer": "sgd", "momentum": 0}),
+    "step schedule": config({"schedule": "step", "step_every_epochs": 1, "step_factor": 0.5}),
+    "constant, scaled": config({"schedule": "constant", "scale_learning_rate": "sqrt", "reference_batch_size": 64}),
+    "clipping": config({"clip_grad_norm": 0.05}),
+    "moving average": config({"ema_decay": 0.9}),
+    "label smoothing": config({"label_smoothing": 0.1}),
+    "bf16": config({"precision": "bf16"}),
+    "fp16": config({"precision": "fp16", "allow_slow_precision": True, "clip_grad_norm": 1.0, "ema_decay": 0.9}),
+    "channels last": config({"channels_last": True, "optimizer": "sgd"}),
+    "channels last, adamw": config({"channels_last": True}),
+    "recompute blocks of batchnorm": config({"activation_checkpointing": "whole"}),
+    "recompute": config({"activation_checkpointing": "whole"}, model=VIT),
+    "recompute selectively": config({"activation_checkpointing": "selective"}, model=VIT),
+    "skips": config({"non_finite": "skip", "ema_decay": 0.9}, model=EXPLODING),
+    "skips in fp16": config(
+        {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
+    ),
+    "budget of steps": config({"max_steps": 8}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_training_that_is_killed_ends_in_the_same_bits(
+    rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any], name: str
+) -> None:
+    whole = train(rank, tmp_path / "whole", small_shards, OPTIONS[name])
+    for attempt, steps in (("a", 4), ("b", 2)):
+        # Killed at steps 5 and 6: resumes from 3 and from 5.
+        with pytest.raises(Crash):
+            train(rank, tmp_path / "killed", small_shards, OPTIONS[name], attempt, crash_at=steps)
+    killed = train(rank, tmp_path / "killed", small_shards, OPTIONS[name], "c")
+    assert "continues from" in logs(tmp_path / "killed", "c")
+    assert "not bit-identical" not in logs(tmp_path / "killed", "c")
+    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
+    check_equal(whole, killed)
+    if OPTIONS[name]["model"] == plain["model"]:
+        # The option does something; an average stands beside the parameters.
+        same = plain["result"] == newest(tmp_path / "whole").parameters_sha256
+        assert same == (name in ("nothing", "moving average", "recompute blocks of batchnorm"))
+
+
+def check_equal(one: CheckpointManifest, other: CheckpointManifest) -> None:
+    # Files hold all tensors: parameters, buffers, optimizer, average, scale and counts.
+    assert [entry.crc32c for entry in one.files] == [entry.crc32c for entry in other.files]
+    left_out = {"files", "spent_s", "environment"}
+    assert one.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
+
+
+def test_skipped_steps_are_counted_and_change_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    """Cursor and schedule go on; parameters, optimizer and average stay."""
+    training = make_training(rank, tmp_path, small_shards, OPTIONS["skips"])
+    update, seen = training.stepper.update, []
+
+    def watched(step: int, rate: float) -> torch.Tensor:
+        before = snapshot()
+        left_out = update(step, rate)
+        after = snapshot()
+        # Before its first step AdamW has no state; left out, it has one of zeros.
+        same = all(torch.equal(before.get(key, torch.zeros_like(value)), value) for key, value in after.items())
+        assert same == bool(left_out)
+        seen.append(bool(left_out))
+        return left_out
+
+    def snapshot() -> dict[str, torch.Tensor]:
+        groups = training.stepper.state()
+        return {f"{group}/{n}": t.clone() for group in ("model", "optimizer", "ema") for n, t in groups[group].items()}
+
+    training.stepper.update = watched  # type: ignore[method-assign]
+    training.run()
+    assert len(seen) == 10
+    assert 0 < sum(seen) < 10
+    last = newest(tmp_path)
+    assert (last.step, last.position, last.skipped_steps) == (10, 140, sum(seen))
+    assert all(tensor.isfinite().all() for tensor in training.stepper.state()["model"].values())
+
+
+def test_a_gradient_that_is_not_finite_stops_training_where_it_is_set_so(
+    rank: Rank, small_shards: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=r"at step (\d+)") as caught:
+        train(rank, tmp_path, small_shards, config(model=EXPLODING))
+    assert caught.value.exit_code == 2
+    assert "train.non_finite=skip" in caught.value.todo
+    # No checkpoint lies beyond it: a resume meets it again.
+    step = int(str(caught.value).split("at step ")[1].split()[0])
+    done = list((tmp_path / "out/checkpoints").glob("*/manifest.json"))
+    assert all(CheckpointManifest.load(storage.normalise(path)).step < step for path in done)
+
+
+def test_a_network_that_learns_nothing_any_more_ends_training(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    always = config({"non_finite": "skip", "epochs": 30}, model={**EXPLODING, "arguments": {"share": 1.1}})
+    with pytest.raises(DataError, match="100 steps in a row"):
+        train(rank, tmp_path, small_shards, always)
+
+
+def test_an_average_is_what_is_evaluated_and_exported(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    result = train(rank, tmp_path, small_shards, OPTIONS["moving average"])
+    assert result.evaluated == "ema"
+    weights = load_model_state(storage.normalise(tmp_path / "out"), result)
+    best = next((tmp_path / "out/checkpoints").glob(f"step-{result.step:08d}*"))
+    raw = load_model_state(storage.normalise(best), CheckpointManifest.load(storage.normalise(best)))
+    assert weights.keys() == raw.keys()
+    differ = {name for name in weights if not torch.equal(weights[name], raw[name])}
+    # Buffers are the network's own.
+    assert differ
+    assert not any("running" in name or "num_batches" in name for name in differ)
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [({"max_hours": 1e-9}, "max_hours"), ({"max_cost_usd": 1e-9, "price_usd_per_h": 3}, "max_cost_usd")],
+)
+def test_a_budget_ends_training_with_its_best_checkpoint(
+    rank: Rank, small_shards: str, tmp_path: Path, resources: dict[str, float], reason: str
+) -> None:
+    result = train(rank, tmp_path, small_shards, config({"epochs": 30}, resources=resources))
+    # Seen at the first report, the end of epoch 1.
+    assert (result.finished, result.ended_by, result.step) == (True, reason, 5)
+    assert result.spent_s > 0
+
+
+def test_a_budget_of_steps_shortens_the_schedule(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    training = make_training(rank, tmp_path, small_shards, OPTIONS["budget of steps"])
+    assert training.total_steps == 8
+    assert training.feed.learning_rate(7) < 0.1 * training.config.train.learning_rate
+    training.run()
+    training.finish()
+    result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
+    assert (result.ended_by, newest(tmp_path).step) == ("max_steps", 8)
+    assert "validation_accuracy" in newest(tmp_path).metrics
+
+
+def test_what_a_step_computes_in_is_recorded_and_holds(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        train(rank, tmp_path, small_shards, config({"precision": "bf16"}), crash_at=4)
+    assert newest(tmp_path).numerics["precision"] == "bf16"
+    train(rank, tmp_path, small_shards, config({"precision": "fp32"}), "b")
+    assert "as recorded in the checkpoint: precision bf16 (not fp32)" in logs(tmp_path, "b")
+    assert newest(tmp_path).numerics["precision"] == "bf16"
+
+
+def test_fp16_on_a_cpu_is_refused(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.allow_slow_precision") as caught:
+        train(rank, tmp_path, small_shards, config({"precision": "fp16"}))
+    assert caught.value.exit_code == 2
+
+
+def test_the_attention_kernel_is_logged(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    make_training(rank, tmp_path, small_shards, OPTIONS["recompute"])
+    assert "scaled-dot-product attention" in logs(tmp_path)
+    assert "activation checkpointing, whole: 2 blocks" in logs(tmp_path)
+
+
+def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    training = make_training(rank, tmp_path, small_shards, OPTIONS["skips in fp16"])
+    training.run()
+    skipped = int(training.stepper.state()["guard"]["skipped"])
+    assert skipped > 0
+    assert math.log2(float(training.stepper.state()["scaler"]["scale"])) == 16 - skipped
+
+
+# torch warns about its own, when the compiler is imported.
+TORCHS_OWN = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(TORCHS_OWN)
+def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
+    rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any]
+) -> None:
+    """Slots of two sizes, each compiled; the second attempt meets them in another order."""
+    compiled = config({"compile": "on", "global_batch_size": 18})
+    train(rank, tmp_path / "whole", small_shards, compiled)
+    with pytest.raises(Crash):
+        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=4)
+    train(rank, tmp_path / "killed", small_shards, compiled, "b")
+    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
+    assert newest(tmp_path / "whole").numerics["compile"] == "true"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(TORCHS_OWN)
+def test_what_cannot_be_compiled_is_a_user_error(
+    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A compiler that is not there: what happens in a slim image.
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/no/such/compiler",))
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    with pytest.raises(ConfigError, match=r"torch\.compile failed") as caught:
+        make_training(rank, tmp_path, small_shards, config({"compile": "on"}))
+    assert caught.value.exit_code == 2
+    assert "train.compile=off" in caught.value.todo

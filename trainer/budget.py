@@ -1,0 +1,43 @@
+"""When training ends before its last step: after hours, or after money.
+
+Both may change between attempts, so they are in no fingerprint. Time is counted from when the ranks are up, over all
+attempts that led here; what a killed attempt did after its last checkpoint is not known to the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from contracts.config import ResourcesSection
+
+Reason = Literal["", "max_hours", "max_cost_usd"]
+
+
+class Budget:
+    """The time that training has taken, and may take.
+
+    Args:
+        resources: Holds the limits.
+        spent_s: Seconds of the attempts before.
+    """
+
+    def __init__(self, resources: ResourcesSection, spent_s: float) -> None:
+        self._resources, self._before, self._start = resources, spent_s, time.monotonic()
+
+    def spent_s(self) -> float:
+        """Return the seconds so far."""
+        return self._before + time.monotonic() - self._start
+
+    def exceeded_by(self, spent_s: float) -> Reason:
+        """Return which limit a time is beyond; empty: none.
+
+        Args:
+            spent_s: Of the first rank, so that all decide alike.
+        """
+        hours = spent_s / 3600
+        limits = self._resources
+        if limits.max_hours is not None and hours >= limits.max_hours:
+            return "max_hours"
+        price, most = limits.price_usd_per_h, limits.max_cost_usd
+        return "max_cost_usd" if price is not None and most is not None and hours * price >= most else ""

@@ -1,0 +1,80 @@
+"""Copies what the loader yields to the GPU beside what the GPU is computing, on a stream of its own.
+
+A step only queues work, so the host asks for the next slot while the GPU computes this one: its copy runs at once, and
+the computation that comes after waits for it by an event, not the host. Without a GPU there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from trainer.data.clock import DataClock
+
+Item = TypeVar("Item")
+
+# Slots that may lie on the GPU before they are computed. Without a bound the host, which only queues, would fill the
+# GPU's memory with copies; with two a copy always runs beside a computation.
+MOST_AHEAD = 2
+
+
+def to_device(items: Iterator[Item], device: torch.device, clock: DataClock) -> Iterator[Item]:
+    """Yield items with all their tensors on the device, in order; on a CPU they are passed on as they are.
+
+    Args:
+        items: Tensors, or tuples, lists, dicts and dataclasses of them, however deep; pinned, or the copies wait.
+        device: Where they are needed.
+        clock: Measures the copies.
+    """
+    return _copy_ahead(items, device, clock) if device.type == "cuda" else items
+
+
+def _copy_ahead(items: Iterator[Item], device: torch.device, clock: DataClock) -> Iterator[Item]:
+    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    computed: deque[torch.cuda.Event] = deque()
+    for item in items:
+        if len(computed) >= MOST_AHEAD:
+            computed.popleft().synchronize()
+        with torch.cuda.stream(copying), clock.copying():
+            moved = map_tensors(item, lambda tensor: tensor.to(device, non_blocking=True))
+        computing = torch.cuda.current_stream(device)
+        computing.wait_stream(copying)
+        # Allocated on one stream, read on the other: without this the allocator would give the memory away while the
+        # computation still reads it.
+        map_tensors(moved, partial(_used_on, stream=computing))
+        yield moved
+        # The caller comes back when it has queued all that reads the item.
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(torch.cuda.current_stream(device))
+        computed.append(done)
+
+
+def _used_on(tensor: torch.Tensor, *, stream: torch.cuda.Stream) -> torch.Tensor:
+    tensor.record_stream(stream)
+    return tensor
+
+
+def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return an item with its tensors changed, however deep they lie; what holds no tensor is the same object."""
+    if isinstance(item, torch.Tensor):
+        return change(item)
+    if isinstance(item, dict):
+        values = {key: map_tensors(value, change) for key, value in item.items()}
+        return values if any(values[key] is not item[key] for key in item) else item
+    if isinstance(item, (list, tuple)):
+        changed = [map_tensors(value, change) for value in item]
+        if all(one is other for one, other in zip(changed, item, strict=True)):
+            return item
+        # A named tuple takes its fields one by one.
+        return type(item)(*changed) if hasattr(item, "_fields") else type(item)(changed)
+    if is_dataclass(item) and not isinstance(item, type):
+        held = {field.name: getattr(item, field.name) for field in fields(item) if field.init}
+        moved = {name: map_tensors(value, change) for name, value in held.items()}
+        different = {name: value for name, value in moved.items() if value is not held[name]}
+        return replace(item, **different) if different else item
+    return item
