@@ -16,6 +16,8 @@ from contracts.config import RunConfig
 FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
+# Fields of parallel that say where parameters lie and in which order gradients are added.
+SPREAD_FIELDS = {"strategy", "bucket_mb", "shard_ranks", "cpu_offload"}
 
 # Fields of train that decide how long a step takes.
 SPEED_FIELDS = {
@@ -82,15 +84,16 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
     """Hashes that decide the parameters.
 
     Ranks, the loader, checkpoint settings and the profile's choice may change between attempts, so they are not part of
-    it; the first checkpoint records what must hold. on_bad_sample may change too: while it says fail, no bad sample was
-    passed over, so training that ended at one goes on where it was.
+    it; the first checkpoint records what must hold. How the network is spread may change as ranks may: it changes last
+    bits. on_bad_sample may change too: while it says fail, no bad sample was passed over, so training that ended at one
+    goes on where it was.
     """
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
         # A permission changes no step.
         "train": fingerprint(config.train.model_dump(mode="json", exclude={"allow_slow_precision"})),
-        "parallel": fingerprint(config.parallel.model_dump(mode="json")),
+        "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude=SPREAD_FIELDS)),
         "seed": fingerprint(config.run.seed),
         "shards": shards,
     }

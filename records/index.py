@@ -121,7 +121,7 @@ def read_payload(shard: Path | int | str, record: Any, *, name: str | None = Non
         name: What errors call the shard; unset: its path or URI, or its number.
 
     Raises:
-        DataError: The shard cannot be read.
+        DataError: The shard cannot be read, or no file is as long as the index says.
         DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
     """
     where = f"shard {name or (int(record['shard']) if isinstance(shard, int) else shard)}"
@@ -136,6 +136,8 @@ def read_payload(shard: Path | int | str, record: Any, *, name: str | None = Non
                 content = _read_range(stream.fileno(), int(record["offset"]), size)
     except OSError as error:
         raise _bad_payload(where, record, f"cannot be read ({error.strerror or 'it is not there'})") from None
+    except OverflowError:
+        raise _bad_payload(where, record, "no file has that offset") from None
     if damage := find_damage_of(content, record):
         raise _bad_payload(where, record, damage, kind=DamagedSample)
     return content

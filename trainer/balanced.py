@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from contracts import storage
 from contracts.artifacts import ShardManifest
 from records.index import read_part
 from trainer.permutation import SORTED_BELOW, Places, feistel, mix, mix_each, shuffled, shuffled_each
@@ -122,16 +121,17 @@ class BalancedOrder:
         return np.asarray(taken)
 
 
-def load_labels(shards_uri: str, manifest: ShardManifest, split: str) -> npt.NDArray[np.int32]:
+def load_labels(index_uri: str, manifest: ShardManifest, split: str) -> npt.NDArray[np.int32]:
     """Read the label of each place of a split from the index, wherever it lies: [num_samples].
+
+    In parts, not from a map of it: what a map has touched counts as memory of the process, 40 bytes a sample.
 
     Raises:
         DataError: The index is missing or damaged.
     """
     entry = manifest.splits[split]
-    uri = storage.join(shards_uri, manifest.index.name)
     labels = np.empty(entry.samples, dtype=np.int32)
     for start in range(0, entry.samples, LABELS_AT_A_TIME):
         count = min(LABELS_AT_A_TIME, entry.samples - start)
-        labels[start : start + count] = read_part(uri, entry.first + start, count)["label"]
+        labels[start : start + count] = read_part(index_uri, entry.first + start, count)["label"]
     return labels

@@ -37,7 +37,8 @@ class SlotRequest:
     batch_samples: int
     """Samples in the whole global batch: what the loss is divided by."""
     counts: bool
-    """False for a rank without a slot in a short last batch: it joins the collectives with weight 0."""
+    """False where the rank only joins the collectives, with weight 0: it has no slot in a short last batch, or fewer
+    than others in lockstep."""
     last_of_step: bool
     """Whether this rank takes the optimizer step after this slot."""
     times_drawn: tuple[int, ...] | None = None
@@ -78,8 +79,12 @@ def slot_requests(
     slot_size: int,
     rank: int,
     ranks: int,
+    lockstep: bool = False,
 ) -> Iterator[SlotRequest]:
-    """Yield what a rank computes, in order, from a global position to the end of training."""
+    """Yield what a rank computes, in order, from a global position to the end of training.
+
+    In lockstep all ranks compute equally many slots of a step: forward passes talk to each other.
+    """
     num_samples = order.num_samples
     step = step_of(position, num_samples=num_samples, global_batch_size=global_batch_size)
     first_epoch, offset = divmod(position, num_samples)
@@ -93,8 +98,10 @@ def slot_requests(
             num_slots = -(-count // slot_size)
             # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
             mine = rank_slots(num_slots, rank=rank, ranks=ranks)
-            taken = mine or [rank * num_slots // ranks]
-            for slot in taken:
+            taken = list(mine) or [rank * num_slots // ranks]
+            if lockstep:
+                taken += taken[-1:] * (-(-num_slots // ranks) - len(taken))
+            for number, slot in enumerate(taken):
                 own = np.s_[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
@@ -102,8 +109,8 @@ def slot_requests(
                     slot=slot,
                     samples=tuple(batch[own].tolist()),
                     batch_samples=count,
-                    counts=bool(mine),
-                    last_of_step=slot == taken[-1],
+                    counts=number < len(mine),
+                    last_of_step=number == len(taken) - 1,
                     times_drawn=None if drawn is None else tuple(drawn[own].tolist()),
                 )
             step += 1
@@ -120,20 +127,32 @@ def stream_readers(order: Order, *, global_batch_size: int, slot_size: int, rank
     num_streams = order.num_streams
     batch = min(global_batch_size, order.num_samples)
     slots = -(-batch // slot_size)
-    stream = np.arange(num_streams)
-    readers = np.zeros((ranks, num_streams), dtype=bool)
+    taken = [(rank, rank_slots(slots, rank=rank, ranks=ranks)) for rank in range(ranks)]
+    rows = np.array([rank for rank, mine in taken if mine])
+    firsts = np.array([mine.start * slot_size for _, mine in taken if mine])
+    ends = np.array([min(mine.stop * slot_size, batch) for _, mine in taken if mine])
     # Batch number k starts at offset k * batch: after so many batches the streams repeat.
     period = num_streams // math.gcd(batch, num_streams)
-    for start in range(0, min(period, order.num_samples // batch) * batch, batch):
-        rounds, longer = divmod(batch, num_streams)
-        ends = np.cumsum(rounds + ((stream - start) % num_streams < longer))
-        begins = np.concatenate([[0], ends[:-1]])
-        for rank in range(ranks):
-            mine = rank_slots(slots, rank=rank, ranks=ranks)
-            first, last = mine.start * slot_size, min(mine.stop * slot_size, batch)
-            if mine:
-                readers[rank] |= (begins < ends) & (begins < last) & (ends > first)
-    return readers
+    start = (np.arange(min(period, order.num_samples // batch)) * batch % num_streams)[:, None]
+    # A batch has so many samples of each stream, and one more of those from its start on, over the last stream's edge.
+    rounds, longer = divmod(batch, num_streams)
+    over = np.maximum(start + longer - num_streams, 0)
+    first, second = np.where(over, over, start), np.where(over, start, start + longer)
+    outer, inner = rounds + (over > 0), rounds + (over == 0)
+    none, all_streams = np.zeros_like(start), np.full_like(start, num_streams)
+    # Where a rank's streams begin (+1) and end (-1) in each of the three runs of streams with equally many samples.
+    changes = np.zeros((ranks, num_streams + 1), dtype=np.int64)
+    before = none
+    for left, right, of_stream in ((none, first, outer), (first, second, inner), (second, all_streams, outer)):
+        each = np.maximum(of_stream, 1)
+        begins = left + np.maximum(firsts - before, 0) // each
+        stops = np.minimum(left - np.minimum(before - ends, 0) // each, right)
+        some = (begins < stops) & (of_stream > 0)
+        row = np.broadcast_to(rows, some.shape)[some]
+        np.add.at(changes, (row, begins[some]), 1)
+        np.add.at(changes, (row, stops[some]), -1)
+        before = before + (right - left) * of_stream
+    return np.asarray(changes.cumsum(axis=1)[:, :-1] > 0)
 
 
 def describe_sharing(readers: npt.NDArray[np.bool_]) -> str | None:

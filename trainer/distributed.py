@@ -73,8 +73,10 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
 
 def limit_collectives(timeout_s: float) -> None:
     """Set how long a rank waits for its peers in a collective from now on; all ranks call it."""
-    # torch has no public name for it; without it the longest wait of set-up would hold for every step.
-    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
+    # torch has no public name for either; without it the longest wait of set-up would hold for every step. There are
+    # more groups than one when a network is sharded in copies.
+    for group in distributed_c10d._world.pg_map:
+        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def _store(rank: int, generation: int, timeout: timedelta) -> Any:
@@ -94,10 +96,21 @@ def _store(rank: int, generation: int, timeout: timedelta) -> Any:
     return dist.PrefixStore(f"generation{generation}/", store)  # type: ignore[attr-defined]
 
 
+@torch.no_grad()
 def share_buffers(model: nn.Module) -> None:
     """Give every rank the first rank's buffers (BatchNorm's running statistics): by rule they are its own."""
+    if dist.get_world_size() == 1:
+        return
+    by_type: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
+        by_type.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+    # One message a type: a residual network has hundreds of buffers, and this is done every step.
+    for buffers in by_type.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        dist.broadcast(flat, src=0)
+        parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.copy_(part.view_as(buffer))
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from trainer.parallel import fill
+
 
 class MovingAverage:
     """The average of a model's trainable parameters; buffers and frozen parameters are the model's own.
@@ -61,7 +63,8 @@ class MovingAverage:
     @torch.no_grad()
     def settle(self) -> None:
         """Give the model the average for good."""
-        torch._foreach_copy_(self._parameters, self._average)
+        for parameter, average in zip(self._parameters, self._average, strict=True):
+            parameter.copy_(average)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the average by the parameters' names."""
@@ -69,6 +72,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Put back what `state` returned."""
+        """Put back what `state` returned, whole tensors all."""
         for name, average in self.state().items():
-            average.copy_(state[name])
+            fill(average, state[name])

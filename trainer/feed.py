@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
-
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
@@ -19,10 +17,11 @@ from trainer.data.prepare import check_device
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import make_transforms
 from trainer.distributed import Rank
+from trainer.evaluation import EVALUATION_BATCH, Share
 from trainer.launch import Assignment
-from trainer.metrics import EVALUATION_BATCH
 from trainer.optim import learning_rate
 from trainer.order import Order, make_order, resolve_order
+from trainer.parallel import runs_in_lockstep
 
 
 class Feed:
@@ -94,7 +93,8 @@ class Feed:
         config, ranks, batch = self._config, self._rank.ranks, self._config.train.global_batch_size
         choice = resolve_order(config.data, self._shards, self.manifest, checkpoint)
         check_working_set(config.data, self._shards, self.manifest, choice.order)
-        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed)
+        index_uri = self.dataset.reader.index_uri
+        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index_uri=index_uri)
         self._log(choice.reason)
         readers = stream_readers(order, global_batch_size=batch, slot_size=cut.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
@@ -139,18 +139,27 @@ class Feed:
             slot_size=self._cut.slot_size,
             rank=self._rank.rank,
             ranks=self._rank.ranks,
+            lockstep=runs_in_lockstep(self._config.parallel),
         )
 
-    def evaluation(self, split: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield this rank's share of a split, each sample once over all ranks: images and labels."""
-        return evaluation_batches(
+    def evaluation(self, split: str) -> Share:
+        """Return this rank's share of a split, each sample once over all ranks."""
+        rank, ranks = self._rank.rank, self._rank.ranks
+        batches = evaluation_batches(
             self._shards,
             self.manifest,
             split,
             self.transform,
             EVALUATION_BATCH,
-            rank=self._rank.rank,
-            ranks=self._rank.ranks,
+            rank=rank,
+            ranks=ranks,
             data=self._config.data,
             folder=self._cache,
         )
+        return Share(batches, self.manifest.splits[split].samples, rank, ranks)
+
+    def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
+        """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+        origins = (reader.origin_of(place) for place in places)
+        return [(self.manifest.shards[shard].relative_path, key) for shard, key in origins]

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.events import EventLog
@@ -29,10 +30,13 @@ from trainer.data.prefetch import Prefetcher
 from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, limit_collectives, share_buffers
+from trainer.evaluation import Evaluation, evaluate, make_report
 from trainer.feed import Feed
 from trainer.launch import Assignment
-from trainer.metrics import Evaluation, Scalars, evaluate
+from trainer.metrics import Scalars
 from trainer.model import parameters_sha256
+from trainer.outcomes import Outcomes
+from trainer.parallel import describe_parallel
 from trainer.phases import reached
 from trainer.precision import Numerics
 from trainer.readings import Readings
@@ -152,9 +156,11 @@ class Training:
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
             "num_workers": str(self.cut.num_workers),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),
+            "numpy": np.__version__,
         }
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -263,10 +269,11 @@ class Training:
             done = f"train.max_steps {self.step} is reached"
         self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
-    def _evaluate(self, split: str) -> Evaluation | None:
+    def _evaluate(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         reached("evaluation")
+        share, size = self.feed.evaluation(split), self.config.data.image_size
         with self.stepper.evaluation_weights() as model:
-            return evaluate(model, self.feed.evaluation(split), self.rank.device)
+            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -274,9 +281,8 @@ class Training:
         """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        share_buffers(self.stepper.model)
+        groups = self.stepper.whole_state()
         if self.rank.is_first:
-            groups = self.stepper.state()
             model = groups.pop("model")
             flat = {f"{group}//{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
             self.checkpoints.save(self._describe(model, found.skipped), model, flat)
@@ -320,21 +326,33 @@ class Training:
             )
         uri, best = found
         self.stepper.load_evaluated(_groups(uri, best))
-        test = self._evaluate("test")
+        outcomes = Outcomes(len(best.classes), self.rank.device)
+        test = self._evaluate("test", outcomes)
+        outcomes.merge()
+        state = self.stepper.whole_model()
         if not self.rank.is_first:
             return
         metrics = dict(best.metrics)
+        sha256 = parameters_sha256(state)
+        evaluation = None
         if test is not None:
             self._require_finite("test loss", test.loss)
             metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        state = self.stepper.model.state_dict()
+            origins = self.feed.origins("test", [said.place for said in outcomes.worst()])
+            weights = self.stepper.evaluated_weights
+            report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
+            # Replaced, not created: an attempt that was killed right after this does it again.
+            name = f"{uri.removeprefix(self.assignment.folder + '/')}/{EVALUATION_NAME}"
+            storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
+            evaluation = FileEntry.of(self.assignment.folder, name)
         document = best.model_copy(
             update={
                 "finished": True,
                 "metrics": metrics,
                 "ended_by": self.ended_by,
                 "spent_s": self.budget.spent_s(),
-                "parameters_sha256": parameters_sha256(state),
+                "parameters_sha256": sha256,
+                "evaluation": evaluation,
                 "files": [self._result_file(uri, best, state)],
             }
         )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from contracts.config import TrainSection
+from trainer.parallel import fill
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
@@ -103,22 +104,31 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors as `parameter/entry`, independent of the order of parameters."""
-    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    """Return the optimizer's tensors as `parameter/entry`, independent of the order of parameters.
+
+    In the order of the model: sharded tensors are gathered one by one, so all ranks must name them in one order.
+    """
     return {
-        f"{names[parameter]}/{entry}": value
-        for parameter, state in optimizer.state.items()
-        for entry, value in state.items()
+        f"{name}/{entry}": value
+        for name, parameter in model.named_parameters()
+        for entry, value in sorted(optimizer.state.get(parameter, {}).items())
         if isinstance(value, torch.Tensor)
     }
 
 
 def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, torch.Tensor]) -> None:
-    """Put back what `named_state` returned, on the device of the parameters."""
+    """Put back what `named_state` returned, whole tensors all, on the device of the parameters.
+
+    What has the shape of its parameter is sharded like it, and has its memory layout: fused optimizers go through the
+    memory of all of them side by side.
+    """
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        # In the parameter's own memory layout: fused optimizers go through the memory of all of them side by side.
-        like = torch.empty_like(parameter, dtype=value.dtype) if value.shape == parameter.shape else None
-        optimizer.state[parameter][entry] = value.to(parameter.device) if like is None else like.detach().copy_(value)
+        if value.shape == parameter.shape:
+            found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            fill(found, value)
+        else:
+            found = value.to(parameter.device)
+        optimizer.state[parameter][entry] = found

@@ -92,17 +92,21 @@ def resolve_order(
     return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
 
 
-def make_order(order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int) -> Order:
+def make_order(
+    order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int, index_uri: str | None = None
+) -> Order:
     """Return the order of the training split.
 
     Args:
         order: What decides it.
-        shards_uri: Where the shards are; their index is read for balanced sampling only.
+        shards_uri: Where the shards are.
         manifest: Their manifest.
         seed: run.seed.
+        index_uri: Where their index is read, for balanced sampling only; unset: with the shards. Of shards in a bucket
+            this machine has a copy (ShardReader.index_uri).
     """
     if order.sampling == "balanced":
-        return BalancedOrder.of(load_labels(shards_uri, manifest, "train"), seed)
+        return BalancedOrder.of(load_labels(index_uri or manifest.index.uri(shards_uri), manifest, "train"), seed)
     if order.kind == "full":
         return FullOrder(manifest.splits["train"].samples, seed)
     assert order.streams and order.range_bytes and order.block_samples, order

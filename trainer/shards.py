@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
 from trainer.data.cache_folder import CacheFolder
@@ -45,6 +45,25 @@ def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardM
             todo="add images, or set resources.ranks lower",
         )
     return manifest
+
+
+def check_index(shards_uri: str, manifest: ShardManifest) -> None:
+    """Compare the index of local shards with its checksum, once an attempt and machine: about a second a GB.
+
+    Images have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared when
+    it comes (trainer/data/cache_folder.py).
+
+    Raises:
+        DataError: It is missing, or has other bytes than the manifest says.
+    """
+    if not storage.is_local(shards_uri):
+        return
+    if damage := find_damage(shards_uri, [manifest.index]):
+        raise DataError(
+            f"the shards in {storage.display(shards_uri)} are damaged: {damage}",
+            allowed="the index that the shard stage wrote",
+            todo="run the shard stage again with --fresh, or copy the folder of shards again",
+        )
 
 
 def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, begun: bool = False) -> str | None:

@@ -21,7 +21,7 @@ from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
-from trainer.distributed import Rank
+from trainer.distributed import Rank, share_buffers
 from trainer.ema import MovingAverage
 from trainer.guard import Guard
 from trainer.model import find_single_sample_fault
@@ -35,7 +35,7 @@ from trainer.optim import (
     set_learning_rate,
     step_optimizer,
 )
-from trainer.parallel import distribute, settle_buckets
+from trainer.parallel import check_parallel, distribute, load_whole, whole
 from trainer.permutation import mix
 from trainer.phases import reached
 from trainer.precision import LossScale, Numerics
@@ -61,20 +61,27 @@ class Stepper:
         train = config.train
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
-        # Every rank builds the same weights; DDP broadcasts the first rank's all the same.
-        model = make_network(config, num_classes, rank.device, numerics, log)
-        self._parallel = distribute(model, rank)
+        check_parallel(config.parallel, rank, log)
+        # With fsdp the network stays on the CPU until it is cut: the whole may not fit on the device.
+        device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
+        # Every rank builds the same weights; the first rank's are broadcast all the same.
+        model = make_network(config, num_classes, device, numerics, log)
+        timeout_s = config.resources.setup_timeout_s
+        images = self._images(2).to(device)
+        self._parallel = distribute(model, config.parallel, rank, images, log, setup_timeout_s=timeout_s)
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
-        self._forward = torch.compile(self._parallel, dynamic=False) if numerics.compile else self._parallel
-        self._optimizer = make_optimizer(model, train)
-        self._average = MovingAverage(model, train.ema_decay) if train.ema_decay else None
+        spread = self._parallel.spread
+        self._forward = torch.compile(spread, dynamic=False) if numerics.compile else spread
+        self._optimizer = make_optimizer(self.model, train)
+        self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
+        self._slots_of_step = 0
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = Guard(rank.device, stops=train.non_finite == "stop")
 
     @property
     def model(self) -> nn.Module:
         """The network itself, without what spreads it."""
-        return self._parallel.module  # type: ignore[no-any-return]
+        return self._parallel.module
 
     def check_slots_of_one(self, samples: int, slot_size: int) -> None:
         """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy.
@@ -101,13 +108,13 @@ class Stepper:
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def settle(self, slot_size: int) -> None:
-        """Make the first step's sums those of all steps (trainer/parallel.py), and compile; before state is loaded.
+        """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
         """
         try:
-            settle_buckets(self._parallel, self._images(slot_size), self._logits)
+            self._parallel.settle(self._images(slot_size), self._logits)
         except RuntimeError as error:
             if not self._numerics.compile:
                 raise
@@ -128,7 +135,7 @@ class Stepper:
     def state(self) -> dict[str, Tensors]:
         """Return everything that a resume needs besides the position, as groups of tensors by name.
 
-        They are the live tensors: copy before the next step.
+        They are the live tensors, some of them sharded (trainer/parallel/): copy before the next step.
         """
         groups = {
             "model": self.model.state_dict(),
@@ -141,9 +148,31 @@ class Stepper:
             groups["scaler"] = self._scale.state()
         return groups
 
+    def whole_state(self) -> dict[str, Tensors]:
+        """Return what `state` does, the sharded tensors as a whole.
+
+        All ranks must call this; buffers are the first rank's afterwards. What is sharded is gathered, a tensor at a
+        time; ranks but the first get empty groups.
+        """
+        share_buffers(self.model)
+        return {name: self._gather(tensors) for name, tensors in self.state().items()}
+
+    def whole_model(self) -> Tensors:
+        """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
+        return self._gather(self.model.state_dict())
+
+    def _gather(self, tensors: Tensors) -> Tensors:
+        gathered = {}
+        for name, tensor in tensors.items():
+            # On the CPU at once where it was gathered: the whole network may not fit on the device.
+            full = whole(tensor)
+            if self._rank.is_first:
+                gathered[name] = full if full is tensor else full.cpu()
+        return gathered
+
     def load(self, groups: dict[str, Tensors]) -> None:
-        """Take over what `state` returned."""
-        self.model.load_state_dict(groups["model"])
+        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it."""
+        load_whole(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
         if "guard" in groups:
             self.guard.load(groups["guard"])
@@ -154,7 +183,7 @@ class Stepper:
 
     def load_evaluated(self, groups: dict[str, Tensors]) -> None:
         """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
-        self.model.load_state_dict(groups["model"])
+        load_whole(self.model, groups["model"])
         if self._average is not None:
             self._average.load(groups["ema"])
             self._average.settle()
@@ -178,12 +207,19 @@ class Stepper:
         given = prepare(slot, transform, self._rank.device, clock)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
+        if self._slots_of_step == 0:
+            # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
+            share_buffers(self.model)
+        # A repeated slot, there for the collectives only, leaves no trace. A rank that has no slot at all in a step
+        # may be the first one, whose statistics count: it takes in its neighbour's.
+        repeated = not request.counts and self._slots_of_step > 0
+        self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
-        with nullcontext() if request.last_of_step else self._parallel.no_sync():
+        with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
             reached("forward")
             loss = self._loss_sum(given) * weight
             reached("backward")
-            # DDP divides by the number of ranks; the true mean divides by the samples of the global batch.
+            # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
             share = loss * (self._rank.ranks / request.batch_samples)
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -204,7 +240,7 @@ class Stepper:
             1.0 if it was left out, since the gradients were not finite, else 0.0; a tensor on the device.
         """
         scale = None if self._scale is None else self._scale.scale
-        norm = gradient_norm(self._parallel.parameters())
+        norm = gradient_norm(self.model.parameters())
         if scale is not None:
             norm = norm / scale
         left_out = self.guard.judge(norm, step, scale)
@@ -226,3 +262,12 @@ class Stepper:
     def loss_scale(self) -> torch.Tensor | None:
         """The loss scale of fp16, on the device."""
         return None if self._scale is None else self._scale.scale
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)

@@ -20,7 +20,7 @@ from trainer.launch import Assignment, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
-from trainer.shards import check_room, load_shards
+from trainer.shards import check_index, check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
@@ -47,6 +47,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
+    check_index(shards_uri, shards)
     # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
     begun = bool(storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER)))
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):

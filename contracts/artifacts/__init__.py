@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
+from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
 from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
 from contracts.artifacts.run import RunRecord, StageRecord
@@ -21,14 +22,17 @@ from contracts.artifacts.training import CheckpointManifest, SampleOrder
 
 __all__ = [
     "CONTRACTS",
+    "EVALUATION_NAME",
     "MANIFEST_NAME",
     "CheckpointManifest",
+    "ClassOutcome",
     "Contract",
     "Copy",
     "Document",
     "DuplicateGroup",
     "Duplicates",
     "EngineEntry",
+    "EvaluationReport",
     "ExportManifest",
     "FileEntry",
     "ImageStatistics",
@@ -39,12 +43,14 @@ __all__ = [
     "ProfilePoint",
     "ProfileReport",
     "Rejected",
+    "RocCurve",
     "RunRecord",
     "SampleOrder",
     "ShardEntry",
     "ShardManifest",
     "SplitEntry",
     "StageRecord",
+    "WorstSample",
     "find_damage",
 ]
 
@@ -52,6 +58,7 @@ CONTRACTS: dict[str, type[Contract]] = {
     "shards": ShardManifest,
     "profile": ProfileReport,
     "checkpoint": CheckpointManifest,
+    "evaluation": EvaluationReport,
     "export": ExportManifest,
     "run": RunRecord,
 }

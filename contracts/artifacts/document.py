@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from contracts import storage
 from contracts.errors import DataError
@@ -29,14 +29,21 @@ class Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+def _check_relative(name: str) -> str:
+    """Refuse a name that is no path of a file below a folder: names become paths, and documents come from anywhere."""
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{name!r} is no path below the folder of the document")
+    return name
+
+
 class FileEntry(Document):
     """A file that a document speaks for."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_check_relative)]
     """Path relative to the folder that holds it."""
-    bytes: int
+    bytes: NonNegativeInt
     """Size in bytes."""
-    crc32c: str
+    crc32c: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
     """crc32c of the content, eight hex digits."""
     folder: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""
     """Name of the sibling folder that holds the file, where an earlier one wrote it; empty: the document's own."""
@@ -64,7 +71,7 @@ class FileEntry(Document):
 
 
 class Contract(Document):
-    """Base of the five documents."""
+    """Base of the documents that stages leave."""
 
     FORMAT_VERSION: ClassVar[int] = 1
 

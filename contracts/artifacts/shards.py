@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, NonNegativeInt
 
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.config import SPLITS
 
 
 class SplitEntry(Document):
     """One split of the data: a contiguous range of the index."""
 
-    first: int
+    first: NonNegativeInt
     """Place of the split's first sample in the index."""
-    samples: int
-    source_bytes: int
+    samples: NonNegativeInt
+    source_bytes: NonNegativeInt
     """Bytes of the source files."""
-    samples_by_class: list[int]
+    samples_by_class: list[NonNegativeInt]
     """Number of samples of each class, in the order of `ShardManifest.classes`."""
 
 
@@ -37,11 +38,11 @@ class ShardEntry(FileEntry):
     """One shard file."""
 
     split: str
-    first: int
+    first: NonNegativeInt
     """Place of the shard's first sample in the index."""
-    samples: int
+    samples: NonNegativeInt
     """Samples of it that are in the index."""
-    tombstones: int = 0
+    tombstones: NonNegativeInt = 0
     """Samples in the file that are gone from the source, or changed there: the index leaves them out."""
     images: ImageStatistics | None = None
     """What the file holds, tombstones included."""
@@ -103,6 +104,12 @@ class Prepared(Document):
     others, so they are recorded; they are not in the fingerprint."""
 
 
+def _check_splits(splits: dict[str, SplitEntry]) -> dict[str, SplitEntry]:
+    if missing := [name for name in SPLITS if name not in splits]:
+        raise ValueError(f"no split {', '.join(missing)}; an empty one has 0 samples")
+    return splits
+
+
 class ShardManifest(Contract):
     """What the shards of a source hold."""
 
@@ -114,7 +121,8 @@ class ShardManifest(Contract):
     in this list."""
     multi_label: bool = False
     """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
-    splits: dict[str, SplitEntry]
+    splits: Annotated[dict[str, SplitEntry], AfterValidator(_check_splits)]
+    """train, validation and test, each of them, also where it is empty."""
     shards: list[ShardEntry]
     index: FileEntry
     """The packed index of all samples (records/index.py)."""

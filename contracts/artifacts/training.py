@@ -73,6 +73,10 @@ class CheckpointManifest(Contract):
     files: list[FileEntry]
     """model.safetensors and optimizer.safetensors (at the top: the best weights only)."""
 
+    evaluation: FileEntry | None = None
+    """At the top: evaluation.json beside the best weights; None without a test split. Not among the owned files: what
+    can be had again from the weights is no reason to train again."""
+
     def owned_files(self) -> list[FileEntry]:
         """Return the tensors' files."""
         return self.files

@@ -91,10 +91,20 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How a step is spread over ranks."""
 
-    strategy: Literal["ddp"] = "ddp"
-    """DistributedDataParallel."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """`ddp`: every rank holds the whole network (DistributedDataParallel). `fsdp`: parameters, gradients and optimizer
+    state are sharded over ranks (FSDP2), for networks that do not fit on one GPU."""
     slot_size: PositiveInt | Auto = "auto"
     """Samples per forward pass; the global batch is cut into slots of this size. `auto` takes the profile's choice."""
+    bucket_mb: Annotated[float, Field(gt=0), NotBool] = 25.0
+    """With ddp: size in MiB of the buckets in which gradients are averaged, while the backward pass goes on."""
+    shard_ranks: PositiveInt | None = None
+    """With fsdp: ranks that hold the network once between them; the others hold copies (HSDP). It must divide the
+    ranks: the GPUs of a machine keep the heavy traffic inside it. Unset: all ranks."""
+    cpu_offload: bool = False
+    """With fsdp: keep parameters, gradients and optimizer state in the CPU's memory; needs a GPU."""
+    sync_batch_norm: bool = False
+    """Compute BatchNorm's statistics over the slots that all ranks process at a time; needs a GPU."""
 
 
 class CheckpointSection(Section):

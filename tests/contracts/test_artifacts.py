@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from contracts import storage
 from contracts.artifacts import (
     CONTRACTS,
+    MANIFEST_NAME,
     FileEntry,
     ProfileChoice,
     ProfilePoint,
@@ -121,3 +122,42 @@ def test_a_file_of_a_sibling_folder_is_found(tmp_path: Path) -> None:
     for folder in ("..", "../elsewhere", "0123456789abcde/", "/"):
         with pytest.raises(ValidationError):
             FileEntry(**{**entry.model_dump(), "folder": folder})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../etc/passwd"},
+        {"name": "/etc/passwd"},
+        {"name": "a//b"},
+        {"name": "a/./b"},
+        {"name": ""},
+        {"name": "a\0b"},
+        {"crc32c": "/any/place"},
+        {"crc32c": "0000000G"},
+        {"crc32c": "00000000\n"},
+        {"bytes": -1},
+    ],
+)
+def test_an_entry_names_a_file_below_its_folder(change: dict[str, Any]) -> None:
+    """Names and checksums become paths of caches."""
+    FileEntry.model_validate({"name": "a folder/..x", "bytes": 0, "crc32c": "0123abcd"})
+    with pytest.raises(ValidationError):
+        FileEntry.model_validate({"name": "x", "bytes": 0, "crc32c": "00000000", **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: v["splits"].pop("train"), "damaged at splits: .*no split train"),
+        (lambda v: v["splits"]["test"].update(samples=-1), r"damaged at splits\.test\.samples"),
+        (lambda v: v["shards"][0].update(first=-1), r"damaged at shards\.0\.first"),
+        (lambda v: v["shards"][0].update(crc32c="../x"), r"damaged at shards\.0\.crc32c"),
+        (lambda v: v["index"].update(name="../x"), r"damaged at index\.name"),
+    ],
+)
+def test_a_damaged_manifest_of_shards_is_named(small_shards: str, change: Any, words: str) -> None:
+    values = json.loads(storage.read_bytes(storage.join(small_shards, MANIFEST_NAME)))
+    change(values)
+    with pytest.raises(DataError, match=words):
+        ShardManifest.parse(json.dumps(values).encode(), where="x")

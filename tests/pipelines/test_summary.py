@@ -23,6 +23,8 @@ from pipelines.summary import Times, make_record
 from pipelines.trace import StageTrace
 
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
+TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])
+EMPTY = SplitEntry(first=7, samples=0, source_bytes=0, samples_by_class=[0, 0])
 ENTRY = FileEntry(name="f", bytes=1, crc32c="00000000")
 DOCUMENTS: dict[str, Contract] = {
     "shard": ShardManifest(
@@ -30,7 +32,7 @@ DOCUMENTS: dict[str, Contract] = {
         format="webdataset",
         seed=0,
         classes=["0", "1"],
-        splits={"train": SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])},
+        splits={"train": TRAIN, "validation": EMPTY, "test": EMPTY},
         shards=[],
         index=ENTRY,
         rejected=[],

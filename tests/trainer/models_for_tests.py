@@ -18,7 +18,7 @@ class Explodes(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.body(images))
         if self.training and torch.is_grad_enabled():
-            logits = logits * torch.where(torch.rand(1) < self._share, torch.inf, 1.0)
+            logits = logits * torch.where(torch.rand(1, device=images.device) < self._share, torch.inf, 1.0)
         return logits
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from contracts import storage
@@ -25,8 +26,12 @@ class Crash(Exception):
 
 
 @contextmanager
-def one_rank() -> Iterator[Rank]:
-    """Be the only rank of a group; torch's settings are as before afterwards."""
+def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
+    """Be the only rank of a group; torch's settings are as before afterwards.
+
+    Args:
+        gpu: Compute on a GPU. Otherwise on the CPU, also where there is one: what is compared bit for bit is of a CPU.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,10 +39,14 @@ def one_rank() -> Iterator[Rank]:
     before = {name: os.environ.get(name) for name in ours}
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     os.environ |= ours
+    patch = pytest.MonkeyPatch()
     try:
+        if not gpu:
+            patch.setattr(torch.cuda, "is_available", lambda: False)
         with process_group(0, setup_timeout_s=60) as rank:
             yield rank
     finally:
+        patch.undo()
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
         for name, value in before.items():

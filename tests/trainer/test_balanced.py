@@ -108,6 +108,7 @@ def test_requests_say_which_draw_it_is() -> None:
 
 def test_labels_are_read_in_parts(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = ShardManifest.load(small_shards)
-    whole = load_labels(small_shards, shards, "train").tolist()
+    index_uri = shards.index.uri(small_shards)
+    whole = load_labels(index_uri, shards, "train").tolist()
     monkeypatch.setattr("trainer.balanced.LABELS_AT_A_TIME", 7)
-    assert load_labels(small_shards, shards, "train").tolist() == whole
+    assert load_labels(index_uri, shards, "train").tolist() == whole

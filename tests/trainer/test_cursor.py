@@ -1,6 +1,7 @@
 """Every sample once an epoch, wherever training starts and whoever computes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ def all_requests(
     num_samples: int = 0,
     order: Order | None = None,
     epochs: int = 2,
+    lockstep: bool = False,
 ) -> list[SlotRequest]:
     return [
         request
@@ -43,11 +45,12 @@ def all_requests(
             slot_size=slot,
             rank=rank,
             ranks=ranks,
+            lockstep=lockstep,
         )
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(SIZES, st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_all_ranks_together_see_every_sample_once_an_epoch(num_samples: int, batch: int, slot: int, ranks: int) -> None:
     requests = all_requests(0, num_samples=num_samples, batch=batch, slot=slot, ranks=ranks)
@@ -55,7 +58,7 @@ def test_all_ranks_together_see_every_sample_once_an_epoch(num_samples: int, bat
     assert seen == Counter({(epoch, sample): 1 for epoch in range(2) for sample in range(num_samples)})
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(SIZES, st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_every_rank_ends_every_step_once(num_samples: int, batch: int, slot: int, ranks: int) -> None:
     steps = 2 * steps_per_epoch(num_samples, batch)
@@ -64,6 +67,7 @@ def test_every_rank_ends_every_step_once(num_samples: int, batch: int, slot: int
     assert all(r.samples for r in requests)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3), st.data())
 def test_a_start_in_the_middle_is_the_rest_of_the_whole(
     num_samples: int, batch: int, slot: int, ranks: int, data: st.DataObject
@@ -77,6 +81,7 @@ def test_a_start_in_the_middle_is_the_rest_of_the_whole(
     assert rest == [request for request in whole if request.step >= step]
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 20), st.integers(1, 20))
 def test_the_world_size_moves_no_sample(num_samples: int, batch: int, slot: int) -> None:
     def by_place(ranks: int) -> dict[tuple[int, int], tuple[int, ...]]:
@@ -176,3 +181,22 @@ def test_a_rank_without_a_slot_computes_one_that_does_not_count() -> None:
         (0, False, True),
         (0, True, True),
     ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(SIZES, st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
+def test_in_lockstep_all_ranks_compute_equally_many_slots(num_samples: int, batch: int, slot: int, ranks: int) -> None:
+    whole = {"num_samples": num_samples, "batch": batch, "slot": slot}
+    requests = all_requests(0, **whole, ranks=ranks, lockstep=True)
+    passes = Counter(request.step for request in requests)
+    slots_of = Counter(request.step for request in all_requests(0, **whole, ranks=1))
+    assert passes == {step: ranks * -(-slots // ranks) for step, slots in slots_of.items()}
+    assert [r for r in requests if r.counts] == [
+        replace(r, last_of_step=other.last_of_step)
+        for r, other in zip(
+            (r for r in all_requests(0, **whole, ranks=ranks) if r.counts),
+            (r for r in requests if r.counts),
+            strict=True,
+        )
+    ]
+    assert Counter(r.step for r in requests if r.last_of_step) == dict.fromkeys(passes, ranks)

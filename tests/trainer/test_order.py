@@ -96,7 +96,7 @@ def test_the_kinds_of_order(small_shards: str) -> None:
     assert full.num_samples == balanced.num_samples == blocks.num_samples == samples
     for order in (full, blocks):
         assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
-    labels = load_labels(small_shards, shards, "train")
+    labels = load_labels(shards.index.uri(small_shards), shards, "train")
     assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
     drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())
     assert max(drawn.values()) - min(drawn.values()) <= 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -11,7 +12,7 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
 from contracts.stage import run_stage
 from tests.conftest import small_config
-from trainer.launch import ASSIGNMENT_NAME
+from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.shards import load_shards, normalisation
 from trainer.task import execute as train
@@ -63,6 +64,24 @@ def test_shards_that_cannot_be_trained_on_end_a_stage_with_2_before_any_rank_sta
     execute = {"train": train, "profile": profile}[stage]
     assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
     assert re.search(words, capfd.readouterr().err)
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
+
+
+@pytest.mark.parametrize("stage", ["train", "profile"])
+def test_a_changed_label_in_the_index_ends_a_stage_with_2_before_any_rank_starts(
+    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    """Images have checksums in the index; labels have that of the index alone."""
+    folder = tmp_path / "shards"
+    shutil.copytree(storage.local_path(small_shards), folder)
+    content = bytearray((folder / "index.bin").read_bytes())
+    content[64 + 4] ^= 1  # the label of the first record, behind the header and the record's shard
+    (folder / "index.bin").write_bytes(content)
+    config = {name: value for name, value in small_config().items() if name != "sharding"}
+    arguments = ["--output", str(tmp_path / "out"), "--shards", str(folder)]
+    execute = {"train": train, "profile": profile}[stage]
+    assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
+    assert re.search(r"index\.bin has crc32c \w+, its manifest says", capfd.readouterr().err)
     assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
 
 

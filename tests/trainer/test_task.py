@@ -11,14 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileChoice, ProfileReport, SampleOrder
+from contracts.artifacts import (
+    CheckpointManifest,
+    EvaluationReport,
+    ProfileChoice,
+    ProfileReport,
+    SampleOrder,
+    ShardManifest,
+    find_damage,
+)
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from tests.conftest import small_config
+from trainer.data.reader import ShardReader
+from trainer.launch.machine import hardware
 
 
 def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more: str) -> list[str]:
@@ -84,6 +95,8 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.classes == ["blue", "green", "red"]
     assert result.environment["ranks"] == "2"
     assert result.environment["threads_per_rank"] == "1"
+    # Its generator draws crops and augmentation.
+    assert result.environment["numpy"] == np.__version__
     assert result.metrics["test_accuracy"] > 0.5
     assert result.slot_size == 4
     assert result.order == SampleOrder(kind="full")
@@ -91,9 +104,34 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert [kind for kind in kinds if kind not in ("progress", "log")] == ["start", "folder", "ready", "finish"]
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
     check_scalars(storage.local_path(uri) / "tensorboard")
+    check_evaluation(uri, result, small_shards)
     again = run(tmp_path, small_shards, "b", config)
     assert again.returncode == 0
     assert events(tmp_path, "b")[-1]["event"] == "reused"
+
+
+def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
+    """The test split's document lies beside the best weights, and agrees with the manifest and with the shards."""
+    assert result.evaluation is not None
+    assert result.evaluation.name == f"{result.files[0].name.rpartition('/')[0]}/evaluation.json"
+    assert find_damage(uri, [result.evaluation]) is None
+    report = EvaluationReport.load(result.evaluation.uri(uri))
+    assert (report.step, report.parameters_sha256) == (result.step, result.parameters_sha256)
+    assert (report.accuracy, report.loss) == (result.metrics["test_accuracy"], result.metrics["test_loss"])
+    manifest = ShardManifest.load(shards)
+    split = manifest.splits["test"]
+    assert [one.samples for one in report.classes] == split.samples_by_class
+    assert report.samples == split.samples == sum(samples for _, _, samples in report.confusion)
+    right = sum(samples for label, predicted, samples in report.confusion if label == predicted)
+    assert right == round(report.accuracy * report.samples) == sum(one.right for one in report.classes)
+    assert len(report.worst) == min(split.samples, 50)
+    reader = ShardReader(shards, manifest, "test")
+    for one in report.worst:
+        number, key = reader.origin_of(one.place)
+        assert (one.shard, one.key) == (manifest.shards[number].relative_path, key)
+        assert one.label == reader.read(one.place)[1]
+    probabilities = [one.probability for one in report.worst]
+    assert probabilities == sorted(probabilities)
 
 
 def check_scalars(folder: Path) -> None:
@@ -264,12 +302,15 @@ def test_training_in_another_order(
     [
         ({"model": {"architecture": "resnett"}}, "did you mean resnet?"),
         ({"resources": {"ranks": 5}}, "slots"),
+        ({"train": {"precision": "fp16"}}, "train.allow_slow_precision=true"),
         ({"resources": {"ranks": 100}}, "samples for 100 ranks"),
     ],
 )
 def test_a_user_error_ends_with_2_and_its_message(
     small_shards: str, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
+    if "precision" in changes.get("train", {}) and hardware()["gpus"] != "none":
+        pytest.skip("there is a GPU")
     done = run(tmp_path, small_shards, "a", small_config(**changes))
     assert done.returncode == 2
     last = [line for line in done.stderr.splitlines() if line.startswith("train: error: ")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from trainer.data.cache_folder import CacheFolder
 from trainer.data.pixel_ops import apply_plan
 from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import EvaluationTransform, TrainTransform
+from trainer.data.transforms import EvaluationTransform, PixelTransform, TrainTransform
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -85,7 +86,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
 
         Raises:
             DataError: A sample is damaged.
-            ConfigError: data.transform returned no image of the right shape.
+            ConfigError: data.transform failed, or returned no image of the right shape.
         """
         transform = self.transform
         size, batch_size = transform.image_size, len(request.samples)
@@ -102,7 +103,8 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
                 pixels, labels[row] = self._read_sample(sample, random, replaced)
                 if transform.own is not None:
                     seed_global_generators(self.seed, draw, sample, _OWN_TRANSFORM)
-                    pixels = self._apply_own(pixels)
+                    read = replaced[-1].by if replaced and replaced[-1].sample == sample else sample
+                    pixels = self._apply_own(transform.own, pixels, read)
                 images[row] = pixels
                 if plan is not None and random is not None:
                     plan.operations[row], plan.strengths[row] = transform.augmentation.draw(random)
@@ -135,10 +137,10 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
                 except UndecodableImage as error:
                     raise self.reader.undecodable(place, error) from None
             except DamagedSample as error:
-                reasons.append(error.given)
-                place = self.reader.next_of_class(place)
-                if not self.replace_bad or place == sample:
+                # The search goes through the index, all of it for a rare class: not before an error.
+                if not self.replace_bad or (place := self.reader.next_of_class(place)) == sample:
                     raise
+                reasons.append(error.given)
                 if random is not None and state is not None:
                     random.bit_generator.state = state
                 continue
@@ -146,17 +148,36 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
                 replaced.append(Replacement(sample, place, "; ".join(reasons)))
             return pixels, label
 
-    def _apply_own(self, pixels: Pixels) -> Pixels:
-        assert self.transform.own is not None
-        result = self.transform.own(np.ascontiguousarray(pixels))
+    def _apply_own(self, own: PixelTransform, pixels: Pixels, place: int) -> Pixels:
+        # Its own copy where Pillow's bytes cannot be written to: whether they can depends on the image.
+        own_pixels = np.require(pixels, requirements=["C", "W"])
+        try:
+            result = own(own_pixels)
+        except MemoryError:
+            raise
+        except Exception as error:  # the user's code: whatever it raises is theirs to mend
+            raised = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"data.transform {_name_of(own)} failed on {self.reader.describe(place)}: "
+                f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})",
+                allowed="a function that maps every image [S, S, 3] uint8 to another",
+                todo="correct the function, or shard without this image",
+            ) from error
         if not isinstance(result, np.ndarray) or result.shape != pixels.shape or result.dtype != np.uint8:
             found = f"{result.dtype} {result.shape}" if isinstance(result, np.ndarray) else type(result).__name__
             raise ConfigError(
-                f"data.transform returned {found} for an image of uint8 {pixels.shape}",
+                f"data.transform {_name_of(own)} returned {found} for an image of uint8 {pixels.shape}: "
+                f"{self.reader.describe(place)}",
                 allowed="an array of the same shape and type",
                 todo="return the changed image as uint8; normalisation comes after it",
             )
         return result
+
+
+def _name_of(own: PixelTransform) -> str:
+    """Return module:callable, as data.transform has it."""
+    kind = own if hasattr(own, "__qualname__") else type(own)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _augment_one_by_one(images: torch.Tensor, plan: Plan) -> None:

@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,6 +54,13 @@ class ShardReader:
         split: The split.
         data: How a bucket is read; unset: by the defaults.
         folder: Cache of this machine for shards in a bucket; unset: one in memory for this reader.
+
+    Attributes:
+        index_uri: The whole index, as a file of this machine.
+
+    Raises:
+        DataError: The index is missing, or is not as long as the manifest says. Its bytes are compared once an attempt
+            (trainer/shards.py), not by every reader: a large one takes seconds.
     """
 
     def __init__(
@@ -64,23 +72,26 @@ class ShardReader:
         folder: CacheFolder | None = None,
     ) -> None:
         self.data = data or DataSection()
-        self._shard_names = [shard.name for shard in manifest.shards]
+        self._shard_names = [shard.relative_path for shard in manifest.shards]
         self._split = split
         entry = manifest.splits[split]
         self._first = entry.first
         self.fetcher: Fetcher | None = None
         self._shards: Shards
         if storage.is_local(shards_uri):
-            index = open_index(storage.local_path(manifest.index.uri(shards_uri)))
+            path = storage.local_path(manifest.index.uri(shards_uri))
+            index = _open_index(path, manifest)
             self._shards = LocalShards(shards_uri, manifest, index)
         else:
             # Kept: in memory it lasts as long as someone holds it.
             self._folder = folder or CacheFolder(self.data)
-            index = open_index(self._folder.index_path(shards_uri, manifest))
+            path = self._folder.index_path(shards_uri, manifest)
+            index = _open_index(path, manifest)
             # After the index, which takes room too.
             self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
             self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
+        self.index_uri = path.as_uri()
         self._index = index[entry.first : entry.first + entry.samples]
 
     def __len__(self) -> int:
@@ -167,14 +178,26 @@ class ShardReader:
         """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
         return self.content(place), int(self._index[place]["label"])
 
+    def origin_of(self, place: int) -> tuple[int, str]:
+        """Return the shard of the sample at `place`, as its place in the manifest, and its key there."""
+        record = self._index[place]
+        return int(record["shard"]), key_of(record)
+
     def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
         """Return the error of a sample whose bytes are as they were sharded, but are no image."""
-        record = self._index[place]
+        in_training = self._split == "train"
         return DamagedSample(
-            f"{self._shard_names[int(record['shard'])]}: sample {key_of(record)} cannot be decoded: {error}",
+            f"{self.describe(place)}: cannot be decoded: {error}",
             allowed="images that were decoded when they were sharded",
-            todo="shard again with --fresh, or set data.on_bad_sample=replace",
+            todo="shard again with --fresh, or set data.on_bad_sample=replace"
+            if in_training
+            else "shard again with --fresh; data.on_bad_sample is for training samples, others are never replaced",
         )
+
+    def describe(self, place: int) -> str:
+        """Return how errors call the sample at `place`: by its shard and key."""
+        record = self._index[place]
+        return f"shard {self._shard_names[int(record['shard'])]}, sample {key_of(record)}"
 
     def next_of_class(self, place: int) -> int:
         """Return the place of the next sample with the label of `place`, in the order of the index.
@@ -188,6 +211,19 @@ class ShardReader:
                 if same.any():
                     return start + int(same.argmax())
         return place
+
+
+def _open_index(path: Path, manifest: ShardManifest) -> Index:
+    """Map the index, and see to it that it has the records that the manifest counts."""
+    index = open_index(path)
+    samples = sum(split.samples for split in manifest.splits.values())
+    if len(index) != samples:
+        raise DataError(
+            f"the index {path} has {len(index)} samples, the manifest {samples}",
+            allowed="the index that the shard stage wrote",
+            todo="run the shard stage again with --fresh, or copy the folder of shards again",
+        )
+    return index
 
 
 class LocalShards:
@@ -221,6 +257,12 @@ class LocalShards:
 
     def _open(self, number: int, record: Any) -> int:
         """Open a shard, and keep it open; the least recently used one is closed when there are many."""
+        if number >= len(self._shards):
+            raise DataError(
+                f"the index has sample {key_of(record)} in shard {number} of {len(self._shards)}",
+                allowed="the index that the shard stage wrote",
+                todo="run the shard stage again with --fresh, or copy the folder of shards again",
+            )
         if len(self._descriptors) >= MAX_OPEN_SHARDS:
             os.close(self._descriptors.popitem(last=False)[1])
         entry = self._shards[number]

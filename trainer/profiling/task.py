@@ -17,7 +17,7 @@ from contracts.stage import Stage, run_stage
 from trainer.launch import hardware, num_ranks
 from trainer.order import make_order, resolve_order
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
-from trainer.shards import check_room, load_shards
+from trainer.shards import check_index, check_room, load_shards
 
 
 def execute(stage: Stage) -> str:
@@ -32,6 +32,7 @@ def execute(stage: Stage) -> str:
     output = stage.claim(ProfileReport, made_from)
     if output.reused:
         return output.uri
+    check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     threads = threads_per_rank(ranks)
@@ -100,7 +101,8 @@ def _measure(
         replace_bad=config.data.on_bad_sample == "replace",
     )
     choice = resolve_order(config.data, shards_uri, shards, None)
-    order = make_order(choice.order, shards_uri, shards, seed=config.run.seed)
+    index_uri = dataset.reader.index_uri
+    order = make_order(choice.order, shards_uri, shards, seed=config.run.seed, index_uri=index_uri)
     stage.ready()
     for slot_size in slot_sizes:
         for workers in num_workers:

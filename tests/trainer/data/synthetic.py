@@ -36,13 +36,15 @@ def write_shards(folder: Path, *, shards: int, samples: int, sample_bytes: int) 
         parts.append(records)
     write_index(folder / INDEX_NAME, parts)
     total = shards * samples
+    empty = SplitEntry(first=total, samples=0, source_bytes=0, samples_by_class=[0] * 10)
+    train = SplitEntry(first=0, samples=total, source_bytes=0, samples_by_class=[total // 10] * 10)
     manifest = ShardManifest(
         fingerprint="0" * 16,
         made_from={},
         format="webdataset",
         seed=0,
         classes=[str(label) for label in range(10)],
-        splits={"train": SplitEntry(first=0, samples=total, source_bytes=0, samples_by_class=[total // 10] * 10)},
+        splits={"train": train, "validation": empty, "test": empty},
         shards=entries,
         index=FileEntry.of(folder.absolute().as_uri(), INDEX_NAME),
         rejected=[],

@@ -1,6 +1,7 @@
 """Augmentation: definitions against Pillow's, what is drawn, and pixels that hang on the sample alone."""
 
 import random
+import re
 from collections.abc import Callable
 
 import google_crc32c
@@ -273,3 +274,41 @@ def test_the_configuration_is_carried_over() -> None:
     section = DataSection.model_validate({"augment": {**ALL, "cutmix_alpha": 1.0}, "image_size": 64})
     assert Augmentation.of(section) == Augmentation(2, 15, (0.4, 0.4, 0.4, 0.1), 64, False)
     assert not Augmentation.of(DataSection()).is_on
+
+
+def darken_in_place(image: Pixels) -> Pixels:
+    """A transform as users write it: it changes what it is given."""
+    image //= 2
+    return image
+
+
+def refuse(image: Pixels) -> Pixels:
+    raise KeyError("no such colour")
+
+
+def crop_half(image: Pixels) -> Pixels:
+    return image[:4]
+
+
+@pytest.mark.parametrize("image_size", [16, 12])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_transform_may_change_the_image_it_is_given(small_shards: str, image_size: int, flip: bool) -> None:
+    """Whether the image had the right size (16) or was resized by Pillow, whose bytes cannot be written to."""
+    fields = {"image_size": image_size, "horizontal_flip": flip}
+    plain = dataset(small_shards, **fields).read(request(*range(6))).images
+    own = dataset(small_shards, transform=f"{__name__}:darken_in_place", **fields).read(request(*range(6))).images
+    assert torch.equal(own, plain // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("refuse", "failed on {}: KeyError: 'no such colour' .*test_augment.py, line "), ("crop_half", "returned .*: {}")],
+)
+def test_a_transform_that_fails_is_named_with_shard_and_sample(small_shards: str, name: str, words: str) -> None:
+    data = dataset(small_shards, transform=f"{__name__}:{name}")
+    place = data.reader.describe(5)
+    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32}", place)
+    with pytest.raises(ConfigError, match=f"data.transform {__name__}:{name} {words.format(place)}"):
+        data.read(request(5))
+    # What a loader process gives back.
+    assert isinstance(data[request(5)], ConfigError)

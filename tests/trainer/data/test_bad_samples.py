@@ -3,25 +3,31 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_SECTIONS, DataSection
 from contracts.errors import DataError
-from contracts.events import EVENTS_NAME, EventReader
-from records.index import RECORD, DamagedSample, key_of, open_index
+from records.index import RECORD, DamagedSample, key_of, open_index, write_index
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import dataset, request, upload
-from trainer.data.loader import make_loader, read_slots
+from tests.trainer.test_task import events, last_checkpoint, logs
+from trainer.data.loader import evaluation_batches, make_loader, read_slots
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import make_transforms
+from trainer.order import FullOrder
+from trainer.trace import ENVIRONMENT
 
 
 def damage(folder: Path, place: int) -> None:
@@ -32,6 +38,25 @@ def damage(folder: Path, place: int) -> None:
     content = bytearray(shard.read_bytes())
     content[int(record["offset"]) + int(record["size"]) // 2] ^= 1
     shard.write_bytes(content)
+
+
+def change_record(folder: Path, place: int, **fields: int) -> None:
+    """Write other values into a record of the index, whose length stays."""
+    path = folder / ShardManifest.load(storage.normalise(folder)).index.name
+    records = np.array(open_index(path))
+    for name, value in fields.items():
+        records[place][name] = value
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - records.nbytes] + records.astype(RECORD).tobytes())
+
+
+def spoil(folder: Path, place: int) -> None:
+    """Cut a record of the index to half of its file, with the checksum of that half: as if sharded unseen."""
+    manifest = ShardManifest.load(storage.normalise(folder))
+    record = open_index(folder / manifest.index.name)[place]
+    shard = (folder / manifest.shards[int(record["shard"])].name).read_bytes()
+    start, size = int(record["offset"]), int(record["size"]) // 2
+    change_record(folder, place, size=size, crc32c=google_crc32c.value(shard[start : start + size]))
 
 
 def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
@@ -70,24 +95,39 @@ def test_a_replacement_does_not_depend_on_processes_or_neighbours(own_shards: Pa
 
 
 def test_a_file_that_is_no_image_though_its_checksum_is_right(own_shards: Path) -> None:
-    manifest = ShardManifest.load(storage.normalise(own_shards))
-    index = own_shards / manifest.index.name
-    whole = np.array(open_index(index))
-    # The record now holds half of the file, with the checksum of that half: what was sharded unseen looks like this.
-    import google_crc32c
-
-    record = whole[5]
-    record["size"] //= 2
-    shard = (own_shards / manifest.shards[int(record["shard"])].name).read_bytes()
-    start = int(record["offset"])
-    record["crc32c"] = google_crc32c.value(shard[start : start + int(record["size"])])
-    content = index.read_bytes()
-    index.write_bytes(content[: len(content) - whole.nbytes] + whole.astype(RECORD).tobytes())
+    spoil(own_shards, 5)
     uri = storage.normalise(own_shards)
     with pytest.raises(DataError, match="cannot be decoded"):
         dataset(uri).read(request(5))
     (found,) = dataset(uri, replace_bad=True).read(request(5)).replaced
     assert "cannot be decoded" in found.reason
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shards: Path, split: str) -> None:
+    """Nobody is told to set what is set already, and would not help."""
+    uri = storage.normalise(own_shards)
+    manifest = ShardManifest.load(uri)
+    spoil(own_shards, manifest.splits[split].first)
+    _, transform = make_transforms(DataSection(image_size=16, on_bad_sample="replace"), manifest)
+    with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
+        list(evaluation_batches(uri, manifest, split, transform, 4))
+    assert "others are never replaced" in caught.value.todo
+    spoil(own_shards, 5)
+    with pytest.raises(DamagedSample) as caught:
+        dataset(uri).read(request(5))
+    assert "set data.on_bad_sample=replace" in caught.value.todo
+
+
+def test_no_other_sample_is_looked_for_where_a_bad_one_is_an_error(
+    own_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a rare class the search reads the whole index."""
+    damage(own_shards, 5)
+    data = dataset(storage.normalise(own_shards))
+    monkeypatch.setattr(ShardReader, "next_of_class", lambda self, place: pytest.fail("it was looked for"))
+    with pytest.raises(DamagedSample, match="crc32c"):
+        data.read(request(5))
 
 
 def test_a_class_without_a_good_sample_is_an_error(own_shards: Path) -> None:
@@ -137,6 +177,23 @@ def test_a_bad_shard_is_named_with_its_sample(own_shards: Path, damaged: str) ->
         dataset(uri).read(request(5))
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"offset": 2**63}, "no file has that offset"), ({"shard": 9999}, "in shard 9999 of")],
+)
+def test_an_index_that_points_nowhere_is_a_damaged_one(own_shards: Path, fields: dict[str, int], words: str) -> None:
+    change_record(own_shards, 5, **fields)
+    with pytest.raises(DataError, match=words):
+        dataset(storage.normalise(own_shards), replace_bad=True).read(request(5))
+
+
+def test_an_index_of_other_length_than_the_manifests_is_refused(own_shards: Path) -> None:
+    path = own_shards / ShardManifest.load(storage.normalise(own_shards)).index.name
+    write_index(path, np.array(open_index(path))[:-10])
+    with pytest.raises(DataError, match="has 110 samples, the manifest 120"):
+        dataset(storage.normalise(own_shards))
+
+
 def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
     sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
     options = ["--root", str(root), "--shards", str(shards), "--attempt", attempt]
@@ -144,21 +201,31 @@ def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "su
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_training_that_ended_at_a_bad_sample_goes_on_with_replace(own_shards: Path, tmp_path: Path) -> None:
+def test_training_that_ended_at_a_bad_sample_goes_on_with_replace(
+    own_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same position, the same folder, the same bits as with replace from the start."""
-    damage(own_shards, 7)
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
     config = small_config(checkpoint={"every_steps": 1}, data={"num_workers": 0})
+    samples = ShardManifest.load(storage.normalise(own_shards)).splits["train"].samples
+    # In the fourth step, so that there are checkpoints to go on from.
+    (bad,) = FullOrder(samples, seed=0).places(0, 3 * config["train"]["global_batch_size"], 1).tolist()
+    damage(own_shards, bad)
     failed = train(tmp_path / "a", own_shards, "first", config)
     assert failed.returncode == 2 and "crc32c" in failed.stderr
+    saved = last_checkpoint(tmp_path / "a").step
+    assert 1 <= saved <= 3
     config["data"]["on_bad_sample"] = "replace"
     done = train(tmp_path / "a", own_shards, "second", config)
     assert done.returncode == 0, done.stderr
+    # Beginning again at the start would give the same bits: that it went on is said, and seen in what it trained on.
+    assert re.search(rf"continues from .* at step {saved}$", logs(tmp_path / "a", "second"), re.MULTILINE)
+    (trace,) = (tmp_path / "trace").glob("*.second.rank0.jsonl")
+    assert json.loads(trace.read_text().splitlines()[0])["step"] == saved
     whole = train(tmp_path / "b", own_shards, "only", config)
     one, other = (CheckpointManifest.load(run.stdout.splitlines()[-1]) for run in (done, whole))
     assert one.parameters_sha256 == other.parameters_sha256
     assert one.fingerprint == other.fingerprint
-    events = list(EventReader(tmp_path / "b" / "attempts" / "only" / EVENTS_NAME).poll())
-    logs = [event["message"] for event in events if event["event"] == "log"]
-    assert sum("sample 7 is replaced by" in message for message in logs) >= 1
-    progress = " ".join(event["message"] for event in events if event["event"] == "progress")
-    assert "bad samples replaced: 1" in progress
+    assert f"sample {bad} is replaced by" in logs(tmp_path / "b", "only")
+    progress = [event["message"] for event in events(tmp_path / "b", "only") if event["event"] == "progress"]
+    assert "bad samples replaced: 1" in " ".join(progress)

@@ -1,0 +1,212 @@
+"""DDP and FSDP2 on real ranks: the scenarios of on_ranks.py, at one, two and three ranks under torchrun with gloo."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.trainer.parallel import on_ranks
+from trainer.distributed import Rank
+
+# What the ordinary suite runs on each number of ranks: a launch costs more than what it runs. Buckets show at three.
+ON_TWO, ON_THREE = ("strategies", "buffers", "first_weights", "refusals"), ("resumes", "outcomes")
+Found = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def run_ranks(folder: Path, ranks: int, *scenarios: str, **environment: str) -> Found:
+    """Run scenarios on ranks of this machine; return what the first rank saved, by scenario."""
+    folder.mkdir(exist_ok=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    script = ["--module", "tests.trainer.parallel.on_ranks", str(folder), *scenarios]
+    done = subprocess.run(
+        [*torchrun, *script],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Written by the ranks that this test has started.
+    return {name: torch.load(folder / f"{name}.pt", weights_only=False) for name in scenarios}
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Found]:
+    """One rank, in this process."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    rank = Rank(0, 0, 1, torch.device("cpu"))
+    yield {name: on_ranks.SCENARIOS[name](rank) for name in ("strategies", "outcomes")}
+    dist.destroy_process_group()
+    torch.use_deterministic_algorithms(deterministic)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_TWO)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_THREE)
+
+
+@pytest.fixture(scope="module")
+def rest_of_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, *ON_THREE)
+
+
+@pytest.fixture(scope="module")
+def rest_of_three(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ranks(tmp_path_factory.mktemp("three"), 3, *ON_TWO)
+
+
+def on_ranks_of(ordinary: str, rest: str) -> Any:
+    """Run a test on what one fixture found, and in the slow tests on what another did."""
+    return pytest.mark.parametrize("given", [ordinary, pytest.param(rest, marks=pytest.mark.slow)])
+
+
+@pytest.fixture
+def found(given: str, request: pytest.FixtureRequest) -> Found:
+    result: Found = request.getfixturevalue(given)
+    return result
+
+
+THREE_AND_TWO, TWO_AND_THREE = on_ranks_of("three", "rest_of_two"), on_ranks_of("two", "rest_of_three")
+
+
+def differing(one: Tensors, other: Tensors) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def largest_difference(one: Tensors, other: Tensors) -> float:
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+@THREE_AND_TWO
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_resume_continues_bit_by_bit(found: Found, strategy: str) -> None:
+    resumes = found["resumes"]
+    assert len(resumes["buckets"].split(",")) >= 3, "the point is several buckets"
+    expected, resumed = resumes[strategy], resumes[f"{strategy} resumed"]
+    assert expected.keys() == resumed.keys() == {"model", "optimizer", "ema", "guard"}
+    assert min(len(expected[group]) for group in ("model", "optimizer", "ema")) >= 20
+    for group in expected:
+        assert differing(expected[group], resumed[group]) == [], group
+
+
+@THREE_AND_TWO
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_other_strategy_can_go_on(found: Found, strategy: str) -> None:
+    expected, changed = found["resumes"][strategy], found["resumes"][f"{strategy} changed"]
+    # Sums over ranks may come in another order: last bits, as with another number of ranks.
+    for group in ("model", "optimizer", "ema"):
+        assert largest_difference(expected[group], changed[group]) < 1e-4
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("model", ["resnet", "vit"])
+def test_strategies_train_alike_at_any_number_of_ranks(one: Found, found: Found, model: str) -> None:
+    """Gradients are averaged over ranks, not summed, and uneven slots neither hang nor count twice."""
+    expected = one["strategies"][f"ddp {model}"]["losses"]
+    assert len(set(expected)) == 7
+    for strategy in ("ddp", "fsdp", "copies"):
+        losses = found["strategies"][f"{strategy} {model}"]["losses"]
+        assert losses == pytest.approx(expected, abs=1e-5), strategy
+
+
+def test_the_log_says_how_the_network_is_gathered(two: Found) -> None:
+    assert "fsdp: 6107 parameters over 2 ranks, gathered in 4 blocks" in two["strategies"]["fsdp resnet"]["said"][0]
+    assert "over 1 ranks, 2 copies" in two["strategies"]["copies resnet"]["said"][0]
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_are_the_first_ranks(found: Found, strategy: str) -> None:
+    first, *others = found["buffers"][strategy]
+    for other in others:
+        assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+
+
+def test_a_repeated_slot_leaves_no_trace_in_running_statistics(two: Found) -> None:
+    """Of five slots the first rank has two and repeats one in lockstep; with DDP it computes two."""
+    ddp, fsdp = two["buffers"]["ddp"][0], two["buffers"]["fsdp"][0]
+    counters = [int(buffer) for buffer in fsdp if buffer.ndim == 0]
+    assert set(counters) == {2}
+    assert all(torch.equal(mine, its) for mine, its in zip(ddp, fsdp, strict=True))
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("strategy", ["fsdp", "copies"])
+def test_training_begins_with_the_first_ranks_weights(found: Found, strategy: str) -> None:
+    weights = found["first_weights"]
+    assert differing(weights["ddp"], weights[strategy]) == []
+
+
+@THREE_AND_TWO
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Found, strategy: str) -> None:
+    expected, result = one["outcomes"]["ddp"], found["outcomes"][strategy]
+    assert result["evaluation"].samples == expected["evaluation"].samples == 263
+    assert result["evaluation"].accuracy == expected["evaluation"].accuracy
+    assert result["evaluation"].loss == pytest.approx(expected["evaluation"].loss, abs=1e-9)
+    assert result["confusion"] == expected["confusion"]
+    assert sum(samples for _, _, samples in result["confusion"][0]) == 263
+    assert result["classes"] == expected["classes"]
+    assert result["worst"] == expected["worst"]
+    assert result["losses"] == pytest.approx(expected["losses"], abs=1e-5), "training goes on afterwards"
+
+
+@TWO_AND_THREE
+def test_what_cannot_work_is_refused(found: Found) -> None:
+    refusals = found["refusals"]
+    assert "does not divide" in refusals["shard_ranks"]
+    assert "one of 1, " in refusals["shard_ranks"]
+    assert "parallel.shard_ranks has no effect with parallel.strategy=ddp" in refusals["ignored"]
+    if not torch.cuda.is_available():
+        for name in ("cpu_offload", "sync_batch_norm"):
+            assert f"parallel.{name} is on, but there is no GPU here" in refusals[name]
+
+
+@pytest.mark.slow
+def test_copies_of_a_sharded_network(tmp_path: Path, one: Found) -> None:
+    """HSDP: four ranks in two pairs, each of which holds the network once."""
+    script = run_ranks(tmp_path, 4, "copies_of_shards")["copies_of_shards"]
+    assert script["said"].startswith("fsdp: 6107 parameters over 2 ranks, 2 copies")
+    assert script["rows"] == [(0, 2), (2, 1), (0, 2), (2, 1)]
+    assert script["losses"] == pytest.approx(one["strategies"]["ddp resnet"]["losses"], abs=1e-5)
+    assert differing(script["model"], script["resumed"]) == []
+
+
+@pytest.mark.gpu
+def test_nccl_on_one_gpu(tmp_path: Path) -> None:
+    """SyncBatchNorm and CPU offload among the rest."""
+    found = run_ranks(tmp_path, 1, "on_gpu")["on_gpu"]
+    assert found.keys() == {"ddp", "fsdp", "sync", "offload"}
+    check_on_gpu(found)
+
+
+@pytest.mark.gpu
+def test_two_ranks_with_gloo_on_one_gpu(tmp_path: Path) -> None:
+    found = run_ranks(tmp_path, 2, "on_gpu", RANKS_ON_ONE_GPU="1")["on_gpu"]
+    assert found.keys() == {"ddp", "fsdp"}
+    check_on_gpu(found)
+
+
+def check_on_gpu(found: Found) -> None:
+    for name, way in found.items():
+        # Convolutions choose other algorithms: no bits are promised on a GPU.
+        assert way["losses"] == pytest.approx(found["ddp"]["losses"], abs=1e-3), name
+        assert differing(way["model"], way["reloaded"]) == [], name
