@@ -28,6 +28,9 @@ from contracts import storage
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, ConfigError, ShardlineError
 from contracts.output import empty_folder, mark_folder
 from contracts.process import run_process
+from trainer.checkpoint import CHECKPOINTS_FOLDER
+from trainer.checkpoint.discovery import find_newest, list_checkpoints
+from trainer.checkpoint.loading import load_groups
 from trainer.disturb import MODES, Kill, Training, plan_kills
 from trainer.trace import TracedStep, read_trace
 
@@ -136,13 +139,11 @@ def _describe(training: Training, steps: dict[int, TracedStep]) -> Side:
 
 def _last_state(training: Training) -> dict[str, dict[str, str]]:
     """Return the sha256 of every tensor of a training's last checkpoint, by group and name."""
-    from trainer.checkpoint.manager import CheckpointManager, load_model_state, load_optimizer_state
-
-    found = CheckpointManager(training.output, attempt="drill", keep_last=1).newest_valid()
-    if found is None:
+    folder = storage.join(training.output, CHECKPOINTS_FOLDER)
+    found = find_newest(folder, list_checkpoints(folder))
+    if found.manifest is None:
         return {"model": {}, "optimizer": {}}
-    uri, manifest, _ = found
-    groups = {"model": load_model_state(uri, manifest), "optimizer": load_optimizer_state(uri, manifest)}
+    groups = load_groups(found.uri, found.manifest)
     return {
         group: {name: hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in tensors.items()}
         for group, tensors in groups.items()

@@ -18,7 +18,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.training import CheckpointManifest, SampleOrder
+from contracts.artifacts.training import CheckpointManifest, SampleOrder, tensor_file
 
 __all__ = [
     "CONTRACTS",
@@ -52,6 +52,7 @@ __all__ = [
     "StageRecord",
     "WorstSample",
     "find_damage",
+    "tensor_file",
 ]
 
 CONTRACTS: dict[str, type[Contract]] = {

@@ -13,7 +13,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.errors import ConfigError, DataError
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
-from trainer.checkpoint.manager import load_model_state
+from trainer.checkpoint.loading import load_model_state
 from trainer.distributed import Rank
 
 VIT = {

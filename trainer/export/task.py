@@ -139,7 +139,7 @@ class _Steps:
 
 
 def _load_weights(model: Any, inputs: Inputs) -> None:
-    from trainer.checkpoint.manager import load_model_state
+    from trainer.checkpoint.loading import load_model_state
 
     try:
         model.load_state_dict(load_model_state(inputs.checkpoint_uri, inputs.checkpoint))
