@@ -168,6 +168,8 @@ class Training:
             self._take_steps(ahead)
         finally:
             ahead.stop()
+        # What is over must be durable, whatever comes next.
+        self.checkpoints.wait()
         self.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
@@ -314,7 +316,6 @@ class Training:
 
     def finish(self) -> None:
         """Measure the best checkpoint on the test split and publish the document that ends training."""
-        self.checkpoints.wait()
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
         best = found.manifest
