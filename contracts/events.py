@@ -12,6 +12,9 @@ and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` 
     finish     uri: the stage's document is committed; made says what it made
     error      exit_code, message
     exit       the process ended: exit_code, launched_at, wall_s; written by whoever started it
+    hang       rank, section, step, message: the watchdog ended a rank
+
+and, by the first rank of a training, the ledger's: life, resume, spent, stop (contracts/goodput.py).
 """
 
 from __future__ import annotations

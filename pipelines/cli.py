@@ -180,6 +180,25 @@ def drill(
     raise typer.Exit(code)
 
 
+@app.command()
+def goodput(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder of a line or of a run, or a run's id.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show where the time of a training went, over all its attempts."""
+    with _reported(debug):
+        from pipelines.goodput import find_goodput, print_goodput, to_json
+
+        found = find_goodput(run)
+        if as_json:
+            print(to_json(found))
+        else:
+            print_goodput(found, sys.stdout)
+
+
 @config_app.command()
 def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the configuration that a command would use."""

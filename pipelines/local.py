@@ -31,6 +31,7 @@ from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
+from pipelines.goodput import read_goodput
 from pipelines.orchestrator import RUN_START_NAME
 from pipelines.place import line_uri
 from pipelines.progress import make_view
@@ -84,6 +85,7 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         traces=traces,
         times=Times(wall_s=time.time() - started_at_s, orchestrator_s=ending.wall_s),
         error=error.message if error else "",
+        goodput=read_goodput(line, run_id),
     )
     _close_run(record, line=line, run_uri=storage.normalise(folder))
     return Outcome(line, record, error)

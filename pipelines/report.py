@@ -37,7 +37,17 @@ def time_rows(record: RunRecord) -> list[Row]:
         Row("whole run", record.wall_s, record.state),
         Row("kfp", record.kfp_s, "orchestration, beside the stages"),
         Row("process starts", record.process_start_s, "starts and imports, within the stages"),
+        *goodput_rows(record),
     ]
+
+
+def goodput_rows(record: RunRecord) -> list[Row]:
+    """Return what share of the training's time moved it on; `shardline goodput` tells the rest."""
+    found = record.goodput
+    if found is None:
+        return []
+    text = f"{found.goodput_percent:.1f} % of {found.wall_s:.1f} s of training, {found.attempts} attempts"
+    return [Row("productive steps", found.productive_s, text)]
 
 
 def result_rows(record: RunRecord) -> list[Row]:

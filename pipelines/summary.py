@@ -13,6 +13,7 @@ from contracts.artifacts import (
     MANIFEST_NAME,
     CheckpointManifest,
     ExportManifest,
+    GoodputRecord,
     ProfileReport,
     RunRecord,
     ShardManifest,
@@ -40,6 +41,7 @@ def make_record(
     traces: Sequence[StageTrace],
     times: Times,
     error: str,
+    goodput: GoodputRecord | None = None,
 ) -> RunRecord:
     """Build the record of a run that ended.
 
@@ -50,6 +52,7 @@ def make_record(
         traces: What the events told about each stage.
         times: Where the time went.
         error: Why it failed; empty when it did not.
+        goodput: Where the time of its training went.
     """
     manifests = {trace.name: _manifest_sha256(trace) for trace in traces}
     stages = [trace.record(manifests[trace.name]) for trace in traces]
@@ -69,6 +72,7 @@ def make_record(
         kfp_s=round(max(0.0, times.orchestrator_s - stages_s), 3),
         process_start_s=round(sum(stage.start_s for stage in stages), 3),
         results=collect_results(config, {stage.name: stage.uri for stage in stages if stage.uri is not None}),
+        goodput=goodput,
     )
 
 

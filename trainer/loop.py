@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, Preempted
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Budget, Reason
@@ -31,15 +31,20 @@ from trainer.distributed import Rank, limit_collectives, share_buffers
 from trainer.evaluation import Evaluation, evaluate, make_report
 from trainer.feed import Feed
 from trainer.launch import Assignment
+from trainer.ledger import Ledger
+from trainer.life import Life
 from trainer.metrics import Scalars
 from trainer.model import parameters_sha256
 from trainer.outcomes import Outcomes
 from trainer.parallel import describe_parallel
 from trainer.phases import reached
 from trainer.precision import Numerics
+from trainer.preemption import Stop
 from trainer.readings import Readings
 from trainer.step import Stepper
 from trainer.trace import Trace
+from trainer.vote import Agreed, Vote
+from trainer.watchdog import longest_wait_s
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -55,6 +60,8 @@ class Progress:
     best: Evaluation | None = None
     evaluated_step: int = 0
     """Step of the newest evaluation of this attempt."""
+    evaluation_due: bool = False
+    """The evaluation that belongs here was not made: ranks were told to stop."""
 
     def with_evaluation(self, found: Evaluation, step: int, *, best_metric: str) -> Progress:
         """Take in an evaluation; of equal ones the earlier stays the best."""
@@ -62,15 +69,15 @@ class Progress:
         if self.best is None or score(found.accuracy, found.loss, best_metric) > score(
             self.best.accuracy, self.best.loss, best_metric
         ):
-            return replace(self, metrics=metrics, best=found, best_step=step, evaluated_step=step)
-        return replace(self, metrics=metrics, evaluated_step=step)
+            self = replace(self, best=found, best_step=step)
+        return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False)
 
 
 class Training:
     """One rank's training: its data, its network and its checkpoints."""
 
-    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog) -> None:
-        self.assignment, self.rank, self.events = assignment, rank, events
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: Stop) -> None:
+        self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
         self.config = RunConfig.model_validate(assignment.config)
         _fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
@@ -102,6 +109,7 @@ class Training:
         self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
+        self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
     @property
     def step(self) -> int:
@@ -133,8 +141,9 @@ class Training:
         return cut
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        reached("restore")
-        self.stepper.load(load_groups(uri, manifest), where=uri)
+        with self.ledger.sections.inside("restore"):
+            reached("restore")
+            self.stepper.load(load_groups(uri, manifest), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -145,7 +154,9 @@ class Training:
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
         accuracy, loss = manifest.best_validation_accuracy, manifest.best_validation_loss
         best = None if accuracy is None or loss is None else Evaluation(0, accuracy, loss)
-        return Progress(manifest.position, manifest.metrics, manifest.best_step, best)
+        return Progress(
+            manifest.position, manifest.metrics, manifest.best_step, best, evaluation_due=manifest.evaluation_due
+        )
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -162,7 +173,14 @@ class Training:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Take all steps that remain."""
+        """Take all steps that remain.
+
+        Raises:
+            Preempted: All ranks agreed to stop before the last one, and saved.
+        """
+        self.ledger.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
+        if self.progress.evaluation_due:
+            self._complete_epoch("", None)
         ahead = self.feed.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
@@ -176,8 +194,9 @@ class Training:
         if self.step >= self.total_steps:
             self.ended_by = self._last_step_is_of()
             return
-        slots = to_device(self.feed.slots(self.progress.position, ahead), self.rank.device, self.data_report.clock)
-        clock = self.data_report.clock
+        sections, clock = self.ledger.sections, self.data_report.clock
+        # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+        slots = to_device(sections.steps_of(self.feed.slots(self.progress.position, ahead)), self.rank.device, clock)
         self.stepper.model.train()
         for slot in clock.slots(slots):
             reached("data")
@@ -194,6 +213,8 @@ class Training:
             self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
+            sections.stepped(self.step)
+            agreed = self.vote.step_done()
             # Of an earlier step: to read what this one found would wait for the device.
             stop = self._report()
             ends = bool(stop) or self.step >= self.total_steps
@@ -203,11 +224,12 @@ class Training:
             if self._epoch_is_over() or ends:
                 reached("epoch-boundary")
                 stop = self._report() or stop
-                self._evaluate_epoch(stop)
-                # It may be the best.
-                self._save(required=True)
+                self._complete_epoch(stop, agreed)
+            elif agreed is not None:
+                self._leave(agreed)
             elif self.schedule.is_due(self.step):
                 self._save()
+            self.ledger.tell_sometimes()
             if ends or stop:
                 self.ended_by = stop or self._last_step_is_of()
                 return
@@ -254,12 +276,26 @@ class Training:
                 todo="lower train.learning_rate, or look at the data",
             )
 
+    def _complete_epoch(self, stop: Reason, agreed: Agreed | None) -> None:
+        """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
+        self.progress = replace(self.progress, evaluation_due=True)
+        if agreed is None:
+            self._evaluate_epoch(stop)
+        if self.vote.agreed is not None:
+            self._leave(self.vote.agreed)
+        # It may be the best.
+        self._save(required=True)
+
     def _evaluate_epoch(self, stop: Reason) -> None:
         share_buffers(self.stepper.model)
         found = self._evaluate("validation")
+        if self.vote.agreed is not None:
+            return
         if found is None:
             # Without a validation split the newest is the best.
-            self.progress = replace(self.progress, metrics={}, best_step=self.step, evaluated_step=self.step)
+            self.progress = replace(
+                self.progress, metrics={}, best_step=self.step, evaluated_step=self.step, evaluation_due=False
+            )
             return
         self._require_finite("validation loss", found.loss)
         self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
@@ -272,15 +308,41 @@ class Training:
         self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
     def _evaluate(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
-        reached("evaluation")
-        share, size = self.feed.evaluation(split), self.config.data.image_size
-        with self.stepper.evaluation_weights() as model:
+        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
+        sections, share = self.ledger.sections, self.feed.evaluation(split)
+        share = replace(share, batches=sections.lively(self.vote.rounds_of(share.batches, share.rounds())))
+        with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
+            reached("evaluation")
+            size = self.config.data.image_size
             return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
+
+    # --- stopping -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
+        """Save what there is and leave: all ranks are here at the same step.
+
+        Raises:
+            Preempted: Always.
+        """
+        self.ledger.sections.enter("stop")
+        if save:
+            self._save(required=True)
+            self.checkpoints.wait()
+        self.ledger.stopped(agreed.cause, agreed.words)
+        raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self, *, required: bool = False) -> None:
         """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
+        sections = self.ledger.sections
+        with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
+            self._write_checkpoint(required=required)
+        self.ledger.tell()
+
+    def _write_checkpoint(self, *, required: bool) -> None:
+        # Before the checkpoint exists: what a resume from it does not show again is on disk.
+        self.scalars.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         groups = self.stepper.whole_state()
@@ -306,6 +368,7 @@ class Training:
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
             best_validation_accuracy=best.accuracy if best else None,
             best_validation_loss=best.loss if best else None,
+            evaluation_due=self.progress.evaluation_due,
             parameters_sha256="",
             skipped_steps=skipped,
             spent_s=self.budget.spent_s(),
@@ -316,6 +379,7 @@ class Training:
 
     def finish(self) -> None:
         """Measure the best checkpoint on the test split and publish the document that ends training."""
+        self.ledger.sections.enter("evaluation")
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
         best = found.manifest
@@ -329,6 +393,9 @@ class Training:
         self.stepper.load_evaluated(load_groups(uri, best, "model", "ema"))
         outcomes = Outcomes(len(best.classes), self.rank.device)
         test = self._evaluate("test", outcomes)
+        if self.vote.agreed is not None:
+            # The network holds the best weights now, and the last step is saved.
+            self._leave(self.vote.agreed, save=False)
         outcomes.merge()
         state = self.stepper.whole_model()
         if not self.rank.is_first:
@@ -370,16 +437,21 @@ class Training:
         ]
 
 
-def train(assignment: Assignment, rank: Rank, events: EventLog) -> None:
-    """Train as one rank, from the newest valid checkpoint to the end."""
+def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
+    """Train as one rank, from the newest valid checkpoint to the end.
+
+    Raises:
+        Preempted: All ranks agreed to stop before it, and saved.
+    """
     reached("start-up")
-    training = Training(assignment, rank, events)
+    training = Training(assignment, rank, events, life.ledger, life.stop)
     if rank.is_first:
         imports_done()
         events.emit("ready")
-    limit_collectives(training.config.resources.step_timeout_s)
+    limit_collectives(longest_wait_s(training.config.resources))
     training.run()
     training.finish()
+    life.finished()
 
 
 def _fix_numerics(threads: int, device: torch.device) -> None:

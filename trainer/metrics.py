@@ -15,13 +15,19 @@ class Scalars:
             from torch.utils.tensorboard import SummaryWriter
 
             # purge_step: what a killed attempt wrote beyond its last checkpoint is hidden.
-            self._writer = SummaryWriter(str(folder), purge_step=first_step)
+            # The step that it went on from was written before it was saved, and does not come again.
+            self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Write values by name at an optimizer step."""
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Write what is still in memory."""
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Flush and close."""

@@ -11,30 +11,43 @@ import sys
 import traceback
 from pathlib import Path
 
+from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import end_with_parent, run_process
 from trainer.launch import Assignment
+from trainer.life import Life
 
 
 def main(path: str) -> int:
     """Train as one rank and return the exit code."""
     end_with_parent()
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
-    resources = assignment.config["resources"]
+    resources = RunConfig.model_validate(assignment.config).resources
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
-    try:
-        # torch is imported here: what goes wrong before it is said at once.
-        from trainer.distributed import process_group
-        from trainer.loop import train
+    rank = int(os.environ["RANK"])
+    with Life(
+        resources,
+        events,
+        rank=rank,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        generation=assignment.generation,
+        say=lambda document: assignment.write_end(rank, document),
+    ) as life:
+        try:
+            # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
+            from trainer.distributed import process_group
+            from trainer.loop import train
 
-        with process_group(assignment.generation, setup_timeout_s=resources["setup_timeout_s"]) as rank:
-            train(assignment, rank, events)
-    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-        document = ErrorDocument.of(error, traceback.format_exc())
-        assignment.write_end(int(os.environ["RANK"]), document)
-        print(document.traceback, file=sys.stderr, flush=True)
-        return EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
+            with process_group(assignment.generation, setup_timeout_s=resources.setup_timeout_s) as group_rank:
+                train(assignment, group_rank, events, life)
+        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+            error = life.why(error)
+            document = ErrorDocument.of(error, traceback.format_exc())
+            life.say(document)
+            if not isinstance(error, Preempted):
+                print(document.traceback, file=sys.stderr, flush=True)
+            return EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
     return EXIT_OK
 
 

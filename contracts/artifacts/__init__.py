@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
 from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
 from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
+from contracts.artifacts.goodput import GoodputRecord
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
 from contracts.artifacts.run import RunRecord, StageRecord
 from contracts.artifacts.shards import (
@@ -35,6 +36,7 @@ __all__ = [
     "EvaluationReport",
     "ExportManifest",
     "FileEntry",
+    "GoodputRecord",
     "ImageStatistics",
     "NewerVersion",
     "Parity",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from contracts.artifacts.document import Contract, Document
+from contracts.artifacts.goodput import GoodputRecord
 
 
 class StageRecord(Document):
@@ -42,3 +43,5 @@ class RunRecord(Contract):
     """Process starts and imports of the stages."""
     results: dict[str, Any]
     """Test accuracy, how the global batch was cut, the engine and its parity."""
+    goodput: GoodputRecord | None = None
+    """Where the time of the training that it used went, over all attempts; None: training was never started."""

@@ -66,6 +66,8 @@ class CheckpointManifest(Contract):
     """None before the first evaluation, and without a validation split."""
     best_validation_loss: float | None = None
     """Decides between checkpoints of equal accuracy."""
+    evaluation_due: bool = False
+    """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers; empty where no rank had all of them."""
     attempt: int = 0

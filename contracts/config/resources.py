@@ -38,6 +38,15 @@ class ResourcesSection(Section):
     """Seconds that a rank waits in a collective once training has started; then it ends, and all start again."""
     meeting_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
     """Seconds that the launchers of a job wait for one that is not there, or is gone; then they end (exit code 75)."""
+    data_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
+    """Seconds that a rank waits for its loader at most (docs/preemption.md)."""
+    checkpoint_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
+    """Seconds for which steps stand still for a checkpoint, and that restoring one takes, at most."""
+    evaluation_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 300
+    """Seconds between two batches of an evaluation at most."""
+    stop_budget_s: Annotated[float, Field(ge=1, le=3600), NotBool] = 10
+    """Seconds from a signal or a notice that the machine goes away to the end of all ranks, the last checkpoint within;
+    if that does not do, the newest earlier one stands."""
     max_hours: Annotated[float, Field(gt=0), NotBool] | None = None
     """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
     max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None

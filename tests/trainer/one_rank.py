@@ -19,7 +19,9 @@ from contracts.events import EVENTS_NAME, EventLog, EventReader
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.distributed import Rank, process_group
 from trainer.launch import Assignment
+from trainer.ledger import Ledger
 from trainer.loop import Training
+from trainer.preemption import Stop
 
 
 class Crash(Exception):
@@ -74,7 +76,8 @@ def make_training(rank: Rank, folder: Path, shards: str, config: dict[str, Any],
     )
     # What another training has left in the process must not matter.
     torch.manual_seed(hash(attempt) % 1000)
-    return Training(assignment, rank, EventLog(events, stage="train", attempt=attempt))
+    log = EventLog(events, stage="train", attempt=attempt)
+    return Training(assignment, rank, log, Ledger(log, generation=0, is_first=True), Stop())
 
 
 def train(

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError, UserError
+from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
 from trainer.cursor import SlotRequest
@@ -25,6 +26,7 @@ from trainer.data.pixel_ops import apply_plan
 from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, PixelTransform, TrainTransform
+from trainer.preemption import ignore_stop_signals
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -207,7 +209,14 @@ def make_loader(
         prefetch_factor=prefetch_factor if num_workers else None,
         collate_fn=_identity,
         pin_memory=pin_memory,
+        worker_init_fn=_begin_process if num_workers else None,
     )
+
+
+def _begin_process(worker: int) -> None:
+    """Begin a loader process: it ends with its rank, and only with it (trainer/preemption.py)."""
+    end_with_parent()
+    ignore_stop_signals()
 
 
 def read_slots(loader: DataLoader[SlotBatch | UserError]) -> Iterator[SlotBatch]:

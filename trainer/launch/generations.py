@@ -29,8 +29,8 @@ from trainer.launch.torchrun import LocalRanks
 # What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
 # collective fail at once; what is blocked elsewhere is killed (torchrun would wait for 30 s).
 PEERS_LIMIT_S = 5.0
-# What an agreed stop may take: its budget of 10 s, and the end of the processes.
-STOP_LIMIT_S = 15.0
+# What the processes may take to end behind the budget of an agreed stop (resources.stop_budget_s).
+STOP_SLACK_S = 5.0
 _RETRY_S = 0.5
 # What a platform sends to make a process stop.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -130,6 +130,7 @@ def run_generation(
     """
     assignment = launcher.assignment.model_copy(update={"generation": generation, "attempt": attempt})
     ranks = LocalRanks(assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface)
+    stop_limit_s = launcher.resources.stop_budget_s + STOP_SLACK_S
     deadline: float | None = None
     told = killed = False
     try:
@@ -138,10 +139,10 @@ def run_generation(
             if launcher.stop.number is not None and not told:
                 told = True
                 ranks.ask_to_stop()
-                deadline = now + STOP_LIMIT_S
+                deadline = now + stop_limit_s
             elif deadline is None and (ranks.one_has_ended() or must_stop()):
                 stopping = any(is_preemption(end) for end in assignment.read_ends().values())
-                deadline = now + (STOP_LIMIT_S if stopping else PEERS_LIMIT_S)
+                deadline = now + (stop_limit_s if stopping else PEERS_LIMIT_S)
             elif deadline is not None and now > deadline:
                 killed = True
                 ranks.kill()

@@ -1,0 +1,152 @@
+"""Where time went: the arithmetic over events, on attempts made up by hand."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account
+
+Events = list[dict[str, Any]]
+
+
+class Attempt:
+    """Writes the events of an attempt as ranks would, on a clock of its own."""
+
+    def __init__(self, launched_at: float) -> None:
+        self.now = self.launched_at = launched_at
+        self.events: Events = []
+        self.lives = 0
+        self.emit("start", launched_at=launched_at)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.events.append({"time": self.now, "stage": "train", "attempt": "a", "event": event, **fields})
+
+    def begin(self, after_s: float, step: int, set_up_s: float, nodes: int = 1) -> "Attempt":
+        self.now += after_s
+        self.lives += 1
+        self.emit("life", life=self.life, started_at=self.now)
+        self.now += set_up_s
+        self.emit("resume", life=self.life, step=step, ranks=2, nodes=nodes)
+        self.emit("spent", life=self.life, step=step, seconds={"set-up": set_up_s})
+        return self
+
+    def spend(self, to: int, /, **seconds: float) -> "Attempt":
+        self.now += sum(seconds.values())
+        self.emit("spent", life=self.life, step=to, seconds=seconds)
+        return self
+
+    def stop(self, step: int) -> "Attempt":
+        self.emit("stop", life=self.life, step=step, cause="SIGTERM", preempted=True)
+        return self
+
+    def exit(self, after_s: float, code: int = 0) -> Events:
+        self.now += after_s
+        self.emit("exit", exit_code=code, launched_at=self.launched_at, wall_s=self.now - self.launched_at)
+        return self.events
+
+    @property
+    def life(self) -> str:
+        return str(self.lives)
+
+
+def test_an_undisturbed_training() -> None:
+    attempt = Attempt(100).begin(2, 0, 3).spend(10, step=8, data=1).spend(10, evaluation=2, checkpoint=1).exit(3)
+    found = account([attempt])
+    assert found.wall_s == 20
+    assert (found.start_up_s, found.productive_s, found.data_wait_s) == (5, 8, 1)
+    assert (found.evaluation_s, found.checkpoint_s, found.stop_s) == (2, 1, 3)
+    assert (found.lost_s, found.recovery_s, found.between_attempts_s) == (0, 0, 0)
+    assert found.goodput_percent == 40
+    assert (found.attempts, found.starts, found.steps, found.preemptions, found.crashes) == (1, 1, 10, 0, 0)
+
+
+def test_what_is_behind_the_checkpoint_that_training_went_back_to_is_lost() -> None:
+    killed = Attempt(0).begin(1, 0, 1).spend(10, step=10).spend(10, checkpoint=1).spend(20, step=9, data=1).events
+    again = Attempt(100).begin(1, 10, 1).spend(30, step=20).exit(1)
+    found = account([again, killed])
+    assert found.lost_s == 10
+    assert found.lost_steps == 10
+    assert found.productive_s == 30
+    assert found.data_wait_s == 0
+    assert found.checkpoint_s == 1
+    assert found.between_attempts_s == 100 - 23
+    assert found.preemptions == 1
+    assert found.wall_s == 23 + 23
+
+
+def test_an_entry_across_the_checkpoint_is_lost_in_part() -> None:
+    killed = Attempt(0).begin(0, 0, 1).spend(20, step=10).events
+    found = account([killed, Attempt(50).begin(0, 15, 1).spend(20, step=2).exit(0)])
+    assert found.lost_s == pytest.approx(2.5)
+    assert found.productive_s == pytest.approx(7.5 + 2)
+
+
+def test_a_later_resume_from_further_back_loses_more() -> None:
+    first = Attempt(0).begin(0, 0, 1).spend(10, step=10).spend(20, step=10).events
+    second = Attempt(50).begin(0, 20, 1).spend(30, step=10).events
+    third = Attempt(100).begin(0, 10, 1).spend(30, step=20).exit(0)
+    found = account([first, second, third])
+    assert found.lost_s == 20
+    assert found.lost_steps == 20
+    assert found.productive_s == 30
+
+
+def test_ranks_that_are_started_again_within_an_attempt() -> None:
+    attempt = Attempt(0).begin(1, 0, 1).spend(10, step=5)
+    attempt.begin(4, 10, 1).spend(20, step=5)
+    found = account([attempt.exit(1)])
+    assert (found.recovery_s, found.starts, found.crashes, found.preemptions) == (4, 2, 1, 0)
+    assert found.wall_s == 18
+
+
+def test_preemptions_are_agreed_stops_and_attempts_that_ended_without_a_word() -> None:
+    agreed = Attempt(0).begin(0, 0, 0, nodes=4).spend(10, step=1800).stop(10).exit(0, 75)
+    silent = Attempt(5000).begin(0, 10, 0, nodes=4).spend(20, step=1800).events
+    goes_on = Attempt(9000).begin(0, 20, 0, nodes=4).spend(30, step=1800).events
+    found = account([agreed, silent, goes_on])
+    assert found.preemptions == 2
+    assert found.node_hours == 6
+    assert found.preemptions_per_node_hour == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_an_attempt_that_never_came_to_ranks_is_start_up() -> None:
+    failed = Attempt(0)
+    failed.emit("error", exit_code=2, message="m")
+    assert account([failed.exit(7, 2)]).start_up_s == 7
+
+
+def test_an_attempt_that_found_a_finished_training_is_left_out() -> None:
+    done = Attempt(0).begin(1, 0, 1).spend(5, step=5).exit(1)
+    found_it = Attempt(100)
+    found_it.emit("reused", uri="u")
+    assert account([done, found_it.exit(1)]) == account([done])
+    assert account([]).wall_s == 0
+
+
+seconds = st.floats(0, 1e4)
+spending = st.tuples(st.integers(0, 50), st.dictionaries(st.sampled_from(SECTION_NAMES), seconds, min_size=1))
+life = st.tuples(seconds, st.floats(0, 1), seconds, st.lists(spending, max_size=5))
+
+
+@given(st.lists(st.tuples(seconds, st.lists(life, max_size=4), st.one_of(st.none(), seconds)), max_size=4))
+def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -> None:
+    now, step, written = 0.0, 0, []
+    for pause, lives, exit_after in attempts:
+        attempt = Attempt(now + pause)
+        for after, back_to, set_up, spendings in lives:
+            step = int(step * back_to)
+            attempt.begin(after, step, set_up)
+            for steps, spent in spendings:
+                step += steps
+                attempt.spend(step, **spent)
+        if exit_after is not None:
+            attempt.exit(exit_after)
+        now = attempt.now
+        written.append(attempt.events)
+    found = account(written)
+    total = sum(getattr(found, name) for name in CLASS_NAMES)
+    assert total == pytest.approx(found.wall_s, rel=1e-6, abs=0.01)
+    assert all(getattr(found, name) >= 0 for name in CLASS_NAMES)
+    assert found.lost_steps >= 0

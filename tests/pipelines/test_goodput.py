@@ -1,0 +1,83 @@
+"""`shardline goodput` on folders as stages leave them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+
+ID, OTHER_ID = "20261121-120000-0001", "20261121-130000-0001"
+
+
+def write_attempt(line: Path, name: str, launched_at: float, *, fingerprint: str = "f", tail: str = "") -> None:
+    folder = line / "train" / "attempts" / name
+    folder.mkdir(parents=True)
+    at = launched_at
+    events: list[dict[str, Any]] = [
+        {"time": at, "event": "start", "launched_at": at},
+        {"time": at + 1, "event": "folder", "uri": "file:///u", "fingerprint": fingerprint},
+        {"time": at + 2, "event": "life", "life": "0", "started_at": at + 2},
+        {"time": at + 4, "event": "resume", "life": "0", "step": 0, "ranks": 2, "nodes": 1},
+        {"time": at + 10, "event": "spent", "life": "0", "step": 8, "seconds": {"set-up": 2, "step": 6}},
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + tail)
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    line = tmp_path / "runs" / "photos"
+    write_attempt(line, ID, 100, tail='{"time": 1')
+    for run in (ID, OTHER_ID):
+        (line / "runs" / run).mkdir(parents=True)
+        (line / "runs" / run / "run-start.json").touch()
+    return line
+
+
+def ask(*arguments: str) -> dict[str, Any]:
+    answer = CliRunner().invoke(app, ["goodput", *arguments, "--json"])
+    assert answer.exit_code == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [lambda line: str(line), lambda line: str(line / "runs" / ID), lambda line: ID, lambda line: line.as_uri()]
+)
+def test_a_run_is_a_folder_or_an_id(line: Path, name: Callable[[Path], str]) -> None:
+    found = ask(name(line))
+    assert (found["wall_s"], found["productive_s"], found["goodput_percent"]) == (10, 6, 60)
+
+
+def test_all_attempts_of_one_training_count(line: Path) -> None:
+    write_attempt(line, "20261121-110000-0001", 50)
+    write_attempt(line, "20261121-150000-0001", 500, fingerprint="another")
+    assert ask(ID)["attempts"] == 2
+    assert ask(str(line))["attempts"] == 1, "the newest training is another one"
+
+
+def test_the_table_names_every_class(line: Path) -> None:
+    answer = CliRunner().invoke(app, ["goodput", str(line)])
+    assert answer.exit_code == 0
+    for words in ("productive                  6.0 s   60.0 %", "60.0 % goodput", "lost and repeated", "0 preemptions"):
+        assert words in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("nowhere", "nowhere is no run"),
+        (OTHER_ID, "no training was started"),
+        ("20261121-999999-0001", "is no run"),
+        ("s3://bucket/line", "s3://"),
+    ],
+)
+def test_what_is_no_run_is_said(line: Path, given: str, words: str) -> None:
+    answer = CliRunner().invoke(app, ["goodput", given])
+    assert answer.exit_code == 2
+    assert words in answer.stderr
+    assert "to do:" in answer.stderr
