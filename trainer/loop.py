@@ -346,8 +346,9 @@ class Training:
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         groups = self.stepper.whole_state()
-        if self.checkpoints.save(self._describe(found.skipped), groups, required=required):
-            self.schedule.plan(self.step)
+        self.checkpoints.save(self._describe(found.skipped), groups, required=required)
+        # Whether or not it was left out, which only the first rank knows.
+        self.schedule.plan(self.step)
 
     def _describe(self, skipped: int) -> CheckpointManifest:
         best = self.progress.best
@@ -389,8 +390,8 @@ class Training:
                 allowed="the checkpoints as training left them",
                 todo="train again with --fresh",
             )
+        self.stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
         uri = found.uri
-        self.stepper.load_evaluated(load_groups(uri, best, "model", "ema"))
         outcomes = Outcomes(len(best.classes), self.rank.device)
         test = self._evaluate("test", outcomes)
         if self.vote.agreed is not None:

@@ -172,7 +172,7 @@ class Stepper:
         return gathered
 
     def load(self, groups: dict[str, Tensors], *, where: str) -> None:
-        """Take over what `state` returned.
+        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it.
 
         Raises:
             DataError: It is not of this network and its optimizer; `where` is the checkpoint's URI.
