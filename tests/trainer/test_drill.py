@@ -51,14 +51,14 @@ def test_each_mode(small_shards: str, tmp_path: Path, mode: str) -> None:
 
 
 def test_an_off_by_one_in_the_cursor_turns_the_drill_red(small_shards: str, tmp_path: Path) -> None:
-    """Planted in a copy of the package: a resume goes on one batch too late."""
+    """Planted in a copy of the package: a resume goes on one sample too early."""
     source = Path(trainer.__file__).parent
     shutil.copytree(source, tmp_path / "code" / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
-    loop = tmp_path / "code" / "trainer" / "loop.py"
-    right = "return Progress(manifest.position, "
-    assert right in loop.read_text()
-    batch = "manifest.position + self.config.train.global_batch_size"
-    loop.write_text(loop.read_text().replace(right, f"return Progress({batch}, "))
+    cursor = tmp_path / "code" / "trainer" / "cursor.py"
+    right = "order.places(epoch, start, count)"
+    assert right in cursor.read_text()
+    wrong = right.replace("start", "max(0, start - (position > 0))")
+    cursor.write_text(cursor.read_text().replace(right, wrong))
     config = small_config(train={"epochs": 12}, checkpoint={"every_steps": 2})
     done = drill(
         small_shards, tmp_path / "d", "--kills=1", "--mode=mid-checkpoint", config=config, code=tmp_path / "code"
