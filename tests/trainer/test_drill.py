@@ -26,7 +26,8 @@ def drill(shards: str, folder: Path, *more: str, config: dict[str, Any] = CONFIG
     command = [sys.executable, "-m", "trainer.drill", f"--config-json={json.dumps(sections)}", f"--shards={shards}"]
     command += [f"--folder={folder}", *more]
     # The path of the first package found wins; -m would put the working directory before it.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": str(code)} if code else {})
+    places = [str(place) for place in (code, Path(trainer.__file__).parents[1]) if place]
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(places)}
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
 
 
