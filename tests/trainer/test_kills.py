@@ -69,6 +69,7 @@ def check(folder: Path, shards: str, pauses: tuple[str, ...], config: dict[str, 
     assert compare(undisturbed, disturbed) == []
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_written_and_one_in_a_step(small_shards: str, tmp_path: Path) -> None:
     config = small_config(train={"epochs": 6}, checkpoint={"every_steps": 3}, resources={"max_attempts": 100})
     check(tmp_path, small_shards, ("backward:7:1", "before-manifest:2:0"), config)
