@@ -46,6 +46,7 @@ __all__ = [
     "open_read",
     "publish",
     "publish_file",
+    "publish_stream",
     "read_bytes",
     "read_many",
     "read_range",
@@ -230,6 +231,22 @@ def publish_file(path: Path, uri: str) -> None:
         AlreadyPublished: A file with another crc32c is there.
     """
     _store(uri).publish_file(path, uri)
+
+
+def publish_stream(uri: str, stream: BinaryIO, num_bytes: int) -> str:
+    """Create an object from a stream, create-only and in bounded memory; return the crc32c of what was read from it.
+
+    In gs:// the bucket compares the checksum before the object exists.
+
+    Args:
+        uri: The new object.
+        stream: Seekable, at its start; read once from start to end, and again from where a retry begins.
+        num_bytes: Its length.
+
+    Raises:
+        AlreadyPublished: Another content is there.
+    """
+    return _store(uri).publish_stream(uri, stream, num_bytes)
 
 
 def replace(uri: str, content: bytes) -> None:

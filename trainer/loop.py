@@ -17,13 +17,11 @@ from contracts.errors import ConfigError, DataError, Preempted
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Budget, Reason
-from trainer.checkpoint.manager import (
-    MODEL_FILE,
-    CheckpointManager,
-    load_model_state,
-    load_optimizer_state,
-    write_weights,
-)
+from trainer.checkpoint.discovery import require_same_inputs
+from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.manager import CheckpointManager, Peers, write_weights
+from trainer.checkpoint.retention import score
+from trainer.checkpoint.schedule import Schedule
 from trainer.cut import Cut, choose_cut
 from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
@@ -65,10 +63,12 @@ class Progress:
     evaluation_due: bool = False
     """The evaluation that belongs here was not made: ranks were told to stop."""
 
-    def with_evaluation(self, found: Evaluation, step: int) -> Progress:
-        """Take in an evaluation: higher accuracy is better, at equal accuracy the lower loss."""
+    def with_evaluation(self, found: Evaluation, step: int, *, best_metric: str) -> Progress:
+        """Take in an evaluation; of equal ones the earlier stays the best."""
         metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
-        if self.best is None or (found.accuracy, -found.loss) > (self.best.accuracy, -self.best.loss):
+        if self.best is None or score(found.accuracy, found.loss, best_metric) > score(
+            self.best.accuracy, self.best.loss, best_metric
+        ):
             self = replace(self, best=found, best_step=step)
         return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False)
 
@@ -83,18 +83,26 @@ class Training:
         self.feed = Feed(assignment, self.config, rank, self.log)
         self.total_steps = self.feed.total_steps
         self.checkpoints = CheckpointManager(
-            assignment.folder, attempt=assignment.attempt, keep_last=self.config.checkpoint.keep_last
+            assignment.folder,
+            attempt=assignment.attempt,
+            rules=self.config.checkpoint,
+            peers=Peers(rank.rank, rank.ranks),
+            pinned=rank.device.type == "cuda",
+            log=self.log,
         )
-        uri, checkpoint = self._agree_on_checkpoint()
+        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
+        found = self.checkpoints.resume()
+        checkpoint = found.manifest
         self.numerics = Numerics.of(self.config.train)
         if checkpoint is not None:
+            require_same_inputs(found.uri, checkpoint, assignment.made_from)
             self.numerics = self.numerics.or_recorded(checkpoint.numerics, self.log)
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
         self.cut = self._decide_cut(checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
-        self.progress = Progress() if checkpoint is None else self._restore(uri, checkpoint)
+        self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
         self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
         self.trace = Trace(rank.rank, assignment.attempt)
         self.readings = Readings(rank.device, self.stepper.guard)
@@ -125,18 +133,6 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
-    def _agree_on_checkpoint(self) -> tuple[str, CheckpointManifest | None]:
-        """Let the first rank find the newest valid checkpoint, and tell the others."""
-        answer = [""]
-        if self.rank.is_first:
-            found = self.checkpoints.newest_valid()
-            if found is not None:
-                for skipped in found[2]:
-                    self.log(f"skipped checkpoint {skipped}")
-                answer[0] = found[0]
-        dist.broadcast_object_list(answer, src=0)
-        return answer[0], CheckpointManifest.load(answer[0]) if answer[0] else None
-
     def _decide_cut(self, checkpoint: CheckpointManifest | None) -> Cut:
         profile = ProfileReport.load(self.assignment.profile) if self.assignment.profile else None
         recorded = checkpoint.slot_size if checkpoint else None
@@ -147,7 +143,7 @@ class Training:
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         with self.ledger.sections.inside("restore"):
             reached("restore")
-            self.stepper.load(_groups(uri, manifest))
+            self.stepper.load(load_groups(uri, manifest), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -190,6 +186,8 @@ class Training:
             self._take_steps(ahead)
         finally:
             ahead.stop()
+        # What is over must be durable, whatever comes next.
+        self.checkpoints.wait()
         self.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
@@ -212,6 +210,7 @@ class Training:
             left_out = self.stepper.update(self.step, rate)
             self.readings.end_step(left_out, slot.request.batch_samples)
             self.trace.add(slot.request, loss)
+            self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             sections.stepped(self.step)
@@ -221,18 +220,20 @@ class Training:
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
                 self._send(rate)
+                self.schedule.plan(self.step)
             if self._epoch_is_over() or ends:
                 reached("epoch-boundary")
                 stop = self._report() or stop
                 self._complete_epoch(stop, agreed)
             elif agreed is not None:
                 self._leave(agreed)
-            elif self.config.checkpoint.every_steps and self.step % self.config.checkpoint.every_steps == 0:
+            elif self.schedule.is_due(self.step):
                 self._save()
             self.ledger.tell_sometimes()
             if ends or stop:
                 self.ended_by = stop or self._last_step_is_of()
                 return
+            self.schedule.restart()
             clock.restart()
 
     def _last_step_is_of(self) -> Literal["epochs", "max_steps"]:
@@ -282,7 +283,8 @@ class Training:
             self._evaluate_epoch(stop)
         if self.vote.agreed is not None:
             self._leave(self.vote.agreed)
-        self._save()
+        # It may be the best.
+        self._save(required=True)
 
     def _evaluate_epoch(self, stop: Reason) -> None:
         share_buffers(self.stepper.model)
@@ -296,7 +298,7 @@ class Training:
             )
             return
         self._require_finite("validation loss", found.loss)
-        self.progress = self.progress.with_evaluation(found, self.step)
+        self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
         self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         done = f"epoch {self.epoch} of {self.config.train.epochs} done"
         if stop:
@@ -324,31 +326,31 @@ class Training:
         """
         self.ledger.sections.enter("stop")
         if save:
-            self._save()
+            self._save(required=True)
+            self.checkpoints.wait()
         self.ledger.stopped(agreed.cause, agreed.words)
         raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        """Save parameters, buffers, optimizer and position; the first rank writes, nobody waits for it."""
+    def _save(self, *, required: bool = False) -> None:
+        """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
         sections = self.ledger.sections
         with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
-            self._write_checkpoint()
+            self._write_checkpoint(required=required)
         self.ledger.tell()
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, *, required: bool) -> None:
         # Before the checkpoint exists: what a resume from it does not show again is on disk.
         self.scalars.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         groups = self.stepper.whole_state()
-        if self.rank.is_first:
-            model = groups.pop("model")
-            flat = {f"{group}//{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-            self.checkpoints.save(self._describe(model, found.skipped), model, flat)
+        self.checkpoints.save(self._describe(found.skipped), groups, required=required)
+        # Whether or not it was left out, which only the first rank knows.
+        self.schedule.plan(self.step)
 
-    def _describe(self, state: dict[str, torch.Tensor], skipped: int) -> CheckpointManifest:
+    def _describe(self, skipped: int) -> CheckpointManifest:
         best = self.progress.best
         return CheckpointManifest(
             fingerprint=self.assignment.fingerprint,
@@ -368,7 +370,7 @@ class Training:
             best_validation_accuracy=best.accuracy if best else None,
             best_validation_loss=best.loss if best else None,
             evaluation_due=self.progress.evaluation_due,
-            parameters_sha256=parameters_sha256(state),
+            parameters_sha256="",
             skipped_steps=skipped,
             spent_s=self.budget.spent_s(),
             numerics=self.numerics.document(),
@@ -381,14 +383,15 @@ class Training:
         self.ledger.sections.enter("evaluation")
         dist.barrier()
         found = self.checkpoints.find(self.progress.best_step)
-        if found is None:
+        best = found.manifest
+        if best is None:
             raise DataError(
                 f"the best checkpoint (step {self.progress.best_step}) is gone or damaged",
                 allowed="the checkpoints as training left them",
                 todo="train again with --fresh",
             )
-        uri, best = found
-        self.stepper.load_evaluated(_groups(uri, best))
+        self.stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
+        uri = found.uri
         outcomes = Outcomes(len(best.classes), self.rank.device)
         test = self._evaluate("test", outcomes)
         if self.vote.agreed is not None:
@@ -419,27 +422,20 @@ class Training:
                 "spent_s": self.budget.spent_s(),
                 "parameters_sha256": sha256,
                 "evaluation": evaluation,
-                "files": [self._result_file(uri, best, state)],
+                "files": self._result_files(uri, best, state),
             }
         )
         storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())
 
-    def _result_file(self, uri: str, best: CheckpointManifest, state: dict[str, torch.Tensor]) -> FileEntry:
-        """Return the file of the best weights: the best checkpoint's, or a new one where they are averages."""
+    def _result_files(self, uri: str, best: CheckpointManifest, state: dict[str, torch.Tensor]) -> list[FileEntry]:
+        """Return the files of the best weights: the best checkpoint's, or a new one where they are averages."""
         if self.stepper.evaluated_weights == "ema":
-            return write_weights(self.assignment.folder, state)
+            return [write_weights(self.assignment.folder, state)]
         folder = uri.removeprefix(self.assignment.folder + "/")
-        weights = next(entry for entry in best.files if entry.name == MODEL_FILE)
-        return FileEntry(name=f"{folder}/{weights.name}", bytes=weights.bytes, crc32c=weights.crc32c)
-
-
-def _groups(uri: str, manifest: CheckpointManifest) -> dict[str, dict[str, torch.Tensor]]:
-    """Return a checkpoint's tensors as the stepper gave them."""
-    groups: dict[str, dict[str, torch.Tensor]] = {"model": load_model_state(uri, manifest), "optimizer": {}}
-    for key, tensor in load_optimizer_state(uri, manifest).items():
-        group, _, name = key.rpartition("//")
-        groups.setdefault(group or "optimizer", {})[name] = tensor
-    return groups
+        return [
+            FileEntry(name=f"{folder}/{file.name}", bytes=file.bytes, crc32c=file.crc32c)
+            for file in best.files_of("model")
+        ]
 
 
 def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:

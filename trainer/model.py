@@ -130,7 +130,7 @@ def parameters_sha256(state: dict[str, torch.Tensor]) -> str:
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         # A view as bytes works for every dtype; numpy knows no bfloat16.
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
@@ -170,8 +171,18 @@ class Stepper:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
 
-    def load(self, groups: dict[str, Tensors]) -> None:
-        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it."""
+    def load(self, groups: dict[str, Tensors], *, where: str) -> None:
+        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it.
+
+        Raises:
+            DataError: It is not of this network and its optimizer; `where` is the checkpoint's URI.
+        """
+        mine = self.state()
+        require_groups(groups, set(mine) - {"guard"}, where=where)
+        require_same(groups["model"], mine["model"], where=where)
+        if "ema" in mine:
+            require_same(groups["ema"], mine["ema"], where=where)
+        require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
         load_whole(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
         if "guard" in groups:

@@ -49,7 +49,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         return output.uri
     check_index(shards_uri, shards)
     # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
-    begun = bool(storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER)))
+    names = storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER))
+    begun = any(name.startswith("step-") for name in names)
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
         stage.log(f"warning: {ignored}")
     choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)

@@ -19,7 +19,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.training import CheckpointManifest, SampleOrder
+from contracts.artifacts.training import CheckpointManifest, SampleOrder, tensor_file
 
 __all__ = [
     "CONTRACTS",
@@ -54,6 +54,7 @@ __all__ = [
     "StageRecord",
     "WorstSample",
     "find_damage",
+    "tensor_file",
 ]
 
 CONTRACTS: dict[str, type[Contract]] = {

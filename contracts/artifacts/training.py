@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from contracts.artifacts.document import Contract, Document, FileEntry
 
@@ -20,6 +21,15 @@ class SampleOrder(Document):
     """Size of the ranges that shards are cut into."""
     block_samples: int | None = None
     """Samples in a block of a stream."""
+
+
+# Of a tensor file: its group, and for a part of a checkpoint that several ranks wrote, which of how many.
+_TENSOR_FILE = re.compile(r"(?:.+/)?([a-z][a-z0-9_]*?)(?:-(\d{5})-of-(\d{5}))?\.safetensors")
+
+
+def tensor_file(group: str, rank: int | None = None, ranks: int | None = None) -> str:
+    """Return the name of a group's file; `rank` and `ranks` where every rank writes a part."""
+    return f"{group}.safetensors" if rank is None else f"{group}-{rank:05d}-of-{ranks:05d}.safetensors"
 
 
 class CheckpointManifest(Contract):
@@ -59,7 +69,9 @@ class CheckpointManifest(Contract):
     evaluation_due: bool = False
     """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
     parameters_sha256: str
-    """Hash over names and bytes of all parameters and buffers."""
+    """Hash over names and bytes of all parameters and buffers; empty where no rank had all of them."""
+    attempt: int = 0
+    """Number of the attempt that wrote it: its record names the checkpoint that it resumed from."""
     skipped_steps: int = 0
     """Optimizer steps left out since the start of training, since their gradients were not finite."""
     spent_s: float = 0.0
@@ -73,7 +85,32 @@ class CheckpointManifest(Contract):
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]
-    """model.safetensors and optimizer.safetensors (at the top: the best weights only)."""
+    """A safetensors file for each group of tensors (model, optimizer, ...), or one for each group and rank (at the top:
+    the best weights only)."""
+
+    @field_validator("files")
+    @classmethod
+    def _is_tensor_file(cls, files: list[FileEntry]) -> list[FileEntry]:
+        for entry in files:
+            if (
+                not _TENSOR_FILE.fullmatch(entry.name)
+                or {"", ".", ".."} & set(entry.name.split("/"))
+                or entry.bytes < 0
+            ):
+                raise ValueError(f"{entry.name!r} is no file of tensors below this folder")
+        if len({entry.name for entry in files}) < len(files):
+            raise ValueError("a file is named twice")
+        return files
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups of tensors, sorted."""
+        return sorted({match[1] for entry in self.files if (match := _TENSOR_FILE.fullmatch(entry.name))})
+
+    def files_of(self, group: str) -> list[FileEntry]:
+        """Return the files of a group of tensors, by rank."""
+        found = ((_TENSOR_FILE.fullmatch(entry.name), entry) for entry in self.files)
+        return sorted((e for match, e in found if match and match[1] == group), key=lambda entry: entry.name)
 
     evaluation: FileEntry | None = None
     """At the top: evaluation.json beside the best weights; None without a test split. Not among the owned files: what

@@ -108,12 +108,32 @@ class ParallelSection(Section):
 
 
 class CheckpointSection(Section):
-    """When checkpoints are written and which are kept. The best by validation accuracy is always kept."""
+    """When checkpoints are written and which are kept. One is written at the end of each epoch, after evaluation."""
 
     every_steps: PositiveInt | None = None
-    """Optimizer steps between checkpoints, besides the one at the end of each epoch; unset: only that one."""
+    """Optimizer steps between checkpoints; where every_s is unset too, what a checkpoint costs decides."""
+    every_s: Annotated[float, Field(gt=0), NotBool] | None = None
+    """Seconds between checkpoints, instead of every_steps."""
+    preemptions_per_hour: Annotated[float, Field(gt=0, le=3600), NotBool] = 0.1
+    """Preemptions per hour of the whole job, all its machines together; decides the interval where none is given."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints kept."""
+    keep_best: PositiveInt = 1
+    """Number of best checkpoints kept, of those written at an evaluation."""
+    best_metric: Literal["validation_accuracy", "validation_loss"] = "validation_accuracy"
+    """What keep_best goes by: the highest accuracy (of equal ones the lower loss), or the lowest loss."""
+    keep_every_steps: PositiveInt | None = None
+    """Of each run of this many steps the first checkpoint is kept for good; unset: none."""
+    num_buffers: Annotated[int, Field(strict=True, ge=1, le=2)] = 1
+    """Copies of the state in host memory. With one, a checkpoint due while the last is being written is left out."""
+    write_timeout_s: Annotated[float, Field(ge=10, le=86400), NotBool] = 1800
+    """Seconds after which writing a checkpoint is given up."""
+
+    @model_validator(mode="after")
+    def _one_interval(self) -> CheckpointSection:
+        if self.every_steps is not None and self.every_s is not None:
+            raise ValueError("every_steps and every_s are both set: set one of them, or none")
+        return self
 
 
 class ProfileSection(Section):

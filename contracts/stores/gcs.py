@@ -189,6 +189,73 @@ def publish_file(path: Path, uri: str) -> None:
         path.unlink()
 
 
+def publish_stream(uri: str, stream: BinaryIO, num_bytes: int) -> str:
+    """Upload a stream, create-only."""
+    from google.api_core.exceptions import PreconditionFailed
+
+    counted = _CountedStream(stream)
+    with explained(uri):
+        blob = _new_blob(uri)
+        try:
+            blob.upload_from_file(
+                counted,
+                size=num_bytes,
+                content_type="application/octet-stream",
+                if_generation_match=0,
+                checksum="crc32c",
+                **call_options(),
+            )
+        except PreconditionFailed:
+            # A lost answer: the upload may have ended before all was read in this process.
+            counted.read_to_end()
+            _same_or_raise(uri, num_bytes, counted.crc32c)
+        else:
+            if hex_digest(blob.crc32c) != counted.crc32c:
+                raise TryAgain(f"{uri}: the bucket holds other bytes than were sent")
+    return counted.crc32c
+
+
+class _CountedStream(io.RawIOBase):
+    """A stream with the crc32c of what was read from it, each byte counted once although retries read some again."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        import google_crc32c
+
+        self._extend = google_crc32c.extend
+        self._stream = stream
+        self._counted = 0
+        self._crc32c = 0
+
+    @property
+    def crc32c(self) -> str:
+        return f"{self._crc32c:08x}"
+
+    def read(self, size: int | None = -1) -> bytes:
+        start = self._stream.tell()
+        content = self._stream.read(-1 if size is None else size)
+        if start + len(content) > self._counted:
+            self._crc32c = self._extend(self._crc32c, content[self._counted - start :])
+            self._counted = start + len(content)
+        return content
+
+    def read_to_end(self) -> None:
+        self.seek(self._counted)
+        while self.read(CHUNK_BYTES):
+            pass
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+
 def replace(uri: str, content: bytes) -> None:
     """Write an object whether or not it exists; a repeated request writes the same bytes again."""
     with explained(uri):

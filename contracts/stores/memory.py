@@ -73,6 +73,13 @@ def publish_file(path: Path, uri: str) -> None:
         path.unlink()
 
 
+def publish_stream(uri: str, stream: BinaryIO, num_bytes: int) -> str:
+    """Create an object from a stream."""
+    content = stream.read(num_bytes)
+    publish(uri, content)
+    return f"{google_crc32c.value(content):08x}"
+
+
 def replace(uri: str, content: bytes) -> None:
     """Write an object whether or not it exists."""
     _files().pipe_file(uri, content)

@@ -104,7 +104,7 @@ def test_a_damaged_output_is_made_again(tmp_path: Path) -> None:
         output = stage.claim(CheckpointManifest, MADE_FROM)
         if output.reused:
             return output.uri
-        storage.publish(storage.join(output.uri, "weights"), b"content")
+        storage.publish(storage.join(output.uri, "model.safetensors"), b"content")
         document = CheckpointManifest(
             fingerprint=output.fingerprint,
             step=1,
@@ -119,13 +119,13 @@ def test_a_damaged_output_is_made_again(tmp_path: Path) -> None:
             best_step=1,
             parameters_sha256="",
             environment={},
-            files=[FileEntry.of(output.uri, "weights")],
+            files=[FileEntry.of(output.uri, "model.safetensors")],
         )
-        stage.commit(output, document, "weights")
+        stage.commit(output, document, "model.safetensors")
         return output.uri
 
     assert run(tmp_path, "a", execute=with_file) == 0
-    weights = next(tmp_path.glob("*/weights"))
+    weights = next(tmp_path.glob("*/model.safetensors"))
     weights.write_bytes(b"Content")
     assert run(tmp_path, "b", execute=with_file) == 0
     assert weights.read_bytes() == b"content"

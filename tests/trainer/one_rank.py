@@ -14,6 +14,7 @@ import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
+from contracts.config import CheckpointSection
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.distributed import Rank, process_group
@@ -94,16 +95,22 @@ def train(
         return update(step, rate)
 
     training.stepper.update = counted  # type: ignore[method-assign]
-    training.run()
+    try:
+        training.run()
+    except Crash:
+        # The thread that writes would go on in this process, beside the next attempt; a kill ends it.
+        training.checkpoints.wait()
+        raise
     training.finish()
     return CheckpointManifest.load(storage.normalise(folder / "out"))
 
 
 def newest(folder: Path) -> CheckpointManifest:
     """Return the newest valid checkpoint."""
-    found = CheckpointManager(storage.normalise(folder / "out"), attempt="-", keep_last=1).newest_valid()
+    manager = CheckpointManager(storage.normalise(folder / "out"), attempt="-", rules=CheckpointSection())
+    found = manager.newest_valid().manifest
     assert found is not None
-    return found[1]
+    return found
 
 
 def logs(folder: Path, attempt: str = "a") -> str:

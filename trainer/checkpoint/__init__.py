@@ -1,4 +1,15 @@
-"""Checkpoints: data first, the manifest last; the newest valid one is what a resume finds."""
+"""Checkpoints: data first, the manifest last; the newest valid one is what a resume finds.
+
+manager     what the loop talks to: resume, save, wait
+tensors     what is saved: tensors by name in groups, whole or a rank's rows
+framing     the bytes of a safetensors file, made and read without trust
+staging     host buffers, laid out as the files will be
+writer      the thread that writes what was staged, and the commit
+discovery   attempts, their records, and the newest checkpoint that counts
+loading     groups of tensors back from files, whole or rows, for any number of ranks
+retention   which checkpoints stay
+interval    how often: Young and Daly's formula from what a checkpoint costs
+"""
 
 # Below the folder of a training; here, and not in manager.py, for who must not import torch.
 CHECKPOINTS_FOLDER = "checkpoints"

@@ -1,167 +1,236 @@
-"""Checkpoints exist when their manifest does, and only if their files agree with it."""
+"""Checkpoints exist when their manifest does; what is staged is what is written, whatever training does meanwhile."""
 
-from collections.abc import Callable
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
-from contracts.errors import DataError
-from trainer.checkpoint.manager import (
-    MODEL_FILE,
-    OPTIMIZER_FILE,
-    CheckpointManager,
-    load_model_state,
-    load_optimizer_state,
-)
+from contracts.artifacts import MANIFEST_NAME
+from contracts.errors import StorageError, TryAgain
+from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
+from trainer.checkpoint.loading import load_group, load_model_state
+from trainer.checkpoint.manager import MAX_FAILURES, Superseded
+from trainer.model import parameters_sha256
 
 
-def manifest(step: int, best_step: int = 0) -> CheckpointManifest:
-    return CheckpointManifest(
-        fingerprint="f",
-        step=step,
-        position=step * 16,
-        epoch=0,
-        slot_size=4,
-        model={},
-        classes=["a", "b"],
-        data={},
-        shards_fingerprint="s",
-        metrics={},
-        best_step=best_step,
-        parameters_sha256="",
-        environment={},
-        files=[],
-    )
+class Gate:
+    """Stands in the way of storage.publish_stream until it is opened."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        publish = storage.publish_stream
 
-def save(folder: Path, step: int, *, attempt: str = "a", best_step: int = 0, keep_last: int = 9) -> CheckpointManager:
-    manager = CheckpointManager(storage.normalise(folder), attempt=attempt, keep_last=keep_last)
-    manager.save(manifest(step, best_step), {"w": torch.full((3,), float(step))}, {"w/exp_avg": torch.ones(3)})
-    return manager
+        def held(*arguments: Any) -> str:
+            self.reached.set()
+            assert self.open.wait(60)
+            return publish(*arguments)
 
-
-def steps(folder: Path) -> list[int]:
-    return sorted(int(path.parent.name[5:13]) for path in folder.rglob(MANIFEST_NAME))
+        monkeypatch.setattr(storage, "publish_stream", held)
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
-    found = save(tmp_path, 7).newest_valid()
-    assert found is not None
-    uri, document, skipped = found
-    assert (document.step, document.position, skipped) == (7, 112, [])
-    assert torch.equal(load_model_state(uri, document)["w"], torch.full((3,), 7.0))
-    assert torch.equal(load_optimizer_state(uri, document)["w/exp_avg"], torch.ones(3))
+    attempt = Attempt(tmp_path)
+    attempt.save(7)
+    found = attempt.manager.newest_valid()
+    assert found.manifest is not None
+    assert (found.manifest.step, found.manifest.position, found.manifest.attempt, found.skipped) == (7, 112, 1, [])
+    assert torch.equal(load_model_state(found.uri, found.manifest)["w"], torch.full((3,), 7.0))
+    assert torch.equal(load_group(found.uri, found.manifest, "optimizer")["w/exp_avg"], torch.full((3,), 7.5))
+    assert found.manifest.parameters_sha256 == parameters_sha256(groups(7)["model"])
+
+
+def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+    tensors = {
+        "double": torch.randn(2, 3, dtype=torch.float64),
+        "half": torch.randn(5).half(),
+        "brain": torch.randn(3, 1).bfloat16(),
+        "count": torch.tensor(3),
+        "flags": torch.tensor([True, False, True]),
+        "bytes": torch.arange(3, dtype=torch.uint8),
+        "last": torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
+        "none": torch.empty(0, 4),
+        "é": torch.randn(3)[::2],
+    }
+    attempt = Attempt(tmp_path)
+    assert attempt.manager.save(manifest(1), {"model": tensors, "scaler": {}})
+    attempt.manager.wait()
+    read = load_file(file_of(tmp_path, 1, "model.safetensors"))
+    found = attempt.manager.newest_valid()
+    assert found.manifest is not None
+    ours = load_group(found.uri, found.manifest, "model")
+    assert set(read) == set(ours) == set(tensors)
+    for name, tensor in tensors.items():
+        for other in (read[name], ours[name]):
+            assert other.dtype == tensor.dtype
+            assert torch.equal(other, tensor)
+    assert load_group(found.uri, found.manifest, "scaler") == {}
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    manager = CheckpointManager(storage.normalise(tmp_path), attempt="a", keep_last=1)
-    assert manager.newest_valid() is None
+    assert Attempt(tmp_path).resumed_at is None
 
 
 def test_tied_weights_are_saved(tmp_path: Path) -> None:
     tensor = torch.arange(6.0)
-    manager = CheckpointManager(storage.normalise(tmp_path), attempt="a", keep_last=1)
-    manager.save(manifest(1), {"one": tensor, "two": tensor, "part": tensor[2:4]}, {})
-    uri, document, _ = manager.newest_valid() or pytest.fail("not found")
-    assert torch.equal(load_model_state(uri, document)["part"], tensor[2:4])
+    attempt = Attempt(tmp_path)
+    attempt.manager.save(manifest(1), {"model": {"one": tensor, "two": tensor, "part": tensor[2:4]}})
+    attempt.manager.wait()
+    found = attempt.manager.newest_valid()
+    assert found.manifest is not None
+    assert torch.equal(load_model_state(found.uri, found.manifest)["part"], tensor[2:4])
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize("name", [MODEL_FILE, OPTIMIZER_FILE])
-@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
-def test_a_damaged_checkpoint_is_passed_over_and_named(
-    tmp_path: Path, damage: Callable[[Path], None], name: str
+def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path, 1)
-    manager = save(tmp_path, 2)
-    damage(next(tmp_path.glob(f"checkpoints/step-00000002.*/{name}")))
-    found = manager.newest_valid()
-    assert found is not None
-    assert found[1].step == 1
-    assert len(found[2]) == 1
-    assert "step-00000002" in found[2][0]
-    assert name in found[2][0]
+    gate, state = Gate(monkeypatch), groups(1)
+    attempt = Attempt(tmp_path)
+    attempt.manager.save(manifest(1), state)
+    assert gate.reached.wait(60)
+    state["model"]["w"].fill_(99)
+    gate.open.set()
+    attempt.manager.wait()
+    found = attempt.manager.newest_valid()
+    assert found.manifest is not None
+    assert torch.equal(load_model_state(found.uri, found.manifest)["w"], torch.ones(3))
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"kind": "shards"}', b'{"kind": "checkpoint"'])
-def test_a_damaged_manifest_is_passed_over(tmp_path: Path, content: bytes) -> None:
-    save(tmp_path, 1)
-    manager = save(tmp_path, 2)
-    next(tmp_path.glob("checkpoints/step-00000002.*/manifest.json")).write_bytes(content)
-    found = manager.newest_valid()
-    assert found is not None
-    assert found[1].step == 1
-    assert len(found[2]) == 1
+def test_with_one_buffer_a_save_beside_a_write_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    attempt = Attempt(tmp_path)
+    assert attempt.manager.save(manifest(1), groups(1))
+    assert gate.reached.wait(60)
+    assert not attempt.manager.save(manifest(2), groups(2))
+    assert "no checkpoint at step 2" in attempt.said[-1]
+    # One that is required waits.
+    opener = threading.Timer(0.2, gate.open.set)
+    opener.start()
+    assert attempt.manager.save(manifest(3), groups(3), required=True)
+    attempt.manager.wait()
+    opener.join()
+    assert committed(tmp_path) == [1, 3]
 
 
-def test_data_without_a_manifest_is_nothing_and_the_step_can_be_saved_again(tmp_path: Path) -> None:
-    save(tmp_path, 2, attempt="a")
-    next(tmp_path.rglob(MANIFEST_NAME)).unlink()
-    assert CheckpointManager(storage.normalise(tmp_path), attempt="b", keep_last=1).newest_valid() is None
-    found = save(tmp_path, 2, attempt="b").newest_valid()
-    assert found is not None
-    assert found[0].endswith("step-00000002.b")
+def test_with_two_buffers_it_waits_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    attempt = Attempt(tmp_path, num_buffers=2, keep_last=9)
+    assert attempt.manager.save(manifest(1), groups(1))
+    assert attempt.manager.save(manifest(2), groups(2))
+    assert not attempt.manager.save(manifest(3), groups(3))
+    gate.open.set()
+    attempt.manager.wait()
+    assert committed(tmp_path) == [1, 2]
+    for step in (1, 2):
+        assert torch.equal(load_file(file_of(tmp_path, step, "model.safetensors"))["w"], torch.full((3,), float(step)))
+
+
+def test_a_state_of_another_shape_takes_new_buffers(tmp_path: Path) -> None:
+    """An optimizer has no state before its first step."""
+    attempt = Attempt(tmp_path)
+    attempt.manager.save(manifest(0), {"model": {"w": torch.ones(2)}, "optimizer": {}})
+    attempt.manager.wait()
+    attempt.save(1)
+    assert torch.equal(load_file(file_of(tmp_path, 1, "optimizer.safetensors"))["w/exp_avg"], torch.full((3,), 1.5))
 
 
 def test_a_kill_before_the_manifest_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, 1)
+    attempt = Attempt(tmp_path)
+    attempt.save(1)
 
     def killed(uri: str, content: bytes) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(storage, "publish", killed)
+    attempt.manager.save(manifest(2), groups(2))
     with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 2)
+        attempt.manager.wait()
     monkeypatch.undo()
-    found = CheckpointManager(storage.normalise(tmp_path), attempt="b", keep_last=1).newest_valid()
-    assert found is not None
-    assert found[1].step == 1
+    assert file_of(tmp_path, 2, "model.safetensors").exists()
+    assert Attempt(tmp_path).resumed_at == 1
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
-    for step in range(1, 8):
-        save(tmp_path, step, best_step=min(step, 3), keep_last=2)
-    assert steps(tmp_path) == [3, 6, 7]
+def test_the_step_can_be_saved_again_by_the_next_attempt(tmp_path: Path) -> None:
+    """Also within one launch: torchrun starts a rank again under the same id."""
+    Attempt(tmp_path).save(2)
+    next(tmp_path.rglob(MANIFEST_NAME)).unlink()
+    attempt = Attempt(tmp_path)
+    assert attempt.resumed_at is None
+    attempt.save(2)
+    assert Attempt(tmp_path).resumed_at == 2
+    # What the first left unfinished is gone.
+    assert [path.name for path in sorted(tmp_path.glob("checkpoints/step-*"))] == ["step-00000002.000002"]
 
 
-def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:
-    """After a resume from an older one: what is saved then is behind the damaged ones, and all that there is."""
-    for step in (20, 30):
-        save(tmp_path, step)
-        truncate(next(tmp_path.glob(f"checkpoints/step-{step:08d}.*/{MODEL_FILE}")))
-    for step in (5, 10, 15):
-        found = save(tmp_path, step, attempt="b", keep_last=2).newest_valid()
-        assert found is not None
-        assert found[1].step == step
-    assert steps(tmp_path) == [10, 15, 20, 30]
+def test_a_failed_write_is_said_cleared_away_and_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
+
+    def fail(*arguments: Any) -> str:
+        raise TryAgain("no answer")
+
+    monkeypatch.setattr(storage, "publish_stream", fail)
+    assert attempt.manager.save(manifest(1), groups(1))
+    with pytest.raises(TryAgain, match="no answer"):
+        attempt.manager.wait()
+    assert "step-00000001" in attempt.said[-1]
+    assert "no answer" in attempt.said[-1]
+    monkeypatch.undo()
+    attempt.save(2)
+    assert [path.name for path in tmp_path.glob("checkpoints/step-*")] == ["step-00000002.000001"]
 
 
-def test_retention_deletes_the_manifest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, 1)
+def test_training_ends_when_no_checkpoint_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
 
-    def killed(path: object) -> None:
-        raise KeyboardInterrupt
+    def fail(*arguments: Any) -> str:
+        raise TryAgain("no answer")
 
-    monkeypatch.setattr("shutil.rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 2, keep_last=1)
-    assert steps(tmp_path) == [2]
+    monkeypatch.setattr(storage, "publish_stream", fail)
+    with pytest.raises(TryAgain, match="no answer"):
+        for step in range(1, MAX_FAILURES + 2):
+            attempt.manager.save(manifest(step), groups(step), required=True)
+    assert sum("could not be written" in said for said in attempt.said) == MAX_FAILURES
 
 
-def test_loading_a_damaged_checkpoint_is_a_user_error(tmp_path: Path) -> None:
-    uri, document, _ = save(tmp_path, 1).newest_valid() or pytest.fail("not found")
-    flip(next(tmp_path.rglob(MODEL_FILE)))
-    with pytest.raises(DataError, match="crc32c"):
-        load_model_state(uri, document)
+def test_what_can_never_work_ends_training_at_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
+
+    def fail(*arguments: Any) -> str:
+        raise StorageError("no permission", allowed="a", todo="b")
+
+    monkeypatch.setattr(storage, "publish_stream", fail)
+    attempt.manager.save(manifest(1), groups(1))
+    with pytest.raises(StorageError, match="no permission"):
+        attempt.manager.save(manifest(2), groups(2), required=True)
+
+
+def test_a_process_that_was_replaced_commits_nothing_and_ends(tmp_path: Path) -> None:
+    zombie = Attempt(tmp_path)
+    zombie.save(10)
+    successor = Attempt(tmp_path)
+    zombie.manager.save(manifest(20), groups(20))
+    with pytest.raises(Superseded, match="attempt 2 has begun since, at step 10"):
+        zombie.manager.wait()
+    assert committed(tmp_path) == [10]
+    successor.save(15)
+    assert Attempt(tmp_path).resumed_at == 15
+
+
+def test_old_checkpoints_that_cannot_be_deleted_do_not_undo_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path, keep_last=1)
+    attempt.save(1)
+
+    def refuse(uri: str, *, manifest_name: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage, "delete_tree", refuse)
+    attempt.save(2)
+    assert committed(tmp_path) == [1, 2]
+    assert "could not be deleted" in attempt.said[-1]

@@ -70,7 +70,7 @@ class Run:
             # The first rank alone has the whole: here it stands in for the storage that all can read.
             shared = [state]
             dist.broadcast_object_list(shared, src=0)
-            self.stepper.load(shared[0])
+            self.stepper.load(shared[0], where="file:///shared")
         random = np.random.default_rng(5)
         self.images = torch.from_numpy(random.integers(0, 256, (SAMPLES, SIZE, SIZE, 3), dtype=np.uint8))
         self.labels = torch.from_numpy(random.integers(0, CLASSES, SAMPLES))

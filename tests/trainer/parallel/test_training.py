@@ -17,7 +17,7 @@ from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManif
 from contracts.config import STAGE_SECTIONS, ModelSection
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
-from trainer.checkpoint.manager import load_model_state
+from trainer.checkpoint.loading import load_model_state
 from trainer.model import build_model, parameters_sha256
 from trainer.trace import ENVIRONMENT, TracedStep, read_trace
 

@@ -1,0 +1,106 @@
+"""Which checkpoints stay.
+
+Deleting is careful: manifest first, then data; and nothing that does not count, is damaged or carries another name is
+touched, except what an attempt before this one left without a manifest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
+from contracts.config import CheckpointSection
+from trainer.checkpoint.discovery import Listing, Place, read_checkpoint
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A whole checkpoint that counts."""
+
+    step: int
+    attempt: int = 0
+    score: tuple[float, ...] | None = None
+    """Higher is better; None: its weights were not evaluated."""
+
+
+def choose_kept(candidates: Iterable[Candidate], rules: CheckpointSection, *, best_step: int) -> set[Candidate]:
+    """Return the checkpoints that stay; of several of one step only the latest attempt's.
+
+    Args:
+        candidates: What there is.
+        rules: keep_last, keep_best and keep_every_steps.
+        best_step: The best step so far as training knows it, which stays in any case.
+    """
+    newest_first = sorted(candidates, key=lambda candidate: (candidate.step, candidate.attempt), reverse=True)
+    by_step: dict[int, Candidate] = {}
+    for candidate in newest_first:
+        by_step.setdefault(candidate.step, candidate)
+    steps = list(by_step.values())
+    kept = set(steps[: rules.keep_last])
+    kept |= {candidate for candidate in steps if candidate.step == best_step}
+    # Of equal scores the earlier one: nothing better came since.
+    scored = [candidate for candidate in steps if candidate.score is not None]
+    scored.sort(key=lambda candidate: candidate.step)
+    scored.sort(key=lambda candidate: candidate.score or (), reverse=True)
+    kept |= set(scored[: rules.keep_best])
+    if rules.keep_every_steps is not None:
+        first: dict[int, Candidate] = {}
+        for candidate in steps:
+            # Newest first, so that the last one to be written here is the first of its run.
+            first[candidate.step // rules.keep_every_steps] = candidate
+        first.pop(0, None)
+        kept |= set(first.values())
+    return kept
+
+
+def score_of(manifest: CheckpointManifest, metric: str) -> tuple[float, ...] | None:
+    """Return what a checkpoint is ranked by, higher is better; None when its weights were not evaluated."""
+    if manifest.evaluated is None:
+        return None
+    accuracy, loss = (manifest.metrics.get(f"validation_{name}", math.nan) for name in ("accuracy", "loss"))
+    return score(accuracy, loss, metric) if math.isfinite(accuracy) and math.isfinite(loss) else None
+
+
+def score(accuracy: float, loss: float, metric: str) -> tuple[float, float]:
+    """Return what an evaluation is ranked by (checkpoint.best_metric), higher is better; the other decides ties."""
+    return (accuracy, -loss) if metric == "validation_accuracy" else (-loss, accuracy)
+
+
+def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSection) -> list[str]:
+    """Delete what the rules let go of; return what earlier attempts had left unfinished and went too.
+
+    Only what is whole counts, and only up to the step just saved: after a resume from an older checkpoint, damaged
+    newer ones must not push out the good ones that are written now.
+
+    Args:
+        listing: What is there, `newest` included.
+        newest: The checkpoint just committed by the latest attempt.
+        rules: What stays.
+    """
+    candidates: dict[Candidate, Place] = {}
+    unfinished = []
+    for place in listing.places:
+        manifest, _ = read_checkpoint(place)
+        if manifest is None:
+            if place.attempt < newest.attempt and place.attempt in listing.resumed_at and _has_no_manifest(place):
+                unfinished.append(place.uri)
+            continue
+        if place.step > newest.step or listing.left_behind_by(place) is not None:
+            continue
+        # Sizes only: reading all of it after each checkpoint would cost more than it is worth.
+        if find_damage(place.uri, manifest.files, checksums=False) is None:
+            candidates[Candidate(place.step, place.attempt, score_of(manifest, rules.best_metric))] = place
+    kept = choose_kept(candidates, rules, best_step=newest.best_step)
+    gone = [place.uri for candidate, place in candidates.items() if candidate not in kept]
+    if not kept:
+        return []
+    for uri in unfinished + gone:
+        storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
+    return unfinished
+
+
+def _has_no_manifest(place: Place) -> bool:
+    return not storage.exists(storage.join(place.uri, MANIFEST_NAME))

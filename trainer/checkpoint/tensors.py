@@ -1,0 +1,37 @@
+"""What a checkpoint is made of: groups (model, optimizer, ema, scaler) of tensors by name, whole or a rank's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows of a tensor that is spread over ranks along dimension 0."""
+
+    tensor: torch.Tensor
+    """[rows, ...]; rows may be 0."""
+    global_shape: tuple[int, ...]
+    """Shape of the whole tensor."""
+    offset: int
+    """Place of the first row in the whole tensor."""
+
+    def __post_init__(self) -> None:
+        rows, *rest = self.tensor.shape
+        if (*rest,) != self.global_shape[1:] or self.offset < 0 or (rows and self.offset + rows > self.global_shape[0]):
+            raise ValueError(
+                f"rows of shape {tuple(self.tensor.shape)} at {self.offset} are no part of {self.global_shape}"
+            )
+
+
+# A whole tensor is written by rank 0, rows by the rank that has them.
+Group = Mapping[str, torch.Tensor | Rows]
+Groups = Mapping[str, Group]
+
+
+def is_spread(group: Group) -> bool:
+    """Whether a group has rows: then each rank writes a file. The same on all ranks."""
+    return any(isinstance(value, Rows) for value in group.values())

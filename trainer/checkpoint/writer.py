@@ -1,0 +1,80 @@
+"""The thread that writes what was staged, one checkpoint at a time, and commits it.
+
+It stays out of training's way: pieces are small wherever the interpreter's lock is held (contracts/stores/local.py).
+Its priority is that of training: with a lower one, on a busy machine, it would be set aside while it holds that lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+
+class Writer:
+    """Runs jobs in order in a thread; remembers the first error until it is taken.
+
+    Args:
+        num_buffers: Jobs that may wait or run at a time.
+    """
+
+    def __init__(self, num_buffers: int) -> None:
+        self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
+        self._free = list(range(num_buffers))
+        self._changed = threading.Condition()
+        self._running = 0
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something waits or runs."""
+        return self._running > 0
+
+    def take_buffer(self, *, wait: bool) -> int | None:
+        """Return the number of a free buffer; None when there is none and `wait` is false.
+
+        Raises what a job has raised.
+        """
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._free)
+        self.raise_error()
+        with self._changed:
+            return self._free.pop() if self._free else None
+
+    def submit(self, buffer: int, job: Callable[[], None]) -> None:
+        """Run `job` after those before it; `buffer` is free when it has ended."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="checkpoint writer", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._running += 1
+        self._jobs.put((buffer, job))
+
+    def wait(self) -> None:
+        """Wait until nothing runs, and raise the error of a job if there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what a job has raised, once."""
+        with self._changed:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            buffer, job = self._jobs.get()
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - the entry of a thread; raised again in the trainer's
+                self._error = self._error or error
+            # Not to keep what it refers to until the next one comes.
+            del job
+            with self._changed:
+                self._running -= 1
+                self._free.append(buffer)
+                self._changed.notify_all()
