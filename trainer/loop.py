@@ -187,7 +187,8 @@ class Training:
         finally:
             ahead.stop()
         # What is over must be durable, whatever comes next.
-        self.checkpoints.wait()
+        with self.ledger.sections.inside("checkpoint"):
+            self.checkpoints.wait()
         self.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
