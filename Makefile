@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench clean
+.PHONY: help install demo test test-slow check format bench bench-training clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ bench: $(STAMP) ## benchmarks, as ratios against named peers
 	$(BIN)/python benchmarks/line.py
 	$(BIN)/python benchmarks/sharding.py
 	$(BIN)/python benchmarks/reading.py
+
+bench-training: $(STAMP) ## the training loop beside a bare one, and restarts beside starts
+	$(BIN)/python benchmarks/training.py
 
 clean: ## remove the environment, caches, the demo's images and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits

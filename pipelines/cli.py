@@ -148,6 +148,39 @@ def export(
 
 
 @app.command()
+def drill(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    kills: Annotated[int, typer.Option(min=0, max=1000, help="Number of kills.")] = 3,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sigkill|sigterm|stop|mid-checkpoint",
+            help="Kind of all kills [default: ranks killed, every third time within a checkpoint].",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides moments and ranks.")] = 0,
+    output: Output = None,
+    shards: Shards = None,
+    profile: Profile = None,
+    debug: Debug = False,
+) -> None:
+    """Train with and without kills, and compare every sample and every bit; exit code 1 when they differ."""
+    with _reported(debug):
+        from pipelines.drill import run_drill
+
+        code = run_drill(
+            _load(config, overrides),
+            kills=kills,
+            mode=mode,
+            seed=seed,
+            output=output,
+            given={"shards": shards, "profile": profile},
+        )
+    raise typer.Exit(code)
+
+
+@app.command()
 def goodput(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="Folder of a line or of a run, or a run's id.", show_default=False)

@@ -80,6 +80,7 @@ class Life:
         """Watch no longer, and leave no loader process behind."""
         self.ledger.tell()
         self._watchdog.close()
+        self._leave_last_beat()
         if self._notice is not None:
             self._notice.close()
         end_loader_processes()
@@ -87,8 +88,7 @@ class Life:
     def say(self, document: ErrorDocument) -> None:
         """Write down why this rank ends."""
         self._say(document)
-        now = self.ledger.sections.now
-        self._heartbeats.write(LEFT, now.lasted_s, now.step)
+        self._leave_last_beat()
 
     def finished(self) -> None:
         """Say that training is finished: a signal that comes now changes nothing."""
@@ -102,6 +102,10 @@ class Life:
         if self.stop.wanted.is_preemption:
             return self._explain(f"told to stop by {self.stop.wanted.words}, and a peer left before all agreed: {said}")
         return self._explain(said) if self._heartbeats.crashed() else error
+
+    def _leave_last_beat(self) -> None:
+        now = self.ledger.sections.now
+        self._heartbeats.write(LEFT, now.lasted_s, now.step)
 
     def _explain(self, reason: str) -> ShardlineError:
         return explain_leaving(reason, self._heartbeats.crashed())

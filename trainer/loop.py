@@ -328,8 +328,7 @@ class Training:
         self.ledger.sections.enter("stop")
         if save:
             self._save(required=True)
-        # What is told below must be true.
-        self.checkpoints.wait()
+            self.checkpoints.wait()
         self.ledger.stopped(agreed.cause, agreed.words)
         raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
 
@@ -339,10 +338,10 @@ class Training:
         """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
         sections = self.ledger.sections
         with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
-            self._begin_checkpoint(required)
+            self._write_checkpoint(required=required)
         self.ledger.tell()
 
-    def _begin_checkpoint(self, required: bool) -> None:
+    def _write_checkpoint(self, *, required: bool) -> None:
         # Before the checkpoint exists: what a resume from it does not show again is on disk.
         self.scalars.flush()
         # A step that must end training must not be passed over by a resume.

@@ -43,7 +43,7 @@ class Trace:
             return
         if request.counts:
             line = {"step": request.step, "epoch": request.epoch, "slot": request.slot, "samples": request.samples}
-            self._lines.append(json.dumps({**line, "loss": float(loss)}) + "\n")
+            self._lines.append(json.dumps({**line, "loss": float(loss), "time": time.time()}) + "\n")
         if request.last_of_step and self._lines:
             # One write to a file opened for appending: a kill leaves whole lines of whole steps, or none.
             with self._path.open("ab", buffering=0) as stream:

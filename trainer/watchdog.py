@@ -152,6 +152,9 @@ class Watchdog:
         self._events, self._heartbeats, self._rank, self._leaving = events, heartbeats, rank, leaving
         self._done = threading.Event()
         self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab")
+        self._looked_at = time.monotonic()
+        self._seen: dict[int, tuple[float, float]] = {}
+        """By peer: when its newest beat was written, and when it was first seen here."""
         # At once: a rank that crashes in its first moments is to be seen.
         self._heartbeats.write("set-up", 0.0, 0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -171,10 +174,9 @@ class Watchdog:
             faulthandler.dump_traceback_later(longest, exit=True, file=self._stacks)
             now = self._sections.now
             self._heartbeats.write(now.section, now.lasted_s, now.step)
-            if now.lasted_s > self._limit(now):
-                peers = self._heartbeats.peers()
-                if not self._waits_for_one(peers):
-                    self._end(now, peers)
+            peers = self._heartbeats.peers()
+            if self._one_is_stopped(peers) or (now.lasted_s > self._limit(now) and not self._waits_for_one(peers)):
+                self._end(now, peers)
             if self._done.wait(interval):
                 return
 
@@ -182,6 +184,23 @@ class Watchdog:
         if now.section == "step" and self._sections.steps == 0:
             return max(self._first_step_s, self._limits["step"])
         return self._limits[now.section]
+
+    def _one_is_stopped(self, peers: list[Heartbeat]) -> bool:
+        """Whether a peer is there and silent for longer than its section may take: its own watchdog cannot say so.
+
+        This rank, waiting for it, may be in a section with a longer limit.
+        """
+        now = time.monotonic()
+        # Whoever was frozen itself (all of a machine may be) looks again before it judges.
+        was_frozen, self._looked_at = now - self._looked_at > SILENT_S, now
+        stopped = False
+        for beat in peers:
+            written, seen_at = self._seen.get(beat.rank, (0.0, now))
+            if beat.time != written or was_frozen:
+                self._seen[beat.rank] = (beat.time, now)
+            elif beat.section in self._limits and now - seen_at + beat.section_s > self._limits[beat.section]:
+                stopped = stopped or (now - seen_at > SILENT_S and not beat.crashed)
+        return stopped
 
     def _waits_for_one(self, peers: list[Heartbeat]) -> bool:
         """Whether a peer is at something that may take longer than this rank's own: its watchdog looks after it."""

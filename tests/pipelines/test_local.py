@@ -175,7 +175,7 @@ def test_a_signal_ends_every_process(
     assert len(pids) >= 3
     os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == exit_code
+    assert process.returncode == exit_code, stderr
     wait_for(lambda: not any(map(is_alive, pids)), "a process lives on")
     assert list(root.rglob("manifest.json")) == []
     if number != signal.SIGKILL:

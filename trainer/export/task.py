@@ -25,7 +25,6 @@ from contracts.stage import Output, Stage, run_stage
 from trainer.export.engine import MIN_BATCH, check_profile
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder, choose_builder
-from trainer.shards import check_index
 
 LABELS_NAME = "labels.json"
 PREPROCESS_NAME = "preprocess.json"
@@ -42,6 +41,9 @@ def export(stage: Stage) -> str:
     output = stage.claim(ExportManifest, made_from)
     if output.reused:
         return output.uri
+    # Imported here: numpy is not needed to find what is finished.
+    from trainer.shards import check_index
+
     check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
     with tempfile.TemporaryDirectory(prefix="shardline-export-") as work:

@@ -116,6 +116,7 @@ def test_the_other_strategy_can_go_on(found: Found, strategy: str) -> None:
         assert largest_difference(expected[group], changed[group]) < 1e-4
 
 
+@pytest.mark.slow
 @TWO_AND_THREE
 @pytest.mark.parametrize("model", ["resnet", "vit"])
 def test_strategies_train_alike_at_any_number_of_ranks(one: Found, found: Found, model: str) -> None:

@@ -1,0 +1,215 @@
+"""The training loop beside a bare torch DDP loop and Lightning, and a restart beside a start, as ratios from one run.
+
+    python benchmarks/training.py                                      # without Lightning
+    python benchmarks/training.py --peers FOLDER --record benchmarks/results
+
+The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
+A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
+is that of one round. Times are of the steps between two looks at the loss, so that starts, evaluation and checkpoints
+are not in them. Lightning needs an environment of its own, made once in `--peers FOLDER`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.figures import describe_machine, ratios, summary
+from benchmarks.pictures import write_pictures
+from contracts import storage
+from contracts.events import EVENTS_NAME, EventReader
+from contracts.process import thread_environment
+from trainer.disturb import find_ranks
+
+REPOSITORY = Path(__file__).parents[1]
+ARMS = Path(__file__).parent / "training_arms.py"
+LIGHTNING = "lightning==2.6.*"
+# Our loop's own (trainer/loop.py, LOG_EVERY_STEPS).
+EVERY = 20
+RANKS = 2
+# Steps of about 0.1 s on one core of 2.5 GHz.
+CONFIG: dict[str, Any] = {
+    "data": {"image_size": 64, "num_workers": 0},
+    "model": {
+        "architecture": "resnet",
+        "arguments": {"layer_type": "basic", "embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [1, 1, 1]},
+    },
+    "train": {"global_batch_size": 64, "epochs": 1},
+    "parallel": {"slot_size": 32},
+    "resources": {"ranks": RANKS},
+}
+
+
+def main() -> None:
+    """Run what the arguments ask for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=160, help="optimizer steps of a run [default: 160]")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", type=Path, default=None, help="folder for Lightning's environment")
+    parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
+    parser.add_argument("--only", choices=("loop", "restart"), default=None)
+    options = parser.parse_args()
+    report: dict[str, object] = {
+        "about": {**describe_machine("torch"), "steps": options.steps, "rounds": options.rounds, "config": CONFIG}
+    }
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        shards = shard(place, samples=options.steps * CONFIG["train"]["global_batch_size"])
+        if options.only in (None, "loop"):
+            arms: dict[str, Callable[[], float]] = {
+                "bare": lambda: run_peer("bare", shards, sys.executable),
+                "shardline": lambda: run_ours(shards, place),
+                "bare again": lambda: run_peer("bare", shards, sys.executable),
+            }
+            python, missing = make_lightning(options.peers)
+            if python is not None:
+                arms["lightning"] = lambda: run_peer("lightning", shards, python)
+            else:
+                report["not installed"] = {"lightning": missing}
+            report["seconds a step"] = compare(arms, options.rounds)
+        if options.only in (None, "restart"):
+            report["restart"] = time_restarts(shards, place, options.rounds)
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.record:
+        options.record.mkdir(parents=True, exist_ok=True)
+        (options.record / f"training-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+
+
+def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, object]:
+    """Run all arms in turn; return seconds a step, A/A, and ours over the others (below 1: ours is faster)."""
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        for name, arm in arms.items():
+            found[name].append(arm())
+            print(f"round {number + 1}: {name} {found[name][-1] * 1000:.1f} ms a step", file=sys.stderr, flush=True)
+    return {
+        **{name: summary(values) for name, values in found.items()},
+        "A/A": ratios(found["bare again"], found["bare"]),
+        "shardline over": {
+            name: ratios(found["shardline"], values) for name, values in found.items() if name != "shardline"
+        },
+    }
+
+
+def time_restarts(shards: str, place: Path, rounds: int) -> dict[str, object]:
+    """Return the time from a cold start, and from the kill of a rank, to the first step taken."""
+    cold, after_kill = [], []
+    for number in range(rounds):
+        trace = place / f"trace{number}"
+        began = time.time()
+        process = subprocess.Popen(
+            _stage(shards, place / f"restart{number}", {"checkpoint": {"every_steps": 10}}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_environment({"SHARDLINE_TRACE": str(trace)}),
+        )
+        try:
+            cold.append(_first_step(trace, began) - began)
+            while len(list(trace.glob("*"))) < RANKS or _steps(trace) < 15:
+                time.sleep(0.02)
+            killed = time.time()
+            os.kill(find_ranks(process.pid)[RANKS - 1], signal.SIGKILL)
+            after_kill.append(_first_step(trace, killed) - killed)
+        finally:
+            process.terminate()
+            process.wait()
+        print(
+            f"round {number + 1}: start {cold[-1]:.2f} s, restart {after_kill[-1]:.2f} s", file=sys.stderr, flush=True
+        )
+    return {
+        "cold start to first step, s": summary(cold),
+        "kill to first resumed step, s": summary(after_kill),
+        "restart over start": ratios(after_kill, cold),
+    }
+
+
+def _first_step(trace: Path, since: float, *, patience_s: float = 120) -> float:
+    """Return when a process that was started after `since` has taken its first step."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        for path in trace.glob("*.jsonl"):
+            if int(path.name.partition(".")[0]) / 1e9 > since and path.stat().st_size:
+                return float(json.loads(path.read_text().splitlines()[0])["time"])
+        time.sleep(0.02)
+    raise TimeoutError(f"no step within {patience_s:.0f} s")
+
+
+def _steps(trace: Path) -> int:
+    return max((len(path.read_text().splitlines()) for path in trace.glob("*.jsonl")), default=0)
+
+
+def run_ours(shards: str, place: Path) -> float:
+    """Train by the stage's own command; return seconds a step."""
+    output = Path(tempfile.mkdtemp(dir=place)) / "out"
+    _run(_stage(shards, output, {}))
+    (events,) = (output.parent / "attempts").glob(f"*/{EVENTS_NAME}")
+    steps = [(event["done"], event["time"]) for event in EventReader(events).poll() if event["event"] == "progress"]
+    taken = [(done, at) for done, at in steps if done % EVERY == 0]
+    return float((taken[-1][1] - taken[0][1]) / (taken[-1][0] - taken[0][0]))
+
+
+def run_peer(kind: str, shards: str, python: str) -> float:
+    """Train by a peer's loop under torchrun; return seconds a step."""
+    given = json.dumps({"config": CONFIG, "shards": shards, "every": EVERY})
+    command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    times = json.loads(_run([*command, str(ARMS), kind, given]).splitlines()[-1])
+    return float((times[-1] - times[0]) / (EVERY * (len(times) - 1)))
+
+
+def _stage(shards: str, output: Path, changes: dict[str, Any]) -> list[str]:
+    text = json.dumps({**CONFIG, **changes})
+    return [sys.executable, "-m", "trainer.task", f"--shards={shards}", f"--output={output}", f"--config-json={text}"]
+
+
+def shard(place: Path, *, samples: int) -> str:
+    """Write pictures and their shards; return their URI."""
+    write_pictures(place / "raw", total_bytes=samples * 3000, file_bytes=3000)
+    splits = {"train": 1.0, "validation": 0.0, "test": 0.0}
+    config = {"sharding": {"source": str(place / "raw"), "splits": splits, "verify": "decode"}}
+    _run([sys.executable, "-m", "sharding.task", f"--config-json={json.dumps(config)}", f"--output={place / 'shards'}"])
+    return storage.normalise(place / "shards")
+
+
+def make_lightning(folder: Path | None) -> tuple[str | None, str]:
+    """Return the interpreter of an environment with Lightning that sees this one's packages, or why there is none."""
+    if folder is None:
+        return None, "no --peers folder was given"
+    python = folder / "lightning" / "bin/python"
+    try:
+        if not python.exists():
+            _run([sys.executable, "-m", "venv", str(folder / "lightning")])
+            (site,) = (folder / "lightning").glob("lib/python*/site-packages")
+            (site / "shardline.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path) + "\n")
+        _run([str(python), "-m", "pip", "install", "--quiet", LIGHTNING])
+    except subprocess.CalledProcessError as error:
+        return None, error.stderr.strip().splitlines()[-1]
+    return str(python), ""
+
+
+def _environment(more: dict[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, **thread_environment(1), "PYTHONPATH": str(REPOSITORY), **(more or {})}
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
+    if done.returncode:
+        print(done.stderr[-3000:], file=sys.stderr)
+        done.check_returncode()
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

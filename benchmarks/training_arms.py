@@ -1,0 +1,166 @@
+"""Peers of the training loop, as ranks under torchrun: `torchrun ... benchmarks/training_arms.py bare|lightning JSON`.
+
+All train the model of the configuration on the same slots of the same shards, read by the same reader and taken by the
+same AdamW; what differs is the loop. Rank 0 prints the seconds between two looks at the loss, as our own loop's events
+have them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+from contracts.artifacts import ShardManifest
+from contracts.config import RunConfig
+from trainer.cursor import SlotRequest, slot_requests
+from trainer.data.loader import SlotBatch, SlotDataset
+from trainer.data.prepare import prepare
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import TrainTransform, make_transforms
+from trainer.model import build_model
+from trainer.optim import make_optimizer
+from trainer.order import make_order, resolve_order
+
+DEVICE = torch.device("cpu")
+
+
+def make_parts(
+    config: RunConfig, shards: str, rank: int, ranks: int
+) -> tuple[nn.Module, DataLoader[Any], TrainTransform]:
+    """Return the model, the loader of a rank's slots of one epoch, and the transform."""
+    manifest = ShardManifest.load(shards)
+    torch.manual_seed(config.run.seed)
+    torch.use_deterministic_algorithms(True)
+    model = build_model(config.model, num_classes=len(manifest.classes), image_size=config.data.image_size)
+    transform, _ = make_transforms(config.data, manifest)
+    reader = ShardReader(shards, manifest, "train", config.data, None)
+    choice = resolve_order(config.data, shards, manifest, None)
+    order = make_order(choice.order, shards, manifest, seed=config.run.seed)
+    assert isinstance(config.parallel.slot_size, int) and isinstance(config.data.num_workers, int)
+    requests = slot_requests(
+        0,
+        order=order,
+        epochs=1,
+        global_batch_size=config.train.global_batch_size,
+        slot_size=config.parallel.slot_size,
+        rank=rank,
+        ranks=ranks,
+    )
+    loader = DataLoader(
+        SlotDataset(reader, transform, config.run.seed),
+        batch_size=None,
+        sampler=_Whole(list(requests)),
+        num_workers=config.data.num_workers,
+    )
+    return model, loader, transform
+
+
+class _Whole(torch.utils.data.Sampler[SlotRequest]):
+    def __init__(self, requests: list[SlotRequest]) -> None:
+        self._requests = requests
+
+    def __iter__(self) -> Iterator[SlotRequest]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+
+def train_bare(config: RunConfig, shards: str, every: int) -> list[float]:
+    """Train by a loop of a dozen lines; return the times of looks at the loss."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    network, loader, transform = make_parts(config, shards, rank, ranks)
+    model = nn.parallel.DistributedDataParallel(network)
+    optimizer = make_optimizer(network, config.train)
+    times, total = [], torch.zeros(())
+    for step, slot in enumerate(loader, start=1):
+        given = prepare(slot, transform, DEVICE)
+        loss = given.loss_sum(model(given.images))
+        (loss * (ranks / slot.request.batch_samples)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        total += loss.detach()
+        if step % every == 0:
+            dist.all_reduce(total)
+            total.item()
+            total.zero_()
+            times.append(time.time())
+    dist.barrier()
+    dist.destroy_process_group()
+    return times
+
+
+def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
+    """Train by Lightning's Trainer; return the times of looks at the loss."""
+    import lightning
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    network, loader, transform = make_parts(config, shards, rank, ranks)
+    times: list[float] = []
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+            self.total = torch.zeros(())
+
+        def training_step(self, slot: SlotBatch, index: int) -> torch.Tensor:
+            given = prepare(slot, transform, DEVICE)
+            loss = given.loss_sum(self.network(given.images))
+            self.total += loss.detach()
+            if (index + 1) % every == 0:
+                dist.all_reduce(self.total)
+                self.total.item()
+                self.total.zero_()
+                times.append(time.time())
+            return loss * (ranks / slot.request.batch_samples)
+
+        def transfer_batch_to_device(self, batch: SlotBatch, device: torch.device, index: int) -> SlotBatch:
+            return batch
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return make_optimizer(self.network, config.train)
+
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(Module(), loader)
+    return times
+
+
+def main() -> None:
+    """Run one arm."""
+    kind, text = sys.argv[1:]
+    given = json.loads(text)
+    config = RunConfig.model_validate(given["config"])
+    torch.set_num_threads(1)
+    train = {"bare": train_bare, "lightning": train_lightning}[kind]
+    times = train(config, given["shards"], given["every"])
+    if os.environ["RANK"] == "0":
+        print(json.dumps(times), flush=True)
+
+
+if __name__ == "__main__":
+    main()
