@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, DataError, Preempted
+from contracts.errors import ConfigError, DataError, Preempted, ShardlineError, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Budget, Reason
@@ -184,6 +185,11 @@ class Training:
         ahead = self.feed.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
+        except UserError:
+            # Whoever mends what is wrong goes on from what was saved last.
+            with suppress(ShardlineError, OSError):
+                self.checkpoints.wait()
+            raise
         finally:
             ahead.stop()
         # What is over must be durable, whatever comes next.
