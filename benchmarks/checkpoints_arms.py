@@ -135,6 +135,8 @@ class Save:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+        # The disk's work is not left to the next one's clock.
+        os.sync()
 
     def close(self) -> None:
         """End what peers have started."""
