@@ -106,8 +106,8 @@ def make_header(
 def _place(item: tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]) -> tuple[bool, int, str]:
     """Order tensors so that all begin at a multiple of their items' size, and what fills cache lines begins at one.
 
-    There are no holes between tensors: one that does not fill its last line, such as an optimizer's count of steps, would
-    push all behind it off the lines, and a copy then writes to two lines at a time.
+    There are no holes between tensors: one that does not fill its last line, such as an optimizer's count of steps,
+    would push all behind it off the lines, and a copy then writes to two lines at a time.
     """
     name, dtype, shape, _, _ = item
     return math.prod(shape) * dtype.itemsize % _LINE_BYTES != 0, -dtype.itemsize, name
