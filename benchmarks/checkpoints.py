@@ -17,12 +17,11 @@ import json
 import statistics
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, judge, quotients, ratios, summary
+from benchmarks.figures import describe_machine, judge, quotients, ratios, record, summary
 from benchmarks.reading import run
 
 ARMS = Path(__file__).parent / "checkpoints_arms.py"
@@ -41,14 +40,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*SIZES, "votes"), default=[*SIZES, "votes"])
     parser.add_argument("--notes", default="", help="what was expected; kept with the result")
     options = parser.parse_args()
-    report: dict[str, object] = {"about": {**describe_machine("torch"), "notes": options.notes}}
+    about = {**describe_machine("torch"), "notes": options.notes}
+    parts: dict[str, object] = {}
     for part in options.only:
-        report[part] = time_votes(options.steps) if part == "votes" else time_saves(part, options)
-    text = json.dumps(report, indent=1)
-    print(text)
+        found = time_votes(options.steps) if part == "votes" else time_saves(part, options)
+        parts[part] = {"about": about, **found}
+    print(json.dumps(parts, indent=1))
     if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"checkpoints-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+        record(options.record, "checkpoints", parts)
 
 
 def time_saves(size: str, options: argparse.Namespace) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -52,6 +53,14 @@ def judge(
     verdict = "undecided" if noise > margin / 2 else "reached" if reached else "missed"
     words = f"{'<=' if at_most is not None else '>='} {line}"
     return {**summary(found), "line": words, "A/A": summary(again), "rounds": len(found), "verdict": verdict}
+
+
+def record(folder: Path, name: str, parts: dict[str, object]) -> None:
+    """Write the parts of a benchmark into its result of today; parts measured earlier today stay beside them."""
+    path = folder / f"{name}-{datetime.now(UTC):%Y-%m-%d}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **parts}, indent=1) + "\n")
 
 
 def describe_machine(*packages: str) -> dict[str, object]:

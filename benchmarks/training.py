@@ -23,14 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, judge, quotients, summary
+from benchmarks.figures import describe_machine, judge, quotients, record, summary
 from benchmarks.pictures import write_pictures
 from benchmarks.reading import make_peers, run
 from contracts import storage
@@ -68,7 +67,8 @@ def main() -> None:
     parser.add_argument("--notes", default="", help="what was expected; kept with the result")
     options = parser.parse_args()
     asked = {"steps": options.steps, "rounds": options.rounds, "config": CONFIG, "notes": options.notes}
-    report: dict[str, object] = {"about": {**describe_machine("torch"), **PEERS, **asked}}
+    about: dict[str, object] = {**describe_machine("torch"), **asked}
+    parts: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         shards = shard(place, samples=options.steps * CONFIG["train"]["global_batch_size"])
@@ -78,17 +78,21 @@ def main() -> None:
                 "shardline": lambda: run_ours(shards, place),
                 "bare again": lambda: run_peer("bare", shards, sys.executable),
             }
-            peers, report["not installed"] = make_peers(options.peers, PEERS, sees_ours=True)
+            peers, missing = make_peers(options.peers, PEERS, sees_ours=True)
             for name, python in peers.items():
                 arms[name] = functools.partial(run_peer, name, shards, python)
-            report["steps"] = compare(arms, options.rounds)
+            versions = {name: version_of(python, name) for name, python in peers.items()}
+            parts["loop"] = {"about": {**about, **versions}, "not installed": missing, **compare(arms, options.rounds)}
         if options.only in (None, "restart"):
-            report["restart"] = time_restarts(shards, place, options.rounds)
-    text = json.dumps(report, indent=1)
-    print(text)
+            parts["restart"] = {"about": about, **time_restarts(shards, place, options.rounds)}
+    print(json.dumps(parts, indent=1))
     if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"training-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+        record(options.record, "training", parts)
+
+
+def version_of(python: str, package: str) -> str:
+    """Return the version of a package that an interpreter has."""
+    return run([python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]).strip()
 
 
 def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, object]:
