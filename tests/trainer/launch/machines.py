@@ -99,9 +99,18 @@ class Machine:
     """One launcher: started, killed and started again, as a platform does."""
 
     def __init__(
-        self, root: Path, shards: str, config: dict[str, Any], *, node: int = 0, net: Network | None = None
+        self,
+        root: Path,
+        shards: str,
+        config: dict[str, Any],
+        *,
+        node: int = 0,
+        net: Network | None = None,
+        output: str | None = None,
     ) -> None:
         self.root, self.shards, self.node, self.net = root, shards, node, net
+        self.output = output or str(root)
+        self.printed = ""
         sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
         if net is not None:
             sections["resources"] = {"port": net.port, **sections.get("resources", {})}
@@ -112,7 +121,7 @@ class Machine:
     def start(self, *more: str, environment: dict[str, str] | None = None) -> None:
         """Start the launcher, in a new attempt."""
         self.attempts.append(f"machine{self.node}-{len(self.attempts)}")
-        options = ["--root", str(self.root), "--shards", self.shards, "--attempt", self.attempts[-1]]
+        options = ["--root", self.output, "--shards", self.shards, "--attempt", self.attempts[-1]]
         config = json.dumps(self._sections)
         prefix, given = [], {}
         if self.net is not None:
@@ -144,7 +153,7 @@ class Machine:
 
     def wait(self) -> int:
         """Wait for the launcher's end; return its exit code."""
-        self.process.communicate(timeout=LIMIT_S)
+        self.printed = self.process.communicate(timeout=LIMIT_S)[0]
         return self.process.returncode
 
     def stderr(self) -> str:
