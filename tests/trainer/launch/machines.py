@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.config import STAGE_SECTIONS
-from contracts.events import EVENTS_NAME, EventReader
+from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 
 # For a machine that is slow and busy; nothing waits so long unless it hangs.
 LIMIT_S = 240
@@ -109,7 +109,7 @@ class Machine:
         output: str | None = None,
     ) -> None:
         self.root, self.shards, self.node, self.net = root, shards, node, net
-        self.output = output or str(root)
+        self.output = output
         self.printed = ""
         sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
         if net is not None:
@@ -121,7 +121,9 @@ class Machine:
     def start(self, *more: str, environment: dict[str, str] | None = None) -> None:
         """Start the launcher, in a new attempt."""
         self.attempts.append(f"machine{self.node}-{len(self.attempts)}")
-        options = ["--root", self.output, "--shards", self.shards, "--attempt", self.attempts[-1]]
+        events = self.root / ATTEMPTS_FOLDER / self.attempts[-1]
+        output = [f"--root={self.root}"] if self.output is None else [f"--output={self.output}", f"--events={events}"]
+        options = [*output, "--shards", self.shards, "--attempt", self.attempts[-1]]
         config = json.dumps(self._sections)
         prefix, given = [], {}
         if self.net is not None:
@@ -177,7 +179,7 @@ class Machine:
 
     def events(self) -> list[dict[str, Any]]:
         """Events of the last attempt."""
-        return list(EventReader(self.root / "attempts" / self.attempts[-1] / EVENTS_NAME).poll())
+        return list(EventReader(self.root / ATTEMPTS_FOLDER / self.attempts[-1] / EVENTS_NAME).poll())
 
     def logs(self) -> str:
         """Messages of the last attempt."""
