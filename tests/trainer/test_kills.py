@@ -18,9 +18,9 @@ from tests.conftest import small_config
 from trainer.disturb import Training
 from trainer.drill import compare
 
-# PHASE:N:RANK, the N-th time that a process comes there. 12 steps an epoch and a checkpoint every 2: all but the last two
-# kills come in the first epochs, so that one of them sees several resumes. Each has a start of its own: where one process
-# is held, no other can come to the next of these places meanwhile.
+# PHASE:N:RANK, the N-th time that a process comes there. 12 steps an epoch and a checkpoint every 2: the first epochs
+# see all kills but the last two, so that one of them has several resumes. Each kill has a start of its own: where one
+# process is held, no other can come to the next of these places meanwhile.
 EVERY_PHASE = (
     "staging:1:0",
     "writing:1:0",

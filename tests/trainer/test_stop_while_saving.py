@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
 from rehearsal.gcs import BucketServer, Rule
-from tests.trainer.launch.machines import Machine
+from tests.trainer.launch.machines import Machine, committed
 from tests.trainer.test_preemption import Job, last_checkpoint, slow_config, wait_until
-from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.phases import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
@@ -26,17 +23,16 @@ OUTPUT = "gs://bucket-1/line/train/one"
 
 @pytest.fixture
 def machine(small_shards: str, bucket_server: BucketServer, tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path, small_shards, slow_config(checkpoint={"keep_last": 10}, data={"num_workers": 0}), output=OUTPUT)
+    made = Machine(
+        tmp_path, small_shards, slow_config(checkpoint={"keep_last": 10}, data={"num_workers": 0}), output=OUTPUT
+    )
     yield made
     made.end()
     gc.collect()
 
 
-def committed() -> list[int]:
-    """Return the steps whose checkpoints are in the bucket."""
-    names = storage.list_names(storage.join(OUTPUT, CHECKPOINTS_FOLDER))
-    steps = [name.rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST_NAME}")]
-    return sorted(int(step.removeprefix("step-").partition(".")[0]) for step in steps)
+def steps() -> list[int]:
+    return [manifest.step for manifest in committed(OUTPUT).values()]
 
 
 def test_a_slow_write_is_let_finish_and_the_agreed_step_is_saved_behind_it(
@@ -47,12 +43,12 @@ def test_a_slow_write_is_let_finish_and_the_agreed_step_is_saved_behind_it(
     machine.start()
     machine.wait_for(lambda: bucket_server.faults.hits()[0] > 0)
     machine.process.send_signal(signal.SIGTERM)
-    assert committed() == [5], "told while the second one was written"
+    assert steps() == [5], "told while the second one was written"
     assert machine.wait() == 75, machine.stderr()
     (stop,) = [event for event in machine.events() if event["event"] == "stop"]
     assert stop["preempted"]
-    assert committed()[:2] == [5, 10]
-    assert committed()[-1] == stop["step"] > 10
+    assert steps()[:2] == [5, 10]
+    assert steps()[-1] == stop["step"] > 10
     machine.start()
     machine.wait_for(lambda: "continues from" in machine.logs())
     assert f"at step {stop['step']}" in machine.logs()

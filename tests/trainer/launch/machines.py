@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
 from contracts.config import STAGE_SECTIONS
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 
 # For a machine that is slow and busy; nothing waits so long unless it hangs.
 LIMIT_S = 240
@@ -235,3 +238,14 @@ def kill(pids: Sequence[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
+
+
+def committed(output: str) -> dict[str, CheckpointManifest]:
+    """Return the committed checkpoints of a training folder by name, oldest first."""
+    folder = storage.join(output, CHECKPOINTS_FOLDER)
+    names = [entry.name.rpartition("/")[0] for entry in storage.list_objects(folder) if _is_commit(entry.name)]
+    return {name: CheckpointManifest.load(storage.join(folder, name)) for name in sorted(names)}
+
+
+def _is_commit(name: str) -> bool:
+    return name.startswith("step-") and name.endswith(f"/{MANIFEST_NAME}")
