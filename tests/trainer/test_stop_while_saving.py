@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rehearsal.gcs import BucketServer, Rule
+from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, committed
-from tests.trainer.test_preemption import Job, last_checkpoint, slow_config, wait_until
+from tests.trainer.test_preemption import SLOW, Job, last_checkpoint, slow_config, wait_until
 from trainer.phases import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
@@ -23,9 +24,10 @@ OUTPUT = "gs://bucket-1/line/train/one"
 
 @pytest.fixture
 def machine(small_shards: str, bucket_server: BucketServer, tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(
-        tmp_path, small_shards, slow_config(checkpoint={"keep_last": 10}, data={"num_workers": 0}), output=OUTPUT
+    config = small_config(
+        model=SLOW, train={"epochs": 400}, checkpoint={"keep_last": 10}, resources={"stop_budget_s": 120}
     )
+    made = Machine(tmp_path, small_shards, config, output=OUTPUT)
     yield made
     made.end()
     gc.collect()
