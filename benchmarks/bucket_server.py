@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rehearsal.gcs.credentials import write_service_account
 
 BUCKET = "bucket-1"
 # A GET from a bucket of the same region, and one stream of it, in orders of magnitude.
@@ -55,6 +60,8 @@ class ServerProcess:
         assert self._process.stdout is not None
         self.endpoint = self._process.stdout.readline().strip()
         self.take()
+        self._account = tempfile.TemporaryDirectory()
+        write_service_account(Path(self._account.name) / "account.json", self.endpoint)
         return self
 
     def __exit__(
@@ -62,11 +69,19 @@ class ServerProcess:
     ) -> None:
         self._process.terminate()
         self._process.communicate()
+        self._account.cleanup()
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make Google's client use this server."""
-        return {"STORAGE_EMULATOR_HOST": self.endpoint, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        """Variables that make Google's client use this server, and obstore, which litdata has beside it (GOOGLE_)."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.endpoint,
+            "GOOGLE_BASE_URL": self.endpoint,
+            "GOOGLE_ALLOW_HTTP": "true",
+            "GOOGLE_APPLICATION_CREDENTIALS": str(Path(self._account.name) / "account.json"),
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
 
     def take(self, suffix: str = "") -> Usage:
         """Return what was used since the last call, and what was sent of objects whose name ends so."""

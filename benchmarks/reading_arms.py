@@ -159,8 +159,10 @@ def read_local_litdata(kind: str, place: str, workers: int, decoder: str) -> Ite
     yield from read_litdata(place, workers, decoder)
 
 
-def read_litdata(place: str, workers: int, decoder: str, cache: str | None = None) -> Iterator[int]:
-    """As above; `cache` is where it keeps what comes from a bucket."""
+def read_litdata(
+    place: str, workers: int, decoder: str, cache: str | None = None, client: dict[str, Any] | None = None
+) -> Iterator[int]:
+    """As above; `cache` is where it keeps what comes from a bucket, `client` what it gives Google's client."""
     from litdata import StreamingDataLoader, StreamingDataset
 
     finish = Finish(decoder)
@@ -170,7 +172,7 @@ def read_litdata(place: str, workers: int, decoder: str, cache: str | None = Non
             item = super().__getitem__(index)
             return finish(item["image"], item["label"], getattr(index, "index", 0))
 
-    dataset = Dataset(place, cache_dir=cache, shuffle=True, seed=0)
+    dataset = Dataset(place, cache_dir=cache, storage_options=client, shuffle=True, seed=0)
     yield from _read_batches(StreamingDataLoader(dataset, **_loading(workers, decoder)), decoder)
 
 

@@ -7,7 +7,7 @@ opened and ends with the last batch; imports come before it.
 
     shards       ours, from gs:// with nothing cached, or from file://; order=blocks in both
     webdataset   http://.../SHARD.tar, which it hands to curl: one stream a loader process
-    litdata      gs://, by its own client (obstore), whose credentials refuse a server without Google's; a new cache
+    litdata      gs://, by its own clients (Google's, obstore), with a service account of the server; a new cache
     gets         no reader: ranges side by side, received and thrown away; what there is to reach
     resume       ours: seconds to the first batch at the start, at a third and near the end
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -122,8 +123,13 @@ def read_by_webdataset(options: argparse.Namespace) -> Iterator[int]:
 
 def read_by_litdata(options: argparse.Namespace) -> Iterator[int]:
     """As above by litdata."""
+    from google.oauth2.service_account import Credentials
+
+    account = os.environ["GOOGLE_APPLICATION_CREDENTIALS"]
+    # Its obstore refuses to be without credentials.
+    client = {"project": "emulated", "credentials": Credentials.from_service_account_file(account)}
     with tempfile.TemporaryDirectory() as cache:
-        yield from read_litdata(options.place, options.workers, options.decoder, cache)
+        yield from read_litdata(options.place, options.workers, options.decoder, cache, client)
 
 
 def receive_ranges(options: argparse.Namespace) -> Iterator[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, DataError, Preempted
+from contracts.errors import ConfigError, DataError, Preempted, ShardlineError, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Budget, Reason
@@ -30,6 +31,7 @@ from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, limit_collectives, share_buffers
 from trainer.evaluation import Evaluation, evaluate, make_report
 from trainer.feed import Feed
+from trainer.gpu import GpuGauges
 from trainer.launch import Assignment
 from trainer.ledger import Ledger
 from trainer.life import Life
@@ -108,6 +110,7 @@ class Training:
         self.readings = Readings(rank.device, self.stepper.guard)
         self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
+        self.gauges = GpuGauges(rank.device, self.log)
         self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
@@ -184,6 +187,11 @@ class Training:
         ahead = self.feed.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
+        except UserError:
+            # Whoever mends what is wrong goes on from what was saved last.
+            with suppress(ShardlineError, OSError):
+                self.checkpoints.wait()
+            raise
         finally:
             ahead.stop()
         # What is over must be durable, whatever comes next.
@@ -263,7 +271,7 @@ class Training:
             values["train/loss_scale"] = reading.loss_scale
         if math.isfinite(reading.loss):
             values["train/loss"] = reading.loss
-        self.scalars.add(reading.step, {"train/learning_rate": reading.rate, **values})
+        self.scalars.add(reading.step, {"train/learning_rate": reading.rate, **values, **self.gauges.values()})
         skipped = f", {found.skipped} steps left out (gradients not finite)" if found.skipped else ""
         self._say(f"loss {reading.loss:.4f}, {said}{skipped}", reading.step)
         return self.budget.exceeded_by(spent_s)

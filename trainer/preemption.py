@@ -32,7 +32,6 @@ class Cause(IntEnum):
     """Why training should stop now; of several causes the highest counts."""
 
     NONE = 0
-    BUDGET = 1
     SIGUSR1 = 10
     SIGTERM = 11
     NOTICE = 12
@@ -50,7 +49,6 @@ class Cause(IntEnum):
 
 _WORDS: Mapping[Cause, str] = {
     Cause.NONE: "nothing",
-    Cause.BUDGET: "a budget is spent",
     Cause.SIGUSR1: "SIGUSR1",
     Cause.SIGTERM: "SIGTERM",
     Cause.NOTICE: "the platform's notice that this machine is taken away",

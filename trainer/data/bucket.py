@@ -83,10 +83,16 @@ class BucketShards:
         """
         if (content := self._ready.pop(place, None)) is not None:
             return content
-        if (content := self._from_cache(place)) is not None:
+        held = self._find(place)
+        if held is not None and (content := self._from_cache(held, place)) is not None:
             return content
         record = self.fetcher.index[place]
-        return self.fetcher.sample(int(record["shard"]), record)
+        content = self.fetcher.sample(int(record["shard"]), record)
+        if held is not None:
+            # The bucket has it right, so what lies in the cache is wrong, or gone. A range with a sample that is wrong
+            # in the bucket too stays: it would be fetched again and again for the samples beside it.
+            self._forget(held, int(record["shard"]))
+        return content
 
     def _fetch(self, piece: tuple[int, int, int] | None, place: int | None) -> None:
         if piece is not None:
@@ -114,21 +120,17 @@ class BucketShards:
         held = known[bisect_right(known, sample, key=lambda held: held.first) - 1]
         return held if held.first <= sample < held.end else None
 
-    def _from_cache(self, place: int) -> bytes | None:
-        """Return the bytes from the range that holds them; None where it is gone, or wrong, and then discarded."""
-        held = self._find(place)
-        if held is None:
-            return None
+    def _from_cache(self, held: Held, place: int) -> bytes | None:
+        """Return the bytes from the range that holds them; None where it is gone, or they are wrong."""
         record = self.fetcher.index[place]
         begin = int(self.fetcher.index[self._firsts[int(record["shard"])] + held.first]["offset"])
         content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
-        if content is not None and find_damage_of(content, record) is None:
-            return content
-        if content is not None:
-            self.fetcher.cache.discard(held)
+        return content if content is not None and find_damage_of(content, record) is None else None
+
+    def _forget(self, held: Held, shard: int) -> None:
+        self.fetcher.cache.discard(held)
         with suppress(ValueError):
-            self._known[int(record["shard"])].remove(held)
-        return None
+            self._known[shard].remove(held)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}, "_ready": {}}

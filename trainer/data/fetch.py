@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -52,6 +53,7 @@ class Streams:
     def __init__(self, first: int = FIRST_STREAMS, most: int = MAX_STREAMS) -> None:
         self.limit, self._most = first, most
         self._changed = threading.Condition()
+        self._turns: deque[object] = deque()
         self._requests = 0
         self._receiving = 0
         self._settled = first >= most
@@ -68,7 +70,10 @@ class Streams:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[Callable[[int], None]]:
-        """Wait for a turn, and take it; call what this gives with the number of bytes whenever some came."""
+        """Wait for a turn, and take it; call what this gives with the number of bytes whenever some came.
+
+        Turns come in the order in which they were waited for, which is the order of need.
+        """
         received = False
         asked = first = 0.0
 
@@ -83,9 +88,13 @@ class Streams:
                 if not self._settled:
                     self._measure(num_bytes)
 
+        turn = object()
         with self._changed:
-            self._changed.wait_for(lambda: self._requests < self.most_requests)
+            self._turns.append(turn)
+            self._changed.wait_for(lambda: self._turns[0] is turn and self._requests < self.most_requests)
+            self._turns.popleft()
             self._requests += 1
+            self._changed.notify_all()
         asked = time.monotonic()
         try:
             yield count
@@ -121,6 +130,10 @@ class Streams:
         self._changed.notify_all()
 
 
+class _GivenUp(Exception):
+    """Nobody wants the range any more that is on its way."""
+
+
 class Fetcher:
     """Fetches from the shards of a bucket.
 
@@ -139,7 +152,6 @@ class Fetcher:
         self._keys = [shard_key(shard) for shard in manifest.shards]
         self._firsts = [shard.first for shard in manifest.shards]
         self._resting_until = 0.0
-        self._unusable: set[tuple[int, int, int]] = set()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,7 +176,9 @@ class Fetcher:
         """Take samples of a shard out of the cache."""
         self.cache.drop(self._keys[shard], first, count)
 
-    def ensure(self, shard: int, first: int, count: int, *, wait: bool = True) -> bool:
+    def ensure(
+        self, shard: int, first: int, count: int, *, wait: bool = True, given_up: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Fetch what the cache lacks of samples [first, first + count) of a shard.
 
         Args:
@@ -172,9 +186,11 @@ class Fetcher:
             first: First sample, counted in the shard.
             count: Number of samples.
             wait: Until other processes have fetched what they are at.
+            given_up: Asked whenever bytes come: whether to end without them.
 
         Returns:
-            False where the cache cannot hold them now, or the bucket lacks some: read them one by one.
+            False where the cache cannot hold them now, the shard is missing, or they were given up: read them one by
+            one. A sample that is wrong in the bucket lies in the cache as it is: whoever reads it compares it anyway.
 
         Raises:
             StorageError: No permission.
@@ -188,7 +204,7 @@ class Fetcher:
                 claims, others = self.cache.claim(self._keys[shard], first, count)
             except OSError as error:
                 return self._rest(error)
-            if not self._fill_all(shard, claims):
+            if not self._fill_all(shard, claims, given_up):
                 return False
             if not (others and wait):
                 break
@@ -237,12 +253,12 @@ class Fetcher:
             self._pool = (os.getpid(), ThreadPoolExecutor(SAMPLE_STREAMS, thread_name_prefix="samples"))
         return list(self._pool[1].map(lambda item: work(*item), items))
 
-    def _fill_all(self, shard: int, claims: list[Claim]) -> bool:
+    def _fill_all(self, shard: int, claims: list[Claim], given_up: Callable[[], bool]) -> bool:
         for number, claim in enumerate(claims):
             filled = False
             try:
-                filled = (shard, claim.first, claim.count) not in self._unusable and self._fill(shard, claim)
-            except FileNotFoundError:
+                filled = self._fill(shard, claim, given_up)
+            except (FileNotFoundError, _GivenUp):
                 # The shard is missing, which the reader of a sample says; or the folder is, which is made again then.
                 pass
             except OSError as error:
@@ -256,30 +272,38 @@ class Fetcher:
                 return False
         return True
 
-    def _fill(self, shard: int, claim: Claim) -> bool:
+    def _fill(self, shard: int, claim: Claim, given_up: Callable[[], bool]) -> bool:
         """Fetch one range into its file, and look at its bytes before anyone else does."""
         offset, size = self.extent(shard, claim.first, claim.count)
         if not self.cache.reserve(claim, size):
             return False
 
-        for _ in range(_ATTEMPTS):
-            os.lseek(claim.descriptor, 0, os.SEEK_SET)
-            with self.streams.request() as count:
-                found = storage.copy_range(self._uris[shard], offset, size, partial(_write, claim.descriptor, count))
-            if found == size and self._is_right(shard, claim, offset):
-                claim.publish()
-                return True
-        # Wrong in the bucket. Not to be fetched again and again until the sample's turn comes, which is named then.
-        self._unusable.add((shard, claim.first, claim.count))
-        return False
+        def receive(start: int, end: int) -> None:
+            os.lseek(claim.descriptor, start - offset, os.SEEK_SET)
+            with self._turn(claim) as count:
+                write = partial(_write, claim.descriptor, count, given_up)
+                storage.copy_range(self._uris[shard], start, end - start, write)
 
-    def _is_right(self, shard: int, claim: Claim, offset: int) -> bool:
-        place = self._firsts[shard] + claim.first
-        for record in self.index[place : place + claim.count]:
-            content = os.pread(claim.descriptor, int(record["size"]), int(record["offset"]) - offset)
-            if find_damage_of(content, record) is not None:
-                return False
+        receive(offset, offset + size)
+        if damaged := self._damaged(shard, claim, offset):
+            # What changed on its way is right the second time. What is wrong in the bucket is not, and is named when
+            # its turn comes: the samples beside it are none the worse.
+            receive(int(damaged[0]["offset"]), int(damaged[-1]["offset"]) + int(damaged[-1]["size"]))
+        claim.publish()
         return True
+
+    def _turn(self, claim: Claim) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """Wait for a turn; single samples have none, since it is their latency that takes time."""
+        return self.streams.request() if claim.count > 1 else contextlib.nullcontext(lambda num_bytes: None)
+
+    def _damaged(self, shard: int, claim: Claim, offset: int) -> list[Any]:
+        """Return the records whose bytes in a claim's file are not what the index says."""
+        place = self._firsts[shard] + claim.first
+        return [
+            record
+            for record in self.index[place : place + claim.count]
+            if find_damage_of(os.pread(claim.descriptor, int(record["size"]), int(record["offset"]) - offset), record)
+        ]
 
     def _rest(self, error: OSError) -> bool:
         """Leave the cache alone for a while; what is missing is read sample by sample."""
@@ -289,7 +313,9 @@ class Fetcher:
         return False
 
 
-def _write(descriptor: int, count: Callable[[int], None], content: bytes) -> None:
+def _write(descriptor: int, count: Callable[[int], None], given_up: Callable[[], bool], content: bytes) -> None:
+    if given_up():
+        raise _GivenUp
     count(len(content))
     view = memoryview(content)
     while view:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
-from contracts.artifacts import SampleOrder, ShardManifest
+from contracts.artifacts import SampleOrder, ShardEntry, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from trainer.blocks import BlockOrder
@@ -50,10 +50,14 @@ class Grid:
     def range_of(self, shard: int, sample: int) -> tuple[int, int, int]:
         """Return shard, first sample and number of samples of the range with a sample of a shard."""
         entry = self.manifest.shards[shard]
-        parts = max(1, min(entry.samples, -(-entry.bytes // self.range_bytes)))
+        parts = self.parts_of(entry)
         part = ((sample + 1) * parts - 1) // entry.samples
         first = part * entry.samples // parts
         return shard, first, (part + 1) * entry.samples // parts - first
+
+    def parts_of(self, entry: ShardEntry) -> int:
+        """Return the number of ranges of a shard."""
+        return max(1, min(entry.samples, -(-entry.bytes // self.range_bytes)))
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,17 @@ class Plan:
         return [shard.first - first for shard in self.grid.manifest.shards]
 
     def coming(self, position: int, epochs: int) -> Iterator[Need]:
-        """Yield what will be needed from a global position on, in the order of first need, each once an epoch."""
+        """Yield what will be needed from a global position on, in the order of first need.
+
+        In blocks each range comes once an epoch, up to the end of training; where all ranges stay, once.
+        """
         assert self.order is not None
-        num_samples = self.order.num_samples
-        first_epoch, offset = divmod(position, num_samples)
+        if (blocks := self.blocks) is None:
+            yield from self._ranges(position, epochs)
+            return
+        first_epoch, offset = divmod(position, blocks.num_samples)
         for epoch in range(first_epoch, epochs):
-            blocks = self.blocks
-            yield from self._of_epoch(blocks, epoch, offset) if blocks else self._ranges_of_epoch(epoch, offset)
+            yield from self._of_epoch(blocks, epoch, offset)
             offset = 0
 
     def _of_epoch(self, blocks: BlockOrder, epoch: int, offset: int) -> Iterator[Need]:
@@ -126,22 +134,34 @@ class Plan:
                     yield Need(piece.shard, piece.first, piece.samples, start + piece.until)
             offset += window
 
-    def _ranges_of_epoch(self, epoch: int, offset: int) -> Iterator[Need]:
+    def _ranges(self, position: int, epochs: int) -> Iterator[Need]:
         """Yield the ranges of single samples, where all of them stay in the cache."""
         assert self.order is not None
+        if not self.whole:
+            return
         shards = [(n, shard) for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
         starts = np.array([self._shard_firsts[n] for n, _ in shards])
-        seen: set[tuple[int, int, int]] = set()
-        while self.whole and offset < self.order.num_samples:
-            count = min(_WINDOW, self.order.num_samples - offset)
-            places = self.order.places(epoch, offset, count)
-            rows = np.searchsorted(starts, places, side="right") - 1
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                found = self.grid.range_of(shards[row][0], place - int(starts[row]))
-                if found not in seen:
-                    seen.add(found)
-                    yield Need(*found, NEVER)
-            offset += count
+        samples = np.array([shard.samples for _, shard in shards])
+        parts = np.array([self.grid.parts_of(shard) for _, shard in shards])
+        first_parts = np.cumsum(parts) - parts
+        seen = np.zeros(int(parts.sum()), dtype=bool)
+        epoch, offset = divmod(position, self.order.num_samples)
+        # A whole epoch without a new one is the end: drawn with replacement, some may never come.
+        found_any = True
+        while epoch < epochs and found_any and not seen.all():
+            found_any = offset > 0
+            while offset < self.order.num_samples and not seen.all():
+                places = self.order.places(epoch, offset, min(_WINDOW, self.order.num_samples - offset))
+                rows = np.searchsorted(starts, places, side="right") - 1
+                inside = places - starts[rows]
+                numbers = first_parts[rows] + ((inside + 1) * parts[rows] - 1) // samples[rows]
+                new, at = np.unique(numbers, return_index=True)
+                for k in sorted(at[~seen[new]].tolist()):
+                    yield Need(*self.grid.range_of(shards[rows[k]][0], int(inside[k])), NEVER)
+                    found_any = True
+                seen[new] = True
+                offset += len(places)
+            epoch, offset = epoch + 1, 0
 
     def of_requests(self, requests: Iterable[SlotRequest]) -> Iterator[Need]:
         """Yield the samples of requests one by one: they are needed until the batch is over."""

@@ -14,7 +14,7 @@ from typing import Self
 
 from contracts.errors import ShardlineError
 from trainer.cursor import SlotRequest
-from trainer.data.fetch import MAX_STREAMS, Fetcher
+from trainer.data.fetch import MAX_STREAMS, SAMPLE_STREAMS, Fetcher
 from trainer.data.plan import BATCHES_AHEAD, NEVER, SAMPLES_AHEAD, Need, Plan
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Prefetcher:
         self._pending_bytes = 0
         self._running = 0
         self._stopped = False
+        self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
 
     def start(self) -> Self:
@@ -63,9 +64,14 @@ class Prefetcher:
         yield from requests
 
     def advance(self, position: int) -> None:
-        """Say that everything before a position was read: its ranges make room for others."""
+        """Say that everything before a position was read: its ranges make room for others.
+
+        A fault of the threads is raised here: without them reading would go on, and be slow for no reason to be seen.
+        """
         if self._fetcher is None:
             return
+        if self._fault is not None:
+            raise self._fault
         done = []
         freed = 0
         with self._changed:
@@ -90,7 +96,7 @@ class Prefetcher:
             self.advance(self._plan.position_after(request))
 
     def stop(self) -> None:
-        """Fetch nothing more; ranges on their way are finished."""
+        """Fetch nothing more; ranges on their way are given up."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -107,8 +113,11 @@ class Prefetcher:
 
     def _run(self) -> None:
         with ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="ranges") as threads:
-            for need in self._in_time():
-                threads.submit(self._fetch, need)
+            try:
+                for need in self._in_time():
+                    threads.submit(self._fetch, need)
+            except Exception as error:  # noqa: BLE001  # told by `advance`
+                self._fault = error
 
     def _in_time(self) -> Iterator[Need]:
         """Yield what is coming as soon as there is room and a thread for it."""
@@ -137,8 +146,11 @@ class Prefetcher:
         """Whether there is nothing to wait for: there is room and a thread, or nobody wants it any more."""
         if self._stopped or need.until <= self._position:
             return True
+        assert self._fetcher is not None
         fits = self._pending_bytes + size <= self._budget and len(self._pending) < self._most_pending
-        return self._running < MAX_STREAMS and (fits or not self._pending)
+        # No more than get a turn: what waits in a queue has claimed its range, and could not be given up.
+        most = min(MAX_STREAMS, self._fetcher.streams.most_requests) if self._keeps else SAMPLE_STREAMS
+        return self._running < most and (fits or not self._pending)
 
     def _let_go(self, need: Need) -> None:
         assert self._fetcher is not None
@@ -152,11 +164,17 @@ class Prefetcher:
         try:
             # What another process is at is as good as there.
             if need.until > self._position:
-                self._fetcher.ensure(need.shard, need.first, need.samples, wait=False)
+                given_up = partial(self._gives_up, need)
+                self._fetcher.ensure(need.shard, need.first, need.samples, wait=False, given_up=given_up)
         except ShardlineError as error:
             # It is the reader who ends training, when it needs the sample and meets the same.
             _log.warning("fetching ahead failed: %s", error)
+        except Exception as error:  # noqa: BLE001  # told by `advance`
+            self._fault = error
         finally:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
+
+    def _gives_up(self, need: Need) -> bool:
+        return self._stopped or need.until <= self._position

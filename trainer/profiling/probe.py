@@ -83,14 +83,15 @@ def measure_point(
         pin_memory=device.type == "cuda",
     )
     slots = _passing(read_slots(loader), ahead)
-    # Prefetched slots make the first window look fast: with loader processes they are drained first.
-    warmup = WARMUP_STEPS + num_workers * config.data.prefetch_factor
-    for _ in range(warmup):
-        steps.compute(next(slots), take_step=True)
-    windows = [_measure_window(config, steps, slots, device, slots_per_step) for _ in range(WINDOWS)]
-    del slots
-    _stop_workers(loader)
-    ahead.stop()
+    try:
+        # Prefetched slots make the first window look fast: with loader processes they are drained first.
+        for _ in range(WARMUP_STEPS + num_workers * config.data.prefetch_factor):
+            steps.compute(next(slots), take_step=True)
+        windows = [_measure_window(config, steps, slots, device, slots_per_step) for _ in range(WINDOWS)]
+    finally:
+        del slots
+        _stop_workers(loader)
+        ahead.stop()
     rates = sorted(window.samples / window.wall_s for window in windows)
     return ProfilePoint(
         slot_size=slot_size,

@@ -5,7 +5,6 @@ import itertools
 import multiprocessing
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,9 +19,7 @@ from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import data_section, image_runs, open_reader, shard_requests
 from trainer.data.cache_folder import CacheFolder
-from trainer.data.fetch import Fetcher, Streams
-from trainer.data.plan import Need
-from trainer.data.prefetch import Prefetcher
+from trainer.data.fetch import Streams
 
 # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -145,33 +142,6 @@ def test_as_many_requests_are_on_their_way_as_hide_the_latency(
             count(1)
             now[0] += receiving_s
     assert streams.most_requests == expected
-
-
-def test_the_prefetcher_keeps_to_its_budget(bucket_shards: str, tmp_path: Path) -> None:
-    reader = open_reader(bucket_shards, cache=tmp_path)
-    assert reader.fetcher is not None
-    fetcher: Fetcher = reader.fetcher
-    shards = [(n, shard) for n, shard in enumerate(reader.grid.manifest.shards) if shard.split == "train"][:6]
-    needs = [Need(number, 0, shard.samples, position) for position, (number, shard) in enumerate(shards, start=1)]
-    sizes = [fetcher.extent(need.shard, need.first, need.samples)[1] for need in needs]
-
-    def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 20
-        while sum(bool(fetcher.held(need.shard)) for need in needs) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    with Prefetcher(fetcher, needs, 2 * max(sizes)) as prefetcher:
-        wait_for(2)
-        time.sleep(0.1)
-        assert [bool(fetcher.held(need.shard)) for need in needs] == [True, True, False, False, False, False]
-        prefetcher.advance(1)
-        wait_for(3)
-        prefetcher.advance(2)
-        wait_for(4)
-        # A position far behind all that is left, which nobody needs any more.
-        prefetcher.advance(1000)
-    assert [bool(fetcher.held(need.shard)) for need in needs] == [True, True, True, True, False, False]
 
 
 def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path) -> None:
