@@ -339,7 +339,9 @@ class Training:
             self._save(required=True)
             self.checkpoints.wait()
         self.ledger.stopped(agreed.cause, agreed.words)
-        raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
+        # The others do not wait for the first rank's writing.
+        saved = "which is saved" if self.rank.is_first else "which the first rank saves"
+        raise Preempted(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ def test_killed_and_continued_it_ends_in_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_come_and_go(small_shards: str, tmp_path: Path, strategy: str) -> None:
     """2 -> 1 -> 3 -> 2 ranks, with BatchNorm: the same samples in the same order, and the same losses."""
