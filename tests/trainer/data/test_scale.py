@@ -39,14 +39,16 @@ class Origins(Dataset):
             reader.origin_of(place)
         return resident() - self.begun
 
+memory = resident()
 manifest = ShardManifest.load(sys.argv[1])
+held = {"manifest": resident() - memory}
 memory, read = resident(), bytes_read()
 reader = ShardReader(sys.argv[1], manifest, "train")
 opened = {"bytes": bytes_read() - read, "kibibytes": resident() - memory, "samples": len(reader)}
 random.seed(0)
 places = [random.choices(range(len(reader)), k=20_000) for _ in range(8)]
 loader = DataLoader(Origins(), batch_size=None, sampler=places, num_workers=2, collate_fn=lambda found: found)
-print(json.dumps({**opened, "worker": max(loader)}))
+print(json.dumps({**held, **opened, "worker": max(loader)}))
 """
 
 
