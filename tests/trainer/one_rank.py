@@ -18,9 +18,9 @@ from contracts.config import CheckpointSection
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.distributed import Rank, process_group
+from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.ledger import Ledger
-from trainer.finish import finish
 from trainer.loop import Training
 from trainer.preemption import Stop
 
