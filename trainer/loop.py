@@ -18,9 +18,10 @@ from contracts.errors import ConfigError, DataError, Preempted, ShardlineError, 
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Budget, Reason
+from trainer.checkpoint.commit import Peers, write_weights
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import load_groups
-from trainer.checkpoint.manager import CheckpointManager, Peers, write_weights
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.retention import score
 from trainer.checkpoint.schedule import Schedule
 from trainer.cut import Cut, choose_cut
@@ -88,7 +89,7 @@ class Training:
             assignment.folder,
             attempt=assignment.attempt,
             rules=self.config.checkpoint,
-            peers=Peers(rank.rank, rank.ranks),
+            peers=Peers.of(rank, self.config),
             pinned=rank.device.type == "cuda",
             log=self.log,
         )
@@ -338,7 +339,9 @@ class Training:
             self._save(required=True)
             self.checkpoints.wait()
         self.ledger.stopped(agreed.cause, agreed.words)
-        raise Preempted(f"stopped at step {self.step}, which is saved: {agreed.words}; the same command continues")
+        # The others do not wait for the first rank's writing.
+        saved = "which is saved" if self.rank.is_first else "which the first rank saves"
+        raise Preempted(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -354,8 +357,7 @@ class Training:
         self.scalars.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        groups = self.stepper.whole_state()
-        self.checkpoints.save(self._describe(found.skipped), groups, required=required)
+        self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
         self.schedule.plan(self.step)
 

@@ -6,6 +6,7 @@
 SHARDLINE_PAUSE_AT is PHASE:N or PHASE:N:RANK, or several with commas. At the N-th arrival of a process at PHASE (of
 that rank, else of every rank) it appends {"event": "paused", "at", "phase", "rank", "pid"} to SHARDLINE_PAUSE_FILE and
 sleeps until it is killed. What stands in that file has happened: a process that is started again is not held again.
+Of several, one is held once all before it have happened: where kills follow each other, each has a start of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 PAUSE_AT = "SHARDLINE_PAUSE_AT"
@@ -21,10 +23,19 @@ PAUSE_FILE = "SHARDLINE_PAUSE_FILE"
 # A test that forgot its process must not hold it for good.
 LONGEST_PAUSE_S = 600
 
+
+@dataclass(frozen=True)
+class _Pause:
+    at: str
+    arrival: int
+    before: frozenset[str]
+    """What must have happened."""
+
+
 _lock = threading.Lock()
 _arrivals: dict[str, int] = {}
 # What the environment asks for, read at the first arrival; empty: nothing.
-_wanted: dict[str, list[tuple[int, str]]] | None = None
+_wanted: dict[str, list[_Pause]] | None = None
 
 
 def reached(phase: str) -> None:
@@ -40,28 +51,30 @@ def _arrive(phase: str) -> None:
         if _wanted is None:
             _wanted = _read(os.environ.get(PAUSE_AT, ""), rank)
         _arrivals[phase] = number = _arrivals.get(phase, 0) + 1
-        asked = [at for nth, at in _wanted.get(phase, []) if nth == number]
+        asked = [pause for pause in _wanted.get(phase, []) if pause.arrival == number]
         path = Path(os.environ[PAUSE_FILE]) if asked else Path()
-        held = [at for at in asked if not _has_happened(path, at, rank)]
-        for at in held:
-            record = {"event": "paused", "at": at, "phase": phase, "rank": rank, "pid": os.getpid()}
+        held = [pause for pause in asked if _is_next(path, pause, rank)]
+        for pause in held:
+            record = {"event": "paused", "at": pause.at, "phase": phase, "rank": rank, "pid": os.getpid()}
             with path.open("ab", buffering=0) as stream:
                 stream.write((json.dumps(record) + "\n").encode())
     if held:
         time.sleep(LONGEST_PAUSE_S)
 
 
-def _read(text: str, rank: int) -> dict[str, list[tuple[int, str]]]:
-    wanted: dict[str, list[tuple[int, str]]] = {}
+def _read(text: str, rank: int) -> dict[str, list[_Pause]]:
+    wanted: dict[str, list[_Pause]] = {}
+    before: frozenset[str] = frozenset()
     for at in filter(None, text.split(",")):
         phase, nth, *ranks = at.split(":")
         if not ranks or int(ranks[0]) == rank:
-            wanted.setdefault(phase, []).append((int(nth), at))
+            wanted.setdefault(phase, []).append(_Pause(at, int(nth), before))
+        before |= {at}
     return wanted
 
 
-def _has_happened(path: Path, at: str, rank: int) -> bool:
-    if not path.exists():
-        return False
-    records = [json.loads(line) for line in path.read_bytes().splitlines()]
-    return any((record["at"], record["rank"]) == (at, rank) for record in records)
+def _is_next(path: Path, pause: _Pause, rank: int) -> bool:
+    """Whether all before it have happened, on whatever rank, and it has not on this one."""
+    records = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    happened = {(record["at"], record["rank"]) for record in records}
+    return pause.before <= {at for at, _ in happened} and (pause.at, rank) not in happened

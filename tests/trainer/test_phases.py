@@ -34,7 +34,7 @@ def held(process: subprocess.Popen[str], mark: Path) -> dict[str, object]:
 
 def test_a_process_is_held_at_the_nth_arrival_and_only_once(tmp_path: Path) -> None:
     mark = tmp_path / "paused"
-    process = start(mark, "optimizer:1,forward:2:0")
+    process = start(mark, "forward:2:0,optimizer:1")
     try:
         event = held(process, mark)
         assert event == {"event": "paused", "at": "forward:2:0", "phase": "forward", "rank": 0, "pid": process.pid}
@@ -43,7 +43,7 @@ def test_a_process_is_held_at_the_nth_arrival_and_only_once(tmp_path: Path) -> N
         output = process.communicate()[0]
     assert output.split() == ["0"]
     # The next process is not held where the one before it was.
-    again = start(mark, "optimizer:1,forward:2:0")
+    again = start(mark, "forward:2:0,optimizer:1")
     assert again.communicate(timeout=60)[0].split() == ["0", "1", "2"]
     assert len(mark.read_text().splitlines()) == 1
 
@@ -53,3 +53,23 @@ def test_another_rank_and_no_request_pass(tmp_path: Path) -> None:
         process = start(tmp_path / "paused", at, rank)
         assert process.communicate(timeout=60)[0].split() == ["0", "1", "2"]
     assert not (tmp_path / "paused").exists()
+
+
+def test_of_several_one_is_held_when_those_before_it_have_happened(tmp_path: Path) -> None:
+    """The second place comes first in every process: the first process passes it, the second is held there."""
+    mark, at = tmp_path / "paused", "forward:3:0,backward:1:0"
+    for expected, printed in (("forward:3:0", ["0", "1"]), ("backward:1:0", ["0"])):
+        before = mark.read_text() if mark.exists() else ""
+        process = start(mark, at)
+        try:
+            deadline = time.monotonic() + 60
+            while not mark.exists() or mark.read_text() == before:
+                assert process.poll() is None, "it ended"
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            process.kill()
+            output = process.communicate()[0]
+        assert json.loads(mark.read_text().splitlines()[-1])["at"] == expected
+        assert output.split() == printed
+    assert start(mark, at).communicate(timeout=60)[0].split() == ["0", "1", "2"]

@@ -96,7 +96,8 @@ def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | 
     """Return the end that explains the others; None when a rank that said nothing does: it was killed.
 
     torchrun sends SIGTERM to the ranks that remain when one has failed, as a platform does that takes the machine away.
-    So ranks that say they were told to stop are believed when all of them say so, and only then.
+    So ranks that say they were told to stop are believed when all of them say so, and only then; the lowest speaks for
+    them, since the first rank alone knows whether the last step was saved in time.
 
     Args:
         ends: Why ranks of this machine ended, in the order in which they said so.
@@ -109,4 +110,4 @@ def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | 
     failed = [document for document in documents if not is_preemption(document)]
     if failed:
         return failed[0]
-    return documents[0] if len(documents) == ranks else None
+    return ends[min(ends)] if len(documents) == ranks else None

@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
 from contracts.config import STAGE_SECTIONS
-from contracts.events import EVENTS_NAME, EventReader
+from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
+from trainer.checkpoint import CHECKPOINTS_FOLDER
 
 # For a machine that is slow and busy; nothing waits so long unless it hangs.
 LIMIT_S = 240
@@ -99,9 +102,18 @@ class Machine:
     """One launcher: started, killed and started again, as a platform does."""
 
     def __init__(
-        self, root: Path, shards: str, config: dict[str, Any], *, node: int = 0, net: Network | None = None
+        self,
+        root: Path,
+        shards: str,
+        config: dict[str, Any],
+        *,
+        node: int = 0,
+        net: Network | None = None,
+        output: str | None = None,
     ) -> None:
         self.root, self.shards, self.node, self.net = root, shards, node, net
+        self.output = output
+        self.printed = ""
         sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
         if net is not None:
             sections["resources"] = {"port": net.port, **sections.get("resources", {})}
@@ -112,7 +124,9 @@ class Machine:
     def start(self, *more: str, environment: dict[str, str] | None = None) -> None:
         """Start the launcher, in a new attempt."""
         self.attempts.append(f"machine{self.node}-{len(self.attempts)}")
-        options = ["--root", str(self.root), "--shards", self.shards, "--attempt", self.attempts[-1]]
+        events = self.root / ATTEMPTS_FOLDER / self.attempts[-1]
+        output = [f"--root={self.root}"] if self.output is None else [f"--output={self.output}", f"--events={events}"]
+        options = [*output, "--shards", self.shards, "--attempt", self.attempts[-1]]
         config = json.dumps(self._sections)
         prefix, given = [], {}
         if self.net is not None:
@@ -144,7 +158,7 @@ class Machine:
 
     def wait(self) -> int:
         """Wait for the launcher's end; return its exit code."""
-        self.process.communicate(timeout=LIMIT_S)
+        self.printed = self.process.communicate(timeout=LIMIT_S)[0]
         return self.process.returncode
 
     def stderr(self) -> str:
@@ -168,7 +182,7 @@ class Machine:
 
     def events(self) -> list[dict[str, Any]]:
         """Events of the last attempt."""
-        return list(EventReader(self.root / "attempts" / self.attempts[-1] / EVENTS_NAME).poll())
+        return list(EventReader(self.root / ATTEMPTS_FOLDER / self.attempts[-1] / EVENTS_NAME).poll())
 
     def logs(self) -> str:
         """Messages of the last attempt."""
@@ -224,3 +238,14 @@ def kill(pids: Sequence[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
+
+
+def committed(output: str) -> dict[str, CheckpointManifest]:
+    """Return the committed checkpoints of a training folder by name, oldest first."""
+    folder = storage.join(output, CHECKPOINTS_FOLDER)
+    names = [entry.name.rpartition("/")[0] for entry in storage.list_objects(folder) if _is_commit(entry.name)]
+    return {name: CheckpointManifest.load(storage.join(folder, name)) for name in sorted(names)}
+
+
+def _is_commit(name: str) -> bool:
+    return name.startswith("step-") and name.endswith(f"/{MANIFEST_NAME}")

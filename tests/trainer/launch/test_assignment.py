@@ -65,6 +65,11 @@ def test_the_end_that_explains_the_others(ends: list[ErrorDocument], decisive: E
     assert decisive_end(dict(enumerate(ends)), 2) == decisive
 
 
+def test_of_ranks_that_stopped_the_lowest_speaks_whoever_was_the_first_to_say_so() -> None:
+    late = ErrorDocument.of(Preempted("not saved in time"))
+    assert decisive_end({1: STOP, 0: late}, 2) == late
+
+
 def test_the_world_and_the_folder_of_scalars(assignment: Assignment, tmp_path: Path) -> None:
     assert assignment.world_size == 6
     assert assignment.tensorboard_folder == Path("/training/tensorboard")

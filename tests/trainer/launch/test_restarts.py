@@ -34,11 +34,14 @@ def kill_at_random_times(machine: Machine, times: int, seed: int) -> list[str]:
     """
     draw = random.Random(seed)
     met = []
-    start_s = 2.0
-    known: set[int] = set()
+    machine.wait_for(lambda: len(machine.ranks()) == 2)
+    begun = time.monotonic()
+    machine.wait_for(lambda: machine.num_starts() == 1)
+    start_s = time.monotonic() - begun
+    kill(last := machine.ranks())
     for _ in range(times):
         deadline = time.monotonic() + LIMIT_S
-        while len(new := [pid for pid in machine.ranks() if pid not in known]) < 2:
+        while len(new := [pid for pid in machine.ranks() if pid not in last]) < 2:
             assert machine.process.poll() is None, f"{met}\n{machine.stderr()[-3000:]}"
             assert time.monotonic() < deadline, f"no new ranks: {met}\n{machine.stderr()[-3000:]}"
             time.sleep(0.01)
@@ -52,7 +55,8 @@ def kill_at_random_times(machine: Machine, times: int, seed: int) -> list[str]:
             time.sleep(0.01)
         assert machine.process.poll() is None, f"{met}\n{machine.stderr()[-3000:]}"
         met.append("training" if trains else f"{(time.monotonic() - begun) / start_s:.1f} of a start")
-        known |= set(new)
+        # Of the last generation alone: numbers of processes are used again.
+        last = new
         kill([draw.choice(new)])
     return met
 
