@@ -48,7 +48,8 @@ bench: $(STAMP) ## benchmarks, as ratios against named peers
 	$(BIN)/python benchmarks/sharding.py
 	$(BIN)/python benchmarks/reading.py
 
-bench-training: $(STAMP) ## the training loop beside a bare one, and restarts beside starts
+bench-training: $(STAMP) ## checkpoints, the training loop and restarts, beside named peers
+	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/training.py
 
 clean: ## remove the environment, caches, the demo's images and runs

@@ -160,8 +160,16 @@ def shard(place: Path) -> str:
     return storage.normalise(place / "out")
 
 
-def make_peers(folder: Path | None, wanted: dict[str, tuple[str, ...]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the interpreters of the environments of peers with what each wants, and why others have none."""
+def make_peers(
+    folder: Path | None, wanted: dict[str, tuple[str, ...]], *, sees_ours: bool = False
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the interpreters of the environments of peers with what each wants, and why others have none.
+
+    Args:
+        folder: Where they are made, once; None: there are none.
+        wanted: By name of the peer, what pip is asked for.
+        sees_ours: They see this environment's packages, so that torch is the same; else they have what `SHARED` names.
+    """
     if folder is None:
         return {}, dict.fromkeys(wanted, "no --peers folder was given")
     peers, missing = {}, {}
@@ -170,7 +178,11 @@ def make_peers(folder: Path | None, wanted: dict[str, tuple[str, ...]]) -> tuple
         try:
             if not python.exists():
                 run([sys.executable, "-m", "venv", str(folder / name)])
-            run([str(python), "-m", "pip", "install", "--quiet", *requirements, *SHARED])
+            if sees_ours:
+                (site,) = (folder / name).glob("lib/python*/site-packages")
+                (site / "ours.pth").write_text("".join(f"{path}\n" for path in sys.path if "site-packages" in path))
+            shared = () if sees_ours else SHARED
+            run([str(python), "-m", "pip", "install", "--quiet", *requirements, *shared])
         except subprocess.CalledProcessError as error:
             missing[name] = error.stderr.strip().splitlines()[-1]
             continue

@@ -5,29 +5,33 @@
 
 The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
 A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
-is that of one round. Times are of the steps between two looks at the loss, so that starts, evaluation and checkpoints
-are not in them. Lightning needs an environment of its own, made once in `--peers FOLDER`.
+is that of one round. A run's time is the median of those between two looks at the loss, so that starts, evaluation and
+checkpoints are not in it. Lightning needs an environment of its own, made once in `--peers FOLDER`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, ratios, summary
+from benchmarks.figures import describe_machine, judge, quotients, record, summary
 from benchmarks.pictures import write_pictures
+from benchmarks.reading import make_peers, run
 from contracts import storage
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.process import thread_environment
@@ -35,7 +39,7 @@ from trainer.disturb import find_ranks
 
 REPOSITORY = Path(__file__).parents[1]
 ARMS = Path(__file__).parent / "training_arms.py"
-LIGHTNING = "lightning==2.6.*"
+PEERS = {"lightning": ("lightning==2.6.*",)}
 # Our loop's own (trainer/loop.py, LOG_EVERY_STEPS).
 EVERY = 20
 RANKS = 2
@@ -60,10 +64,11 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=None, help="folder for Lightning's environment")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
     parser.add_argument("--only", choices=("loop", "restart"), default=None)
+    parser.add_argument("--notes", default="", help="what was expected; kept with the result")
     options = parser.parse_args()
-    report: dict[str, object] = {
-        "about": {**describe_machine("torch"), "steps": options.steps, "rounds": options.rounds, "config": CONFIG}
-    }
+    asked = {"steps": options.steps, "rounds": options.rounds, "config": CONFIG, "notes": options.notes}
+    about: dict[str, object] = {**describe_machine("torch"), **asked}
+    parts: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         shards = shard(place, samples=options.steps * CONFIG["train"]["global_batch_size"])
@@ -73,41 +78,45 @@ def main() -> None:
                 "shardline": lambda: run_ours(shards, place),
                 "bare again": lambda: run_peer("bare", shards, sys.executable),
             }
-            python, missing = make_lightning(options.peers)
-            if python is not None:
-                arms["lightning"] = lambda: run_peer("lightning", shards, python)
-            else:
-                report["not installed"] = {"lightning": missing}
-            report["seconds a step"] = compare(arms, options.rounds)
+            peers, missing = make_peers(options.peers, PEERS, sees_ours=True)
+            for name, python in peers.items():
+                arms[name] = functools.partial(run_peer, name, shards, python)
+            versions = {name: version_of(python, name) for name, python in peers.items()}
+            parts["loop"] = {"about": {**about, **versions}, "not installed": missing, **compare(arms, options.rounds)}
         if options.only in (None, "restart"):
-            report["restart"] = time_restarts(shards, place, options.rounds)
-    text = json.dumps(report, indent=1)
-    print(text)
+            parts["restart"] = {"about": about, **time_restarts(shards, place, options.rounds)}
+    print(json.dumps(parts, indent=1))
     if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"training-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+        record(options.record, "training", parts)
+
+
+def version_of(python: str, package: str) -> str:
+    """Return the version of a package that an interpreter has."""
+    return run([python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]).strip()
 
 
 def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, object]:
-    """Run all arms in turn; return seconds a step, A/A, and ours over the others (below 1: ours is faster)."""
+    """Run all arms in turn, in an order drawn anew each round; return seconds a step, and the lines."""
     found: dict[str, list[float]] = {name: [] for name in arms}
+    draw = random.Random(0)
     for number in range(rounds):
-        for name, arm in arms.items():
-            found[name].append(arm())
+        for name in draw.sample(sorted(arms), len(arms)):
+            found[name].append(arms[name]())
             print(f"round {number + 1}: {name} {found[name][-1] * 1000:.1f} ms a step", file=sys.stderr, flush=True)
-    return {
-        **{name: summary(values) for name, values in found.items()},
-        "A/A": ratios(found["bare again"], found["bare"]),
-        "shardline over": {
-            name: ratios(found["shardline"], values) for name, values in found.items() if name != "shardline"
-        },
-    }
+    ours, again = found["shardline"], quotients(found["bare again"], found["bare"])
+    lines = {"time over the bare loop's": judge(quotients(ours, found["bare"]), again, at_most=1.02)}
+    if "lightning" in found:
+        lines["samples/s over Lightning's"] = judge(quotients(found["lightning"], ours), again, at_least=1.0)
+    return {"seconds a step": {name: summary(values) for name, values in found.items()}, **lines}
 
 
 def time_restarts(shards: str, place: Path, rounds: int) -> dict[str, object]:
-    """Return the time from a cold start, and from the kill of a rank, to the first step taken."""
+    """Return the time from a cold start, and from the kill of a rank, to the first step taken.
+
+    Each round starts twice and kills once in each: starts to each other are the noise.
+    """
     cold, after_kill = [], []
-    for number in range(rounds):
+    for number in range(2 * rounds):
         trace = place / f"trace{number}"
         began = time.time()
         process = subprocess.Popen(
@@ -132,7 +141,7 @@ def time_restarts(shards: str, place: Path, rounds: int) -> dict[str, object]:
     return {
         "cold start to first step, s": summary(cold),
         "kill to first resumed step, s": summary(after_kill),
-        "restart over start": ratios(after_kill, cold),
+        "restart over start": judge(quotients(after_kill, cold), quotients(cold[1::2], cold[::2]), at_most=1.3),
     }
 
 
@@ -154,19 +163,23 @@ def _steps(trace: Path) -> int:
 def run_ours(shards: str, place: Path) -> float:
     """Train by the stage's own command; return seconds a step."""
     output = Path(tempfile.mkdtemp(dir=place)) / "out"
-    _run(_stage(shards, output, {}))
+    run(_stage(shards, output, {}))
     (events,) = (output.parent / "attempts").glob(f"*/{EVENTS_NAME}")
     steps = [(event["done"], event["time"]) for event in EventReader(events).poll() if event["event"] == "progress"]
-    taken = [(done, at) for done, at in steps if done % EVERY == 0]
-    return float((taken[-1][1] - taken[0][1]) / (taken[-1][0] - taken[0][0]))
+    return _seconds_a_step([at for done, at in steps if done % EVERY == 0])
 
 
 def run_peer(kind: str, shards: str, python: str) -> float:
     """Train by a peer's loop under torchrun; return seconds a step."""
     given = json.dumps({"config": CONFIG, "shards": shards, "every": EVERY})
     command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    times = json.loads(_run([*command, str(ARMS), kind, given]).splitlines()[-1])
-    return float((times[-1] - times[0]) / (EVERY * (len(times) - 1)))
+    times = json.loads(run([*command, str(ARMS), kind, given]).splitlines()[-1])
+    return _seconds_a_step(times)
+
+
+def _seconds_a_step(looks: list[float]) -> float:
+    """Return the median over the stretches between two looks at the loss."""
+    return statistics.median(later - earlier for earlier, later in pairwise(looks)) / EVERY
 
 
 def _stage(shards: str, output: Path, changes: dict[str, Any]) -> list[str]:
@@ -179,36 +192,12 @@ def shard(place: Path, *, samples: int) -> str:
     write_pictures(place / "raw", total_bytes=samples * 3000, file_bytes=3000)
     splits = {"train": 1.0, "validation": 0.0, "test": 0.0}
     config = {"sharding": {"source": str(place / "raw"), "splits": splits, "verify": "decode"}}
-    _run([sys.executable, "-m", "sharding.task", f"--config-json={json.dumps(config)}", f"--output={place / 'shards'}"])
+    run([sys.executable, "-m", "sharding.task", f"--config-json={json.dumps(config)}", f"--output={place / 'shards'}"])
     return storage.normalise(place / "shards")
-
-
-def make_lightning(folder: Path | None) -> tuple[str | None, str]:
-    """Return the interpreter of an environment with Lightning that sees this one's packages, or why there is none."""
-    if folder is None:
-        return None, "no --peers folder was given"
-    python = folder / "lightning" / "bin/python"
-    try:
-        if not python.exists():
-            _run([sys.executable, "-m", "venv", str(folder / "lightning")])
-            (site,) = (folder / "lightning").glob("lib/python*/site-packages")
-            (site / "shardline.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path) + "\n")
-        _run([str(python), "-m", "pip", "install", "--quiet", LIGHTNING])
-    except subprocess.CalledProcessError as error:
-        return None, error.stderr.strip().splitlines()[-1]
-    return str(python), ""
 
 
 def _environment(more: dict[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **thread_environment(1), "PYTHONPATH": str(REPOSITORY), **(more or {})}
-
-
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
-    if done.returncode:
-        print(done.stderr[-3000:], file=sys.stderr)
-        done.check_returncode()
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from components.launch import stage_environment
 from contracts import storage
 from contracts.config import RunConfig
+from contracts.drill import DRILL_MODES
 from contracts.errors import ConfigError
 from contracts.resolve import stage_config
 from pipelines.place import stage_root
 from pipelines.stages import locate_inputs
-
-MODES = ("sigkill", "sigterm", "stop", "mid-checkpoint")
 
 
 def run_drill(
@@ -41,8 +40,8 @@ def run_drill(
         ConfigError: The mode is unknown, or the folder is not on this machine.
         StageFailed: An earlier stage has not run; the error says which.
     """
-    if mode is not None and mode not in MODES:
-        raise ConfigError(f"--mode {mode}", allowed=", ".join(MODES), todo="choose one of them, or leave it out")
+    if mode is not None and mode not in DRILL_MODES:
+        raise ConfigError(f"--mode {mode}", allowed=", ".join(DRILL_MODES), todo="choose one of them, or leave it out")
     folder = storage.normalise(output) if output is not None else storage.join(stage_root(config, "train"), "drill")
     if not storage.is_local(folder):
         raise ConfigError(

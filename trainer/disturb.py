@@ -26,7 +26,6 @@ from contracts.process import available_cores, end_with_parent, thread_environme
 from trainer.phases import PAUSE_AT, PAUSE_FILE
 from trainer.trace import ENVIRONMENT as TRACE_VARIABLE
 
-MODES = ("sigkill", "sigterm", "stop", "mid-checkpoint")
 # Without a mode every third kill meets a checkpoint between its data and its manifest.
 _MID_CHECKPOINT_EVERY = 3
 # No training of a drill is without a new step for so long, unless something hangs.

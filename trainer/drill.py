@@ -25,13 +25,14 @@ from typing import Any
 import torch
 
 from contracts import storage
+from contracts.drill import DRILL_MODES
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, ConfigError, ShardlineError
 from contracts.output import empty_folder, mark_folder
 from contracts.process import run_process
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import find_newest, list_checkpoints
 from trainer.checkpoint.loading import load_groups
-from trainer.disturb import MODES, Kill, Training, plan_kills
+from trainer.disturb import Kill, Training, plan_kills
 from trainer.trace import TracedStep, read_trace
 
 
@@ -75,7 +76,7 @@ def drill(
         inputs: URIs of `shards` and, where there is one, `profile`.
         folder: Of this drill or an earlier one, which is deleted.
         kills: Number of kills.
-        mode: One of `MODES`; None: kills of ranks, every third while a checkpoint is written.
+        mode: One of contracts.drill.DRILL_MODES; None: kills of ranks, every third while a checkpoint is written.
         seed: Of moments and ranks.
 
     Raises:
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", default=None)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--mode", choices=MODES, default=None)
+    parser.add_argument("--mode", choices=DRILL_MODES, default=None)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     inputs = {"shards": options.shards} | ({"profile": options.profile} if options.profile else {})

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
+from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_groups
-from trainer.checkpoint.manager import write_weights
 from trainer.evaluation import make_report
 from trainer.model import parameters_sha256
 from trainer.outcomes import Outcomes

@@ -16,9 +16,10 @@ from contracts.errors import Preempted, ShardlineError, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Reason
+from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import load_groups
-from trainer.checkpoint.manager import CheckpointManager, Peers
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.schedule import Schedule
 from trainer.cut import Cut, choose_cut
 from trainer.data.device_prefetch import to_device
@@ -60,7 +61,7 @@ class Training:
             assignment.folder,
             attempt=assignment.attempt,
             rules=self.config.checkpoint,
-            peers=Peers(rank.rank, rank.ranks),
+            peers=Peers.of(rank, self.config),
             pinned=rank.device.type == "cuda",
             log=self.log,
         )
@@ -296,8 +297,7 @@ class Training:
         self.reporting.scalars.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        groups = self.stepper.whole_state()
-        self.checkpoints.save(self._describe(found.skipped), groups, required=required)
+        self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
         self.schedule.plan(self.step)
 

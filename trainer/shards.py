@@ -6,9 +6,6 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import ConfigError, DataError
-from trainer.data.cache_folder import CacheFolder
-from trainer.data.plan import check_working_set
-from trainer.order import resolve_order
 
 
 def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardManifest:
@@ -87,6 +84,11 @@ def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, b
         return (
             f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
         )
+    # Only here: they import numpy, and the launcher of a training on local shards has no other need of it.
+    from trainer.data.cache_folder import CacheFolder
+    from trainer.data.plan import check_working_set
+    from trainer.order import resolve_order
+
     if data.cache_bytes:
         CacheFolder(data)
     if not begun:

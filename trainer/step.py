@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
+from trainer.checkpoint.tensors import Group
 from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
@@ -36,7 +37,7 @@ from trainer.optim import (
     set_learning_rate,
     step_optimizer,
 )
-from trainer.parallel import check_parallel, distribute, load_whole, whole
+from trainer.parallel import check_parallel, distribute, load_whole, own_part, whole
 from trainer.permutation import mix
 from trainer.phases import reached
 from trainer.precision import LossScale, Numerics
@@ -149,22 +150,18 @@ class Stepper:
             groups["scaler"] = self._scale.state()
         return groups
 
-    def whole_state(self) -> dict[str, Tensors]:
-        """Return what `state` does, the sharded tensors as a whole.
+    def own_state(self) -> dict[str, Group]:
+        """Return what a checkpoint takes of `state` from this rank: whole tensors, and its rows of sharded ones.
 
-        All ranks must call this; buffers are the first rank's afterwards. What is sharded is gathered, a tensor at a
-        time; ranks but the first get empty groups.
+        All ranks must call this: buffers are the first rank's afterwards.
         """
         share_buffers(self.model)
-        return {name: self._gather(tensors) for name, tensors in self.state().items()}
+        return {group: {name: own_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
 
     def whole_model(self) -> Tensors:
         """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
-        return self._gather(self.model.state_dict())
-
-    def _gather(self, tensors: Tensors) -> Tensors:
         gathered = {}
-        for name, tensor in tensors.items():
+        for name, tensor in self.model.state_dict().items():
             # On the CPU at once where it was gathered: the whole network may not fit on the device.
             full = whole(tensor)
             if self._rank.is_first:
@@ -172,7 +169,7 @@ class Stepper:
         return gathered
 
     def load(self, groups: dict[str, Tensors], *, where: str) -> None:
-        """Take over what `whole_state` returned, whoever spread it: each rank takes what it holds of it.
+        """Take over whole tensors of `state`, whoever has spread and saved them: each rank takes what it holds of them.
 
         Raises:
             DataError: It is not of this network and its optimizer; `where` is the checkpoint's URI.

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -102,3 +104,15 @@ FIELDS_SINCE = (
     "prepared",
     "verify",
 )
+
+
+def test_the_launcher_looks_at_local_shards_without_torch_or_numpy(small_shards: str) -> None:
+    program = (
+        "import sys, trainer.task; from contracts.config import DataSection; from trainer import shards\n"
+        "manifest = shards.load_shards(sys.argv[1], DataSection())\n"
+        "shards.check_index(sys.argv[1], manifest)\n"
+        "print(shards.check_room(sys.argv[1], DataSection(), manifest))\n"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, small_shards], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr, done.stdout.split("\n")) == (0, "", ["None", "[]", ""])

@@ -4,7 +4,8 @@ manager     what the loop talks to: resume, save, wait
 tensors     what is saved: tensors by name in groups, whole or a rank's rows
 framing     the bytes of a safetensors file, made and read without trust
 staging     host buffers, laid out as the files will be
-writer      the thread that writes what was staged, and the commit
+writer      the thread that works off what was staged
+commit      what it does: files of all ranks, then the manifest, then what need not stay
 discovery   attempts, their records, and the newest checkpoint that counts
 loading     groups of tensors back from files, whole or rows, for any number of ranks
 retention   which checkpoints stay

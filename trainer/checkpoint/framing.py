@@ -37,6 +37,8 @@ LENGTH_BYTES = 8
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSIONS = 64
+# Of the processors that this runs on, and what torch aligns memory to.
+_LINE_BYTES = 64
 _ROWS = "rows"
 
 
@@ -83,8 +85,7 @@ def make_header(
     header: dict[str, Any] = {}
     rows = {}
     position = 0
-    # Large items first: then all begin at a multiple of their size.
-    for name, dtype, shape, whole, offset in sorted(tensors, key=lambda item: (-item[1].itemsize, item[0])):
+    for name, dtype, shape, whole, offset in sorted(tensors, key=_place):
         if dtype not in _NAMES:
             raise Malformed(f"{name} is of type {dtype}, which a checkpoint cannot hold")
         stop = position + math.prod(shape) * dtype.itemsize
@@ -100,6 +101,16 @@ def make_header(
     # Padded, so that the data begins at a multiple of eight.
     content += b" " * (-len(content) % LENGTH_BYTES)
     return len(content).to_bytes(LENGTH_BYTES, "little") + content, entries
+
+
+def _place(item: tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]) -> tuple[bool, int, str]:
+    """Order tensors so that all begin at a multiple of their items' size, and what fills cache lines begins at one.
+
+    There are no holes between tensors: one that does not fill its last line, such as an optimizer's count of steps,
+    would push all behind it off the lines, and a copy then writes to two lines at a time.
+    """
+    name, dtype, shape, _, _ = item
+    return math.prod(shape) * dtype.itemsize % _LINE_BYTES != 0, -dtype.itemsize, name
 
 
 def header_bytes(first: bytes, file_bytes: int) -> int:

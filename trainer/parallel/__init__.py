@@ -19,6 +19,7 @@ from trainer.parallel.replicated import Replicated
 from trainer.parallel.sharded import Sharded
 from trainer.parallel.sharded import fill as fill
 from trainer.parallel.sharded import load_whole as load_whole
+from trainer.parallel.sharded import own_part as own_part
 from trainer.parallel.sharded import release_gathered as release_gathered
 from trainer.parallel.sharded import rows_of as rows_of
 from trainer.parallel.sharded import whole as whole

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
+from trainer.checkpoint.tensors import Rows
 from trainer.distributed import Rank
 from trainer.parallel.blocks import find_blocks
 
@@ -121,6 +122,21 @@ def load_whole(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
         raise RuntimeError(f"state of another network, differing in {', '.join(wrong[:5])}")
     for name, target in targets.items():
         fill(target, state[name])
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
+    """Return what a checkpoint takes of a tensor from this rank: all of it, or its rows of one that is sharded.
+
+    Of copies (HSDP) the first one's ranks have the rows, the other ones' have none. Nothing is communicated or copied.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    local, mesh = tensor.to_local(), tensor.device_mesh
+    if mesh.size(tensor.placements.index(Shard(0))) == 1:
+        return local
+    first, _ = rows_of(tensor)
+    is_copy = any(mesh.get_local_rank(i) for i, place in enumerate(tensor.placements) if place.is_replicate())
+    return Rows(local[:0] if is_copy else local, tuple(tensor.shape), first)
 
 
 def rows_of(tensor: DTensor) -> tuple[int, int]:

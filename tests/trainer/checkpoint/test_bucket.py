@@ -14,8 +14,8 @@ from contracts.errors import TryAgain
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer, Rule
 from tests.trainer.checkpoint.attempts import Attempt, groups, manifest
+from trainer.checkpoint.commit import Superseded
 from trainer.checkpoint.loading import load_model_state
-from trainer.checkpoint.manager import Superseded
 
 FOLDER = "gs://bucket-1/line/train"
 pytestmark = pytest.mark.usefixtures("bucket_server")
@@ -119,7 +119,8 @@ def test_a_slow_upload_ends_at_its_limit(bucket_server: BucketServer, monkeypatc
     attempt = Attempt(FOLDER)
     monkeypatch.setattr("contracts.stores.gcs.CHUNK_BYTES", 256 << 10)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 0)
-    monkeypatch.setattr(attempt.manager, "_rules", attempt.manager._rules.model_copy(update={"write_timeout_s": 0.5}))
+    rules = attempt.manager._rules.model_copy(update={"write_timeout_s": 0.5})
+    monkeypatch.setattr(attempt.manager._committer, "_rules", rules)
     bucket_server.faults.set(Rule(method="PUT", latency_s=1.0))
     big = {"model": {"w": torch.zeros(512 << 10)}, "optimizer": {}}
     began = time.monotonic()

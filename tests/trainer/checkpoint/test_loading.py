@@ -143,6 +143,19 @@ def test_a_hostile_file_is_refused_although_its_manifest_agrees(tmp_path: Path, 
     assert not (tmp_path / "was-run").exists()
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8]), st.integers(0, 99)))
+)
+def test_tensors_begin_at_their_items_size_and_those_that_fill_cache_lines_at_a_line(
+    tensors: list[tuple[torch.dtype, int]],
+) -> None:
+    # The count of steps of an optimizer is what would push all behind it off the lines.
+    named = [(f"{number}/{at}", *one) for number, one in enumerate(tensors) for at in range(2)]
+    _, entries = make_header((name, dtype, (rows, 4), None, 0) for name, dtype, rows in named)
+    assert all(entry.start % entry.dtype.itemsize == 0 for entry in entries)
+    assert all(entry.start % 64 == 0 for entry in entries if (entry.stop - entry.start) % 64 == 0)
+
+
 def test_files_of_others_are_read_unaligned_too(tmp_path: Path) -> None:
     header = json.dumps(
         {

@@ -12,8 +12,8 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
+from trainer.checkpoint.commit import MAX_FAILURES, Superseded
 from trainer.checkpoint.loading import load_group, load_model_state
-from trainer.checkpoint.manager import MAX_FAILURES, Superseded
 from trainer.model import parameters_sha256
 
 

@@ -22,7 +22,8 @@ from contracts import storage
 from contracts.config import CheckpointSection
 from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import manifest
-from trainer.checkpoint.manager import CheckpointManager, Peers
+from trainer.checkpoint.commit import Peers
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.tensors import Rows
 
 folder, fails = sys.argv[1], sys.argv[2] == "fails"
@@ -57,7 +58,7 @@ for step in (1, 2):
     except TryAgain as error:
         print("FAILED", error, flush=True)
 dist.barrier()
-print("RESUMED", found.manifest and found.manifest.step, manager._number, flush=True)
+print("RESUMED", found.manifest and found.manifest.step, manager._committer.number, flush=True)
 """
 
 

@@ -6,6 +6,7 @@ FOLDER/SCENARIO.pt; tests/trainer/parallel/test_parallel.py starts this and look
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,10 +20,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.resolve import parse_config
 from tests.conftest import small_config
+from tests.trainer.checkpoint.attempts import manifest
+from trainer.checkpoint.commit import Peers
+from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.cursor import slot_requests
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
@@ -44,6 +51,8 @@ VIT = {
     "arguments": {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32,
                   "patch_size": 8},
 }  # fmt: skip
+# Every training of a test has a folder of its own; ranks count alike.
+_folders = itertools.count()
 # Groups of tensors by name: model, optimizer and what follows it.
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -67,10 +76,7 @@ class Run:
         self.stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), self.said.append)
         self.stepper.settle(config.parallel.slot_size)  # type: ignore[arg-type]
         if state is not None:
-            # The first rank alone has the whole: here it stands in for the storage that all can read.
-            shared = [state]
-            dist.broadcast_object_list(shared, src=0)
-            self.stepper.load(shared[0], where="file:///shared")
+            self.stepper.load(state, where="file:///shared")
         random = np.random.default_rng(5)
         self.images = torch.from_numpy(random.integers(0, 256, (SAMPLES, SIZE, SIZE, 3), dtype=np.uint8))
         self.labels = torch.from_numpy(random.integers(0, CLASSES, SAMPLES))
@@ -82,7 +88,7 @@ class Run:
         self.left_out = 0.0
 
     def take(self, steps: int) -> State:
-        """Take optimizer steps; return the whole state (at the first rank), as a checkpoint has it."""
+        """Take optimizer steps; return the whole state, as a checkpoint has it."""
         batch = self.config.train.global_batch_size
         requests = slot_requests(
             self.position,
@@ -111,9 +117,23 @@ class Run:
                 steps -= 1
                 if steps == 0:
                     break
-        groups = self.stepper.whole_state()
-        # Copies: training goes on in the tensors themselves.
+        groups = load_groups(*self.save())
+        # What was read shares memory of other types, which torch.save refuses.
         return {group: {name: tensor.clone() for name, tensor in of.items()} for group, of in groups.items()}
+
+    def save(self) -> tuple[str, CheckpointManifest]:
+        """Save a checkpoint, each rank its part; return where it is and its manifest."""
+        folder = storage.normalise(Path(sys.argv[1]) / f"training-{next(_folders)}")
+        peers = Peers.of(self.rank, self.config)
+        manager = CheckpointManager(folder, attempt="a", rules=self.config.checkpoint, peers=peers)
+        manager.resume()
+        assert manager.save(manifest(1), self.stepper.own_state())
+        manager.wait()
+        # The first rank commits.
+        dist.barrier()
+        found = manager.newest_valid()
+        assert found.manifest is not None
+        return found.uri, found.manifest
 
 
 def strategies(rank: Rank) -> dict[str, Any]:
@@ -255,9 +275,10 @@ def copies_of_shards(rank: Rank) -> dict[str, Any]:
     rows: list[Any] = [None] * rank.ranks
     dist.all_gather_object(rows, rows_of(bias))
     model = run.take(7)["model"]
+    files = {file.name: file.bytes for file in run.save()[1].files_of("model")}
     half = Run(config, rank)
     resumed = Run(config, rank, half.take(4), half.position).take(3)["model"]
-    return {"said": run.said[0], "rows": rows, "losses": run.losses, "model": model, "resumed": resumed}
+    return {"said": run.said[0], "rows": rows, "losses": run.losses, "model": model, "resumed": resumed, "files": files}
 
 
 def on_gpu(rank: Rank) -> dict[str, Any]:

@@ -187,6 +187,9 @@ def test_copies_of_a_sharded_network(tmp_path: Path, one: Found) -> None:
     script = run_ranks(tmp_path, 4, "copies_of_shards")["copies_of_shards"]
     assert script["said"].startswith("fsdp: 6107 parameters over 2 ranks, 2 copies")
     assert script["rows"] == [(0, 2), (2, 1), (0, 2), (2, 1)]
+    # The ranks of the second copy add nothing to a checkpoint.
+    sizes = [script["files"][f"model-{rank:05d}-of-00004.safetensors"] for rank in range(4)]
+    assert min(sizes[:2]) > 6107 and max(sizes[2:]) < 100
     assert script["losses"] == pytest.approx(one["strategies"]["ddp resnet"]["losses"], abs=1e-5)
     assert differing(script["model"], script["resumed"]) == []
 

@@ -110,7 +110,10 @@ def test_killed_and_continued_it_ends_in_the_same_bits(
     assert "not bit-identical" not in logs(tmp_path / "cut", "b")
     (expected_path, expected), (found_path, found) = (last_checkpoint(tmp_path / name) for name in ("whole", "cut"))
     assert (found.step, found.parameters_sha256) == (expected.step, expected.parameters_sha256) and found.step == 24
-    for name in ("model.safetensors", "optimizer.safetensors"):
+    names = [file.name for file in expected.files]
+    assert names == [file.name for file in found.files]
+    assert (f"model-00001-of-{ranks:05d}.safetensors" in names) == (parallel.get("strategy") == "fsdp")
+    for name in names:
         assert (found_path / name).read_bytes() == (expected_path / name).read_bytes()
     reports = [EvaluationReport.load(CheckpointManifest.load(uri).evaluation.uri(uri)) for uri in (whole, cut)]  # type: ignore[union-attr]
     assert reports[0] == reports[1]
