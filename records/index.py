@@ -1,8 +1,9 @@
 """The packed index: one file that says, for every sample of all shards, where its image bytes are.
 
 A header of 64 bytes, then 40 bytes a sample, little-endian, ordered by split (train, validation, test), then shard,
-then place in the shard: a split is a contiguous range. It is mapped, not read, so opening 10^8 samples costs nothing.
-Readers need nothing else: `read_payload` is the same for all formats. Nothing here knows how shards are framed.
+then place in the shard: a split is a contiguous range. It is mapped, or read by the record (records/index_file.py), so
+opening 10^8 samples costs nothing. Readers need nothing else: `read_payload` is the same for all formats. Nothing here
+knows how shards are framed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _MAGIC = b"SHARDIDX"
 _VERSION = 1
 # Magic, version, bytes a record, count; padded so that records start aligned.
 _HEADER = struct.Struct("<8sIIQ40x")
+HEADER_BYTES = _HEADER.size
 
 Index = npt.NDArray[np.void]
 
@@ -72,22 +74,36 @@ def write_index(path: Path, parts: Index | Iterable[Index]) -> int:
 def open_index(path: Path) -> Index:
     """Map an index file: [N] of dtype `RECORD`, read-only.
 
+    Whoever cuts the file short meanwhile ends this process: for a file of this process's own.
+
     Raises:
         DataError: The file is missing, is no index, is of a newer version, or its length does not fit its header.
     """
     try:
         with path.open("rb") as stream:
-            header = stream.read(_HEADER.size)
-            found_bytes = os.fstat(stream.fileno()).st_size
+            count = check_length(path, stream.fileno())
     except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from None
-    count = _read_header(path, header)
-    expected_bytes = _HEADER.size + count * RECORD.itemsize
-    if found_bytes != expected_bytes:
-        raise _damaged(path, f"has {found_bytes} bytes, its header says {expected_bytes}")
+        raise damaged_index(path, f"cannot be read ({error.strerror})") from None
     if count == 0:
         return np.empty(0, RECORD)  # an empty range cannot be mapped
     return np.memmap(path, RECORD, mode="r", offset=_HEADER.size, shape=(count,))
+
+
+def check_length(path: Path, descriptor: int) -> int:
+    """Return the number of records of an open index file.
+
+    Raises:
+        DataError: It is no index, is of a newer version, or its length does not fit its header.
+    """
+    try:
+        count = _read_header(path, read_fully(descriptor, 0, _HEADER.size))
+        found_bytes = os.fstat(descriptor).st_size
+    except OSError as error:
+        raise damaged_index(path, f"cannot be read ({error.strerror})") from None
+    expected_bytes = _HEADER.size + count * RECORD.itemsize
+    if found_bytes != expected_bytes:
+        raise damaged_index(path, f"has {found_bytes} bytes, its header says {expected_bytes}")
+    return count
 
 
 def read_part(uri: str, first: int, count: int) -> Index:
@@ -106,9 +122,9 @@ def read_part(uri: str, first: int, count: int) -> Index:
         _read_header(shown, storage.read_range(uri, 0, _HEADER.size))
         content = storage.read_range(uri, _HEADER.size + first * RECORD.itemsize, count * RECORD.itemsize)
     except OSError as error:
-        raise _damaged(shown, f"cannot be read ({error.strerror or 'it is not there'})") from None
+        raise damaged_index(shown, f"cannot be read ({error.strerror or 'it is not there'})") from None
     if len(content) != count * RECORD.itemsize:
-        raise _damaged(shown, f"ends before record {first + count}")
+        raise damaged_index(shown, f"ends before record {first + count}")
     return np.frombuffer(content, RECORD)
 
 
@@ -130,10 +146,10 @@ def read_payload(shard: Path | int | str, record: Any, *, name: str | None = Non
         if isinstance(shard, str):
             content = storage.read_range(shard, int(record["offset"]), size)
         elif isinstance(shard, int):
-            content = _read_range(shard, int(record["offset"]), size)
+            content = read_fully(shard, int(record["offset"]), size)
         else:
             with shard.open("rb") as stream:
-                content = _read_range(stream.fileno(), int(record["offset"]), size)
+                content = read_fully(stream.fileno(), int(record["offset"]), size)
     except OSError as error:
         raise _bad_payload(where, record, f"cannot be read ({error.strerror or 'it is not there'})") from None
     except OverflowError:
@@ -158,7 +174,8 @@ def key_of(record: Any) -> str:
     return bytes(record["key"].tobytes()).hex()
 
 
-def _read_range(descriptor: int, offset: int, size: int) -> bytes:
+def read_fully(descriptor: int, offset: int, size: int) -> bytes:
+    """Return the bytes [offset, offset + size) of an open file, fewer where it ends before."""
     content = os.pread(descriptor, size, offset)
     while len(content) < size:
         # One call returns at most about 2 GiB, and less when a signal comes.
@@ -172,14 +189,15 @@ def _read_range(descriptor: int, offset: int, size: int) -> bytes:
 def _read_header(where: Path | str, header: bytes) -> int:
     """Return the number of records that a header tells."""
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-        raise _damaged(where, "is no index of shards")
+        raise damaged_index(where, "is no index of shards")
     _, version, record_bytes, count = _HEADER.unpack(header)
     if version != _VERSION or record_bytes != RECORD.itemsize:
-        raise _damaged(where, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
+        raise damaged_index(where, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
     return int(count)
 
 
-def _damaged(path: Path | str, what: str) -> DataError:
+def damaged_index(path: Path | str, what: str) -> DataError:
+    """Return the error of an index that `what` is wrong with."""
     return DataError(
         f"{path} {what}",
         allowed="the index that the shard stage wrote",

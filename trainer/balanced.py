@@ -6,6 +6,7 @@ samples of a class come in permuted cycles, each once a cycle. Classes without s
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,12 @@ class _Drawn:
         self.cycle: Places = np.full(num_classes, -1, dtype=np.int64)
         self.permutation: npt.NDArray[np.uint16] = np.empty(num_samples, dtype=np.uint16)
         self.rounds: dict[int, Places] = {}
+        # Two threads ask: one for what comes next, one for what to fetch ahead, at other places.
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Drawn], tuple[int, int]]:
+        # Another process draws for itself.
+        return _Drawn, (len(self.cycle), len(self.permutation))
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,8 @@ class BalancedOrder:
         if many.any():
             keys = mix_each(self.seed, _CLASS, label[many], cycle[many])
             taken[many] = feistel(self._sizes[label[many]], keys, inside[many])
-        taken[~many] = self._of_small_classes(label[~many], cycle[~many], inside[~many])
+        with self._drawn.lock:
+            taken[~many] = self._of_small_classes(label[~many], cycle[~many], inside[~many])
         return np.asarray(self.by_class[self.starts[label] + taken])
 
     def times_drawn(self, epoch: int, first: int, count: int) -> Places:
@@ -84,7 +92,8 @@ class BalancedOrder:
         """Return for each offset the class, its cycle, and the turn in the cycle: [count] each."""
         rounds, turn = np.divmod(epoch * self.num_samples + np.arange(first, first + count), len(self._sizes))
         distinct, row = np.unique(rounds, return_inverse=True)
-        classes = [self._classes(number) for number in distinct.tolist()]
+        with self._drawn.lock:
+            classes = [self._classes(number) for number in distinct.tolist()]
         label = np.stack(classes)[row, turn] if classes else turn
         # Each round gives every class once, so its number is that of the class's draw.
         cycle, inside = np.divmod(rounds, self._sizes[label])

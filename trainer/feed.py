@@ -35,6 +35,7 @@ class Feed:
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
         self.manifest = ShardManifest.load(assignment.shards)
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
+        self._local_ranks = assignment.ranks
         train_transform, self.transform = make_transforms(config.data, self.manifest)
         check_device(train_transform, rank.device)
         self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
@@ -113,7 +114,7 @@ class Feed:
         return self.dataset.reader.prefetcher(
             position,
             epochs=self._config.train.epochs,
-            ranks=self._rank.ranks,
+            ranks=self._local_ranks,
             requests=self._requests(position),
         )
 
@@ -153,6 +154,7 @@ class Feed:
             EVALUATION_BATCH,
             rank=rank,
             ranks=ranks,
+            local_ranks=self._local_ranks,
             data=self._config.data,
             folder=self._cache,
         )

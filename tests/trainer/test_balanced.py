@@ -1,6 +1,10 @@
 """Class-balanced sampling: every class equally often, exact at any position, and each draw a draw of its own."""
 
+import pickle
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,3 +116,36 @@ def test_labels_are_read_in_parts(small_shards: str, monkeypatch: pytest.MonkeyP
     whole = load_labels(index_uri, shards, "train").tolist()
     monkeypatch.setattr("trainer.balanced.LABELS_AT_A_TIME", 7)
     assert load_labels(index_uri, shards, "train").tolist() == whole
+
+
+def test_a_thread_that_asks_while_another_does_gets_its_own_samples() -> None:
+    """The loader asks for what comes next, and what fetches ahead of it for later: one order serves both."""
+    labels = np.arange(300, dtype=np.int32) % 3
+    order = BalancedOrder.of(labels, 4)
+    # An epoch is one cycle of each class: the one that is kept.
+    expected = order.places(0, 0, 300).tolist()
+    begun, answered = threading.Event(), threading.Event()
+
+    class Cycles(np.ndarray):  # type: ignore[type-arg]
+        """Lets the other thread ask when the permutations are the next ones already, and the cycles not yet."""
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            begun.set()
+            # Where it has to wait for this thread, there is no answer.
+            answered.wait(0.3)
+            super().__setitem__(key, value)
+
+    order._drawn.cycle = order._drawn.cycle.view(Cycles)
+    with ThreadPoolExecutor(1) as threads:
+        ahead = threads.submit(order.places, 1, 0, 300)
+        assert begun.wait(60)
+        found = order.places(0, 0, 300).tolist()
+        answered.set()
+        ahead.result()
+    assert found == expected
+
+
+def test_what_is_kept_does_not_travel_to_another_process() -> None:
+    order = BalancedOrder.of(np.arange(100, dtype=np.int32) % 3, 4)
+    expected = order.places(0, 0, 100).tolist()
+    assert pickle.loads(pickle.dumps(order)).places(0, 0, 100).tolist() == expected

@@ -58,7 +58,7 @@ class BucketShards:
             return
         alone: list[int] = []
         ranges: dict[tuple[int, int, int], None] = {}
-        shards = [int(self.fetcher.index[place]["shard"]) for place in missing]
+        shards = [self._shard_of(place) for place in missing]
         samples = [(shard, place - self._firsts[shard]) for shard, place in zip(shards, missing, strict=True)]
         for place, piece in zip(missing, self.plan.pieces_of(request, samples), strict=True):
             size = int(self.fetcher.index[place]["size"])
@@ -107,12 +107,16 @@ class BucketShards:
     def _missing(self, places: Sequence[int]) -> list[int]:
         """Return the places that no known range holds, after looking for new ranges once."""
         missing = [place for place in places if self._find(place) is None]
-        for shard in {int(self.fetcher.index[place]["shard"]) for place in missing}:
+        for shard in {self._shard_of(place) for place in missing}:
             self._known[shard] = self.fetcher.held(shard)
         return [place for place in dict.fromkeys(missing) if self._find(place) is None]
 
+    def _shard_of(self, place: int) -> int:
+        """Return the shard of a sample by the manifest alone: the index is a file."""
+        return bisect_right(self._firsts, place) - 1
+
     def _find(self, place: int) -> Held | None:
-        shard = int(self.fetcher.index[place]["shard"])
+        shard = self._shard_of(place)
         known = self._known.get(shard)
         if not known:
             return None
@@ -122,8 +126,9 @@ class BucketShards:
 
     def _from_cache(self, held: Held, place: int) -> bytes | None:
         """Return the bytes from the range that holds them; None where it is gone, or they are wrong."""
+        begin = int(self.fetcher.index[self._firsts[self._shard_of(place)] + held.first]["offset"])
+        # Last: it is asked for again, for its label, and the last record is kept.
         record = self.fetcher.index[place]
-        begin = int(self.fetcher.index[self._firsts[int(record["shard"])] + held.first]["offset"])
         content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
         return content if content is not None and find_damage_of(content, record) is None else None
 

@@ -117,6 +117,15 @@ class RangeCache:
         """Say that the folder is ours."""
         (self.folder / MARKER_NAME).touch()
 
+    def make(self, folder: Path) -> None:
+        """Make a folder inside, or the cache's own, (again) if it is not there.
+
+        The marker comes first: whoever is killed in between leaves a cache, not a folder that is nobody's.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.mark()
+        folder.mkdir(exist_ok=True)
+
     # --- what is there ------------------------------------------------------------------------------------------------
 
     def held(self, shard: str) -> list[Held]:
@@ -263,11 +272,13 @@ class RangeCache:
     def _locked(self, folder: Path) -> Iterator[None]:
         """Hold the lock of a folder, which is made (again) if it is not there."""
         path = folder / ".lock"
+        # Also where the folder is there: one that is being deleted while others write may keep all but its marker.
+        if not (self.folder / MARKER_NAME).exists():
+            self.make(folder)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.mark()
+            self.make(folder)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

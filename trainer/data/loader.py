@@ -240,16 +240,17 @@ def evaluation_batches(
     *,
     rank: int = 0,
     ranks: int = 1,
+    local_ranks: int = 1,
     data: DataSection | None = None,
     folder: CacheFolder | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order.
 
-    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ... `data` and `folder` as in
-    `ShardReader`.
+    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ... `local_ranks` of them are
+    on this machine and share the folder. `data` and `folder` as in `ShardReader`.
     """
     reader = ShardReader(shards_uri, manifest, split, data, folder)
-    with reader.read_ahead() as advance:
+    with reader.read_ahead(local_ranks) as advance:
         for start in range(rank * batch_size, len(reader), ranks * batch_size):
             places = list(range(start, min(start + batch_size, len(reader))))
             reader.prepare(places)

@@ -19,8 +19,9 @@ from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
 from trainer.order import Order
 
-# Ranges of an evaluation that lie ready: it is read from end to end.
+# Ranges that lie ready for each rank's evaluation, which is read from end to end; of the bound never more than a share.
 EVALUATION_RANGES = 4
+EVALUATION_SHARE = 0.1
 # Blocks differ in bytes, having equal numbers of samples; and some room is for evaluation.
 _SPREAD = 1.15
 # Samples that lie ready, or batches if those are more, when each is fetched alone: many times what is on its way.
@@ -197,10 +198,17 @@ def cache_limit(data: DataSection) -> tuple[str, int]:
     return ("data.cache_bytes", data.cache_bytes) if data.cache_bytes else ("data.memory_bytes", data.memory_bytes)
 
 
+def evaluation_bytes(limit: int, range_bytes: int, ranks: int) -> int:
+    """Return the bytes that one of `ranks` ranks of a machine may fetch before it evaluates on them; all have `limit`.
+
+    Training has not finished with its own meanwhile: both shares together are the bound.
+    """
+    return min(int(EVALUATION_SHARE * limit) // ranks, EVALUATION_RANGES * range_bytes)
+
+
 def ahead_bytes(limit: int, range_bytes: int, ranks: int) -> int:
-    """Return the bytes that one of `ranks` ranks of a machine may fetch before they are read; all have `limit`."""
-    # What is left is for evaluation, but never more than a part.
-    return int(max(0.9 * limit, limit - EVALUATION_RANGES * range_bytes)) // ranks
+    """Return the bytes that one of `ranks` ranks of a machine may fetch before it trains on them; all have `limit`."""
+    return limit // ranks - evaluation_bytes(limit, range_bytes, ranks)
 
 
 def blocks_bytes(manifest: ShardManifest, split: str, *, num_streams: int, block_samples: int) -> int:

@@ -6,8 +6,9 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
-from records.index import DamagedSample, Index, key_of, open_index, read_payload
+from records.index import DamagedSample, Index, key_of, read_payload
+from records.index_file import IndexFile
 from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
 from trainer.data.bucket import BucketShards
 from trainer.data.cache_folder import CacheFolder
 from trainer.data.fetch import Fetcher
-from trainer.data.plan import EVALUATION_RANGES, Grid, Plan, ahead_bytes, blocks_bytes
+from trainer.data.plan import Grid, Plan, ahead_bytes, blocks_bytes, evaluation_bytes
 from trainer.data.prefetch import Prefetcher
 from trainer.order import Order
 
@@ -80,19 +82,22 @@ class ShardReader:
         self._shards: Shards
         if storage.is_local(shards_uri):
             path = storage.local_path(manifest.index.uri(shards_uri))
-            index = _open_index(path, manifest)
+            index = _checked_index(IndexFile(path), path, manifest)
             self._shards = LocalShards(shards_uri, manifest, index)
         else:
             # Kept: in memory it lasts as long as someone holds it.
             self._folder = folder or CacheFolder(self.data)
-            path = self._folder.index_path(shards_uri, manifest)
-            index = _open_index(path, manifest)
+            # The user may do anything to the cache's files: whatever is wrong with this one, it is taken anew.
+            index_path = partial(self._folder.index_path, shards_uri, manifest.index)
+            path = index_path()
+            index = _checked_index(IndexFile(path, index_path), path, manifest)
             # After the index, which takes room too.
-            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
+            records = cast(Index, index)  # as far as it is used: one record, a run of them
+            self.fetcher = Fetcher(shards_uri, manifest, records, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
             self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
         self.index_uri = path.as_uri()
-        self._index = index[entry.first : entry.first + entry.samples]
+        self._index = index.part(entry.first, entry.samples)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -152,13 +157,18 @@ class ShardReader:
         return Prefetcher(self.fetcher, needs, budget, plan)
 
     @contextmanager
-    def read_ahead(self) -> Iterator[Callable[[int], None]]:
-        """Fetch ahead of reading the split from end to end; call what this gives with each place that is reached."""
+    def read_ahead(self, ranks: int = 1) -> Iterator[Callable[[int], None]]:
+        """Fetch ahead of reading the split from end to end; call what this gives with each place that is reached.
+
+        Args:
+            ranks: Processes of this machine that evaluate, and share the cache.
+        """
         if self.fetcher is None:
             yield lambda place: None
             return
         plan = Plan(self.grid, self._split)
-        with Prefetcher(self.fetcher, plan.from_end_to_end(), EVALUATION_RANGES * self.data.range_bytes) as prefetcher:
+        budget = evaluation_bytes(self.fetcher.cache.limit_bytes, self.data.range_bytes, ranks)
+        with Prefetcher(self.fetcher, plan.from_end_to_end(), budget) as prefetcher:
             yield prefetcher.advance
 
     def read(self, place: int) -> tuple[Pixels, int]:
@@ -213,9 +223,8 @@ class ShardReader:
         return place
 
 
-def _open_index(path: Path, manifest: ShardManifest) -> Index:
-    """Map the index, and see to it that it has the records that the manifest counts."""
-    index = open_index(path)
+def _checked_index(index: IndexFile, path: Path, manifest: ShardManifest) -> IndexFile:
+    """Return the index, having seen to it that it has the records that the manifest counts."""
     samples = sum(split.samples for split in manifest.splits.values())
     if len(index) != samples:
         raise DataError(
@@ -229,7 +238,7 @@ def _open_index(path: Path, manifest: ShardManifest) -> Index:
 class LocalShards:
     """Reads from the files of this machine."""
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, index: Index) -> None:
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: IndexFile) -> None:
         self._descriptors: OrderedDict[int, int] = OrderedDict()
         self._folder_uri, self._shards, self._index = shards_uri, manifest.shards, index
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from multiprocessing.synchronize import Event as EventType
@@ -111,8 +112,6 @@ def test_the_bound_holds_with_claims_under_way_and_a_lost_count(tmp_path: Path) 
 
 
 def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
-    import shutil
-
     cache = opened(tmp_path / "cache")
     fill(cache, 0, 10)
     [claim], _ = cache.claim(SHARD, 10, 10)
@@ -140,4 +139,30 @@ def test_an_empty_folder_and_a_fresh_file_system_are_taken(tmp_path: Path) -> No
     opened(tmp_path)
     assert (tmp_path / MARKER_NAME).exists()
     (tmp_path / "anything").write_text("")
+    opened(tmp_path)
+
+
+def test_a_process_that_dies_while_it_makes_a_deleted_folder_again_leaves_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    cache = opened(folder)
+    shutil.rmtree(folder)
+
+    def die(self: RangeCache) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RangeCache, "mark", die)
+        with pytest.raises(InterruptedError):
+            cache.claim(SHARD, 0, 10)
+    opened(folder)
+
+
+def test_a_folder_that_lost_its_marker_gets_it_back(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    fill(cache, 0, 10)
+    # As a deletion does that others write in between.
+    (tmp_path / MARKER_NAME).unlink()
+    fill(cache, 10, 10)
     opened(tmp_path)

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.artifacts import FileEntry, ShardManifest
 from contracts.errors import TryAgain
 from records.index import RECORD
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
-from tests.trainer.data.conftest import data_section, image_runs, open_reader, shard_requests
-from trainer.data.cache_folder import CacheFolder
+from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
 from trainer.data.fetch import Streams
 
 # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
@@ -171,19 +169,3 @@ def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path)
     assert bytes_read < 1 << 20
     assert opened_kibibytes < 8 * 1024
     assert kibibytes < 200 * 1024
-
-
-def test_a_large_index_is_taken_from_the_cache_without_reading_it(
-    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.data.cache_folder._CHECKED_INDEX_BYTES", 10)
-    manifest = ShardManifest.load(bucket_shards)
-    folder = CacheFolder(data_section(tmp_path))
-    path = folder.index_path(bucket_shards, manifest)
-    bucket_server.access_log.clear()
-    assert folder.index_path(bucket_shards, manifest) == path
-    assert bucket_server.access_log.entries() == []
-    # Another index is another file.
-    other = manifest.model_copy(update={"index": FileEntry(name="other", bytes=1, crc32c="00000000")})
-    with pytest.raises(Exception, match="is not there"):
-        folder.index_path(bucket_shards, other)
