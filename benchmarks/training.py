@@ -98,16 +98,23 @@ def version_of(python: str, package: str) -> str:
 def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, object]:
     """Run all arms in turn, in an order drawn anew each round; return seconds a step, and the lines."""
     found: dict[str, list[float]] = {name: [] for name in arms}
+    failed: list[str] = []
     draw = random.Random(0)
     for number in range(rounds):
         for name in draw.sample(sorted(arms), len(arms)):
-            found[name].append(arms[name]())
+            try:
+                found[name].append(arms[name]())
+            except subprocess.CalledProcessError:
+                # Once: a second failure ends all.
+                failed.append(name)
+                found[name].append(arms[name]())
             print(f"round {number + 1}: {name} {found[name][-1] * 1000:.1f} ms a step", file=sys.stderr, flush=True)
     ours, again = found["shardline"], quotients(found["bare again"], found["bare"])
     lines = {"time over the bare loop's": judge(quotients(ours, found["bare"]), again, at_most=1.02)}
     if "lightning" in found:
         lines["samples/s over Lightning's"] = judge(quotients(found["lightning"], ours), again, at_least=1.0)
-    return {"seconds a step": {name: summary(values) for name, values in found.items()}, **lines}
+    seconds = {name: summary(values) for name, values in found.items()}
+    return {"seconds a step": seconds, **lines, "runs that failed and were taken again": failed}
 
 
 def time_restarts(shards: str, place: Path, rounds: int) -> dict[str, object]:

@@ -7,6 +7,7 @@ have them.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -154,6 +155,8 @@ def main() -> None:
     given = json.loads(text)
     config = RunConfig.model_validate(given["config"])
     torch.set_num_threads(1)
+    # A run takes a quarter of a minute: one that hangs says where, and is taken again.
+    faulthandler.dump_traceback_later(120, exit=True)
     train = {"bare": train_bare, "lightning": train_lightning}[kind]
     times = train(config, given["shards"], given["every"])
     if os.environ["RANK"] == "0":
