@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NoReturn
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, FileEntry, ProfileReport
+from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, DataError, Preempted, ShardlineError, UserError
+from contracts.errors import Preempted, ShardlineError, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
-from trainer.budget import Budget, Reason
-from trainer.checkpoint.commit import Peers, write_weights
+from trainer.budget import Reason
+from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import load_groups
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.retention import score
 from trainer.checkpoint.schedule import Schedule
 from trainer.cut import Cut, choose_cut
 from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
-from trainer.data.report import DataReport
 from trainer.data.transforms import EvaluationTransform
 from trainer.distributed import Rank, limit_collectives, share_buffers
-from trainer.evaluation import Evaluation, evaluate, make_report
+from trainer.evaluation import Evaluation, evaluate
 from trainer.feed import Feed
-from trainer.gpu import GpuGauges
+from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.ledger import Ledger
 from trainer.life import Life
-from trainer.metrics import Scalars
-from trainer.model import parameters_sha256
 from trainer.outcomes import Outcomes
 from trainer.parallel import describe_parallel
 from trainer.phases import reached
 from trainer.precision import Numerics
 from trainer.preemption import Stop
-from trainer.readings import Readings
+from trainer.progress import Progress
+from trainer.reporting import Reporting
 from trainer.step import Stepper
 from trainer.trace import Trace
 from trainer.vote import Agreed, Vote
@@ -51,29 +46,6 @@ from trainer.watchdog import longest_wait_s
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far training is, and its best so far: with the tensors, everything that a resume needs."""
-
-    position: int = 0
-    metrics: dict[str, float] | None = None
-    best_step: int = 0
-    best: Evaluation | None = None
-    evaluated_step: int = 0
-    """Step of the newest evaluation of this attempt."""
-    evaluation_due: bool = False
-    """The evaluation that belongs here was not made: ranks were told to stop."""
-
-    def with_evaluation(self, found: Evaluation, step: int, *, best_metric: str) -> Progress:
-        """Take in an evaluation; of equal ones the earlier stays the best."""
-        metrics = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
-        if self.best is None or score(found.accuracy, found.loss, best_metric) > score(
-            self.best.accuracy, self.best.loss, best_metric
-        ):
-            self = replace(self, best=found, best_step=step)
-        return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False)
 
 
 class Training:
@@ -106,13 +78,19 @@ class Training:
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
         self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
-        self.scalars = Scalars(assignment.tensorboard_folder if rank.is_first else None, first_step=self.step)
+        self.reporting = Reporting(
+            self.config,
+            rank,
+            self.stepper,
+            events,
+            self.log,
+            tensorboard_folder=assignment.tensorboard_folder,
+            first_step=self.step,
+            spent_s=checkpoint.spent_s if checkpoint else 0.0,
+            replace_bad=self.feed.dataset.replace_bad,
+        )
         self.trace = Trace(rank.rank, assignment.attempt)
-        self.readings = Readings(rank.device, self.stepper.guard)
-        self.budget = Budget(self.config.resources, checkpoint.spent_s if checkpoint else 0.0)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
-        self.gauges = GpuGauges(rank.device, self.log)
-        self.data_report = DataReport(rank.device, events, replace_bad=self.feed.dataset.replace_bad)
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
     @property
@@ -156,11 +134,7 @@ class Training:
         ]
         if different:
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
-        accuracy, loss = manifest.best_validation_accuracy, manifest.best_validation_loss
-        best = None if accuracy is None or loss is None else Evaluation(0, accuracy, loss)
-        return Progress(
-            manifest.position, manifest.metrics, manifest.best_step, best, evaluation_due=manifest.evaluation_due
-        )
+        return Progress.of(manifest)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -198,27 +172,27 @@ class Training:
         # What is over must be durable, whatever comes next.
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait()
-        self.scalars.close()
+        self.reporting.scalars.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
         if self.step >= self.total_steps:
             self.ended_by = self._last_step_is_of()
             return
-        sections, clock = self.ledger.sections, self.data_report.clock
+        sections, clock = self.ledger.sections, self.reporting.data.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
         slots = to_device(sections.steps_of(self.feed.slots(self.progress.position, ahead)), self.rank.device, clock)
         self.stepper.model.train()
         for slot in clock.slots(slots):
             reached("data")
-            self.data_report.count(slot)
+            self.reporting.data.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
-            self.readings.add(loss)
+            self.reporting.add(loss)
             if not slot.request.last_of_step:
                 self.trace.add(slot.request, loss)
                 continue
             rate = self.feed.learning_rate(self.step)
             left_out = self.stepper.update(self.step, rate)
-            self.readings.end_step(left_out, slot.request.batch_samples)
+            self.reporting.end_step(left_out, slot.request.batch_samples)
             self.trace.add(slot.request, loss)
             self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
@@ -226,17 +200,17 @@ class Training:
             sections.stepped(self.step)
             agreed = self.vote.step_done()
             # Of an earlier step: to read what this one found would wait for the device.
-            stop = self._report()
+            stop = self.reporting.read(self._say)
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
-                self._send(rate)
+                self.reporting.send(self.step, rate)
                 self.schedule.plan(self.step)
             if self._epoch_is_over() or ends:
                 reached("epoch-boundary")
-                stop = self._report() or stop
+                stop = self.reporting.read(self._say) or stop
                 self._complete_epoch(stop, agreed)
             elif agreed is not None:
-                self._leave(agreed)
+                self.leave(agreed)
             elif self.schedule.is_due(self.step):
                 self._save()
             self.ledger.tell_sometimes()
@@ -252,53 +226,19 @@ class Training:
     def _epoch_is_over(self) -> bool:
         return self.progress.position % self.feed.samples == 0
 
-    def _send(self, rate: float) -> None:
-        """Ask for the mean loss since the last report, and what else is to be known, over all ranks."""
-        spent_s = self.budget.spent_s() if self.rank.is_first else 0.0
-        self.readings.send(self.step, rate, [spent_s, *self.data_report.counts()], self.stepper.loss_scale)
-
-    def _report(self) -> Reason:
-        """Show what was asked for last; return which budget is spent, the same on all ranks."""
-        reading = self.readings.read()
-        if reading is None:
-            return ""
-        found = reading.found
-        if found.in_a_row == 0:
-            self._require_finite("loss", reading.loss)
-        spent_s, *counts = reading.sums
-        values, said = self.data_report.describe(counts)
-        values |= {"train/gradient_norm": found.norm, "train/skipped_steps": float(found.skipped)}
-        if reading.loss_scale is not None:
-            values["train/loss_scale"] = reading.loss_scale
-        if math.isfinite(reading.loss):
-            values["train/loss"] = reading.loss
-        self.scalars.add(reading.step, {"train/learning_rate": reading.rate, **values, **self.gauges.values()})
-        skipped = f", {found.skipped} steps left out (gradients not finite)" if found.skipped else ""
-        self._say(f"loss {reading.loss:.4f}, {said}{skipped}", reading.step)
-        return self.budget.exceeded_by(spent_s)
-
-    def _require_finite(self, name: str, value: float) -> None:
-        """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here."""
-        if not math.isfinite(value):
-            raise ConfigError(
-                f"{name} became {value} at step {self.step} (train.learning_rate = {self.config.train.learning_rate})",
-                allowed="a finite loss",
-                todo="lower train.learning_rate, or look at the data",
-            )
-
     def _complete_epoch(self, stop: Reason, agreed: Agreed | None) -> None:
         """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
         self.progress = replace(self.progress, evaluation_due=True)
         if agreed is None:
             self._evaluate_epoch(stop)
         if self.vote.agreed is not None:
-            self._leave(self.vote.agreed)
+            self.leave(self.vote.agreed)
         # It may be the best.
         self._save(required=True)
 
     def _evaluate_epoch(self, stop: Reason) -> None:
         share_buffers(self.stepper.model)
-        found = self._evaluate("validation")
+        found = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
         if found is None:
@@ -307,9 +247,9 @@ class Training:
                 self.progress, metrics={}, best_step=self.step, evaluated_step=self.step, evaluation_due=False
             )
             return
-        self._require_finite("validation loss", found.loss)
+        self.reporting.require_finite("validation loss", found.loss, self.step)
         self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
-        self.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+        self.reporting.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         done = f"epoch {self.epoch} of {self.config.train.epochs} done"
         if stop:
             done = f"resources.{stop} is reached at step {self.step}: training ends"
@@ -317,7 +257,7 @@ class Training:
             done = f"train.max_steps {self.step} is reached"
         self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
 
-    def _evaluate(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
+    def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections, share = self.ledger.sections, self.feed.evaluation(split)
         share = replace(share, batches=sections.lively(self.vote.rounds_of(share.batches, share.rounds())))
@@ -328,7 +268,7 @@ class Training:
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
-    def _leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
+    def leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
         """Save what there is and leave: all ranks are here at the same step.
 
         Raises:
@@ -354,7 +294,7 @@ class Training:
 
     def _write_checkpoint(self, *, required: bool) -> None:
         # Before the checkpoint exists: what a resume from it does not show again is on disk.
-        self.scalars.flush()
+        self.reporting.scalars.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)
@@ -383,70 +323,11 @@ class Training:
             evaluation_due=self.progress.evaluation_due,
             parameters_sha256="",
             skipped_steps=skipped,
-            spent_s=self.budget.spent_s(),
+            spent_s=self.reporting.budget.spent_s(),
             numerics=self.numerics.document(),
             environment=self._environment(),
             files=[],
         )
-
-    def finish(self) -> None:
-        """Measure the best checkpoint on the test split and publish the document that ends training."""
-        self.ledger.sections.enter("evaluation")
-        dist.barrier()
-        found = self.checkpoints.find(self.progress.best_step)
-        best = found.manifest
-        if best is None:
-            raise DataError(
-                f"the best checkpoint (step {self.progress.best_step}) is gone or damaged",
-                allowed="the checkpoints as training left them",
-                todo="train again with --fresh",
-            )
-        self.stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
-        uri = found.uri
-        outcomes = Outcomes(len(best.classes), self.rank.device)
-        test = self._evaluate("test", outcomes)
-        if self.vote.agreed is not None:
-            # The network holds the best weights now, and the last step is saved.
-            self._leave(self.vote.agreed, save=False)
-        outcomes.merge()
-        state = self.stepper.whole_model()
-        if not self.rank.is_first:
-            return
-        metrics = dict(best.metrics)
-        sha256 = parameters_sha256(state)
-        evaluation = None
-        if test is not None:
-            self._require_finite("test loss", test.loss)
-            metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-            origins = self.feed.origins("test", [said.place for said in outcomes.worst()])
-            weights = self.stepper.evaluated_weights
-            report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
-            # Replaced, not created: an attempt that was killed right after this does it again.
-            name = f"{uri.removeprefix(self.assignment.folder + '/')}/{EVALUATION_NAME}"
-            storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
-            evaluation = FileEntry.of(self.assignment.folder, name)
-        document = best.model_copy(
-            update={
-                "finished": True,
-                "metrics": metrics,
-                "ended_by": self.ended_by,
-                "spent_s": self.budget.spent_s(),
-                "parameters_sha256": sha256,
-                "evaluation": evaluation,
-                "files": self._result_files(uri, best, state),
-            }
-        )
-        storage.publish(storage.join(self.assignment.folder, MANIFEST_NAME), document.to_json())
-
-    def _result_files(self, uri: str, best: CheckpointManifest, state: dict[str, torch.Tensor]) -> list[FileEntry]:
-        """Return the files of the best weights: the best checkpoint's, or a new one where they are averages."""
-        if self.stepper.evaluated_weights == "ema":
-            return [write_weights(self.assignment.folder, state)]
-        folder = uri.removeprefix(self.assignment.folder + "/")
-        return [
-            FileEntry(name=f"{folder}/{file.name}", bytes=file.bytes, crc32c=file.crc32c)
-            for file in best.files_of("model")
-        ]
 
 
 def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
@@ -462,7 +343,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
         events.emit("ready")
     limit_collectives(longest_wait_s(training.config.resources))
     training.run()
-    training.finish()
+    finish(training)
     life.finished()
 
 

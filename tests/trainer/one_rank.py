@@ -18,6 +18,7 @@ from contracts.config import CheckpointSection
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.distributed import Rank, process_group
+from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.ledger import Ledger
 from trainer.loop import Training
@@ -101,7 +102,7 @@ def train(
         # The thread that writes would go on in this process, beside the next attempt; a kill ends it.
         training.checkpoints.wait()
         raise
-    training.finish()
+    finish(training)
     return CheckpointManifest.load(storage.normalise(folder / "out"))
 
 

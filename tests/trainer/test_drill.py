@@ -31,6 +31,7 @@ def drill(shards: str, folder: Path, *more: str, config: dict[str, Any] = CONFIG
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
 
 
+@pytest.mark.slow
 def test_a_killed_training_equals_an_undisturbed_one(small_shards: str, tmp_path: Path) -> None:
     done = drill(small_shards, tmp_path / "d", "--kills=3", "--seed=1")
     assert done.returncode == 0, done.stdout + done.stderr

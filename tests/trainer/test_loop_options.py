@@ -15,6 +15,7 @@ from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from trainer.checkpoint.loading import load_model_state
 from trainer.distributed import Rank
+from trainer.finish import finish
 
 VIT = {
     "architecture": "vit",
@@ -189,7 +190,7 @@ def test_a_budget_of_steps_shortens_the_schedule(rank: Rank, small_shards: str, 
     assert training.total_steps == 8
     assert training.feed.learning_rate(7) < 0.1 * training.config.train.learning_rate
     training.run()
-    training.finish()
+    finish(training)
     result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
     assert (result.ended_by, newest(tmp_path).step) == ("max_steps", 8)
     assert "validation_accuracy" in newest(tmp_path).metrics

@@ -1,0 +1,89 @@
+"""The end of training: the best checkpoint measured on the test split, and the document at the top of the folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from contracts import storage
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
+from contracts.errors import DataError
+from trainer.checkpoint.commit import write_weights
+from trainer.checkpoint.loading import load_groups
+from trainer.evaluation import make_report
+from trainer.model import parameters_sha256
+from trainer.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from trainer.loop import Training
+
+
+def finish(training: Training) -> None:
+    """Measure the best checkpoint on the test split and publish the document that ends training; all ranks together.
+
+    Raises:
+        DataError: The best checkpoint is gone or damaged.
+        Preempted: All ranks agreed to stop meanwhile.
+    """
+    folder, stepper = training.assignment.folder, training.stepper
+    training.ledger.sections.enter("evaluation")
+    dist.barrier()
+    found = training.checkpoints.find(training.progress.best_step)
+    best = found.manifest
+    if best is None:
+        raise DataError(
+            f"the best checkpoint (step {training.progress.best_step}) is gone or damaged",
+            allowed="the checkpoints as training left them",
+            todo="train again with --fresh",
+        )
+    stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
+    outcomes = Outcomes(len(best.classes), training.rank.device)
+    test = training.evaluate_split("test", outcomes)
+    if training.vote.agreed is not None:
+        # The network holds the best weights now, and the last step is saved.
+        training.leave(training.vote.agreed, save=False)
+    outcomes.merge()
+    state = stepper.whole_model()
+    if not training.rank.is_first:
+        return
+    metrics, evaluation = dict(best.metrics), None
+    sha256 = parameters_sha256(state)
+    if test is not None:
+        training.reporting.require_finite("test loss", test.loss, training.step)
+        metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
+        origins = training.feed.origins("test", [said.place for said in outcomes.worst()])
+        weights = stepper.evaluated_weights
+        report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
+        evaluation = _publish_evaluation(folder, found.uri, report)
+    files = _files_below(folder, found.uri, best)
+    if stepper.evaluated_weights == "ema":
+        # Averages are in no file yet that a reader of weights knows.
+        files = [write_weights(folder, state)]
+    document = best.model_copy(
+        update={
+            "finished": True,
+            "metrics": metrics,
+            "ended_by": training.ended_by,
+            "spent_s": training.reporting.budget.spent_s(),
+            "parameters_sha256": sha256,
+            "evaluation": evaluation,
+            "files": files,
+        }
+    )
+    storage.publish(storage.join(folder, MANIFEST_NAME), document.to_json())
+
+
+def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:
+    # Replaced, not created: an attempt that was killed right after this does it again.
+    storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
+    return FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{EVALUATION_NAME}")
+
+
+def _files_below(folder: str, uri: str, checkpoint: CheckpointManifest) -> list[FileEntry]:
+    """Return a checkpoint's files of the model, named from the training folder."""
+    name = uri.removeprefix(folder + "/")
+    return [
+        FileEntry(name=f"{name}/{file.name}", bytes=file.bytes, crc32c=file.crc32c)
+        for file in checkpoint.files_of("model")
+    ]
