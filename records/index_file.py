@@ -1,7 +1,7 @@
 """An index read record by record, for processes that read for hours from a file that others can reach.
 
 A mapped file that somebody cuts short kills whoever looks at it (SIGBUS), and its pages are counted as memory of each
-process that maps it. Reading 40 bytes costs 2 microseconds more than looking into a map.
+process that maps it. Reading 40 bytes costs microseconds more than looking into a map.
 """
 
 from __future__ import annotations

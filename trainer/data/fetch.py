@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import DataError
-from records.index import DamagedSample, Index, find_damage_of, key_of
+from records.index import DamagedSample, find_damage_of, key_of
+from records.index_file import IndexFile
 from trainer.data.cache import Claim, Held, RangeCache, shard_key
 
 # Ranges received at a time: at first, and at most.
@@ -144,7 +145,7 @@ class Fetcher:
         cache: Where ranges go.
     """
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, index: Index, cache: RangeCache) -> None:
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: IndexFile, cache: RangeCache) -> None:
         self.cache = cache
         self.index = index
         self.streams = Streams()

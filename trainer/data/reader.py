@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
-from records.index import DamagedSample, Index, key_of, read_payload
+from records.index import DamagedSample, key_of, read_payload
 from records.index_file import IndexFile
 from trainer.blocks import BlockOrder
 from trainer.cursor import SlotRequest
@@ -92,8 +92,7 @@ class ShardReader:
             path = index_path()
             index = _checked_index(IndexFile(path, index_path), path, manifest)
             # After the index, which takes room too.
-            records = cast(Index, index)  # as far as it is used: one record, a run of them
-            self.fetcher = Fetcher(shards_uri, manifest, records, self._folder.fitted(manifest))
+            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
             self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
         self.index_uri = path.as_uri()
