@@ -7,6 +7,7 @@ process that maps it. Reading 40 bytes costs microseconds more than looking into
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,16 @@ class _OpenFile:
 
     def __init__(self, path: Path, renew: Callable[[], Path] | None) -> None:
         self._path, self._renew = path, renew
+        self._opening = threading.Lock()
         self._descriptor = -1
         self._last: tuple[int, Any] = (-1, None)
 
     def __getstate__(self) -> dict[str, Any]:
         # Open files do not travel to a spawned process; it opens its own.
-        return {**self.__dict__, "_descriptor": -1, "_last": (-1, None)}
+        return {"_path": self._path, "_renew": self._renew}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**{name.removeprefix("_"): value for name, value in state.items()})  # type: ignore[misc]
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -78,9 +83,10 @@ class _OpenFile:
 
     def descriptor(self) -> int:
         """Return the descriptor of the file, opened at the first call."""
-        if self._descriptor < 0:
-            self._descriptor = self._open()
-        return self._descriptor
+        with self._opening:
+            if self._descriptor < 0:
+                self._descriptor = self._open()
+            return self._descriptor
 
     def _open(self) -> int:
         try:

@@ -71,12 +71,18 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     dist.destroy_process_group()
 
 
-def limit_collectives(timeout_s: float) -> None:
-    """Set how long a rank waits for its peers in a collective from now on; all ranks call it."""
+def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = None) -> None:
+    """Set how long a rank waits for its peers in a collective from now on; all ranks call it.
+
+    Args:
+        timeout_s: Seconds.
+        besides: A group that keeps its own.
+    """
     # torch has no public name for either; without it the longest wait of set-up would hold for every step. There are
     # more groups than one when a network is sharded in copies.
     for group in distributed_c10d._world.pg_map:
-        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
+        if group is not besides:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def _store(rank: int, generation: int, timeout: timedelta) -> Any:

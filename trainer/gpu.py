@@ -1,4 +1,4 @@
-"""How busy, full and warm this rank's GPU is, as NVIDIA's management library (NVML) says it."""
+"""How busy, full and warm a GPU is, as NVIDIA's management library (NVML) says it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class GpuGauges:
     """The gauges of one GPU; on other devices, and where NVML is not there, it has no values.
 
     Args:
-        device: Of this rank.
+        device: The GPU.
         log: Told once why there are none.
     """
 

@@ -12,7 +12,7 @@ import torch
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import Preempted, ShardlineError, UserError
+from contracts.errors import Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Reason
@@ -57,11 +57,12 @@ class Training:
         _fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
         self.total_steps = self.feed.total_steps
+        self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
             assignment.folder,
             attempt=assignment.attempt,
             rules=self.config.checkpoint,
-            peers=Peers.of(rank, self.config),
+            peers=self.peers,
             pinned=rank.device.type == "cuda",
             log=self.log,
         )
@@ -163,8 +164,8 @@ class Training:
         try:
             self._take_steps(ahead)
         except UserError:
-            # Whoever mends what is wrong goes on from what was saved last.
-            with suppress(ShardlineError, OSError):
+            # Whoever mends what is wrong goes on from what was saved last. Where that fails too, this is still told.
+            with self.ledger.sections.inside("checkpoint"), suppress(Exception):
                 self.checkpoints.wait()
             raise
         finally:
@@ -341,7 +342,7 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
     if rank.is_first:
         imports_done()
         events.emit("ready")
-    limit_collectives(longest_wait_s(training.config.resources))
+    limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
     training.run()
     finish(training)
     life.finished()

@@ -54,7 +54,7 @@ class Reporting:
         self.data = DataReport(rank.device, events, replace_bad=replace_bad)
         self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
-        self._gauges = GpuGauges(rank.device, log)
+        self._gauges = GpuGauges(rank.device if rank.is_first else torch.device("cpu"), log)
 
     def add(self, loss: torch.Tensor) -> None:
         """Take in the loss of a slot, summed over its samples."""

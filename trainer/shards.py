@@ -47,8 +47,8 @@ def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardM
 def check_index(shards_uri: str, manifest: ShardManifest) -> None:
     """Compare the index of local shards with its checksum, once an attempt and machine: about a second a GB.
 
-    Images have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared when
-    it comes (trainer/data/cache_folder.py).
+    Images have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared
+    once an attempt too, where it is kept (trainer/data/index_cache.py).
 
     Raises:
         DataError: It is missing, or has other bytes than the manifest says.

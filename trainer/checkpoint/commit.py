@@ -50,7 +50,8 @@ class Peers:
     def of(cls, rank: Rank, config: RunConfig) -> Peers:
         """Return the ranks of a training; all of them make this together, since it may make a group."""
         spread = config.parallel.strategy == "fsdp" and rank.ranks > 1
-        timeout = timedelta(seconds=config.resources.setup_timeout_s)
+        # A rank may write for that long before it tells what it has written.
+        timeout = timedelta(seconds=config.checkpoint.write_timeout_s + config.resources.setup_timeout_s)
         return cls(rank.rank, rank.ranks, dist.new_group(backend="gloo", timeout=timeout) if spread else None)
 
 
@@ -132,7 +133,7 @@ class Committer:
         try:
             dist.gather_object(mine, answers, dst=0, group=self._peers.group)
         except RuntimeError as lost:
-            raise TryAgain(f"ranks could not tell the first one what they have written: {lost}") from lost
+            raise PeersLost(f"ranks could not tell the first one what they have written: {lost}") from lost
         if error is not None:
             raise error
         for rank, (_, failure) in enumerate(answers or []):
@@ -178,7 +179,7 @@ class Committer:
             self._log(f"warning: {storage.display(uri)} could not be written ({type(error).__name__}: {error})")
             with contextlib.suppress(OSError, ShardlineError):
                 storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
-        hopeless = isinstance(error, UserError | Superseded)
+        hopeless = isinstance(error, UserError | Superseded | PeersLost)
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             error = StorageError(
                 f"{storage.display(uri)} cannot be written: {os.strerror(error.errno)}",
@@ -202,6 +203,10 @@ def write_weights(folder_uri: str, state: dict[str, torch.Tensor]) -> FileEntry:
 
 class Superseded(TryAgain):
     """A later attempt works on the same folder."""
+
+
+class PeersLost(TryAgain):
+    """A rank did not answer: the group's connections are closed for good, so no later checkpoint could be written."""
 
 
 class _BoundedStream(FileStream):

@@ -84,14 +84,26 @@ class BucketShards:
         if (content := self._ready.pop(place, None)) is not None:
             return content
         held = self._find(place)
-        if held is not None and (content := self._from_cache(held, place)) is not None:
-            return content
+        begin = 0 if held is None else self._begin_of(held, place)
+        # Last: it is asked for again, for its label, and the last record is kept.
         record = self.fetcher.index[place]
-        content = self.fetcher.sample(int(record["shard"]), record)
+        shard, wrong = int(record["shard"]), False
         if held is not None:
-            # The bucket has it right, so what lies in the cache is wrong, or gone. A range with a sample that is wrong
-            # in the bucket too stays: it would be fetched again and again for the samples beside it.
-            self._forget(held, int(record["shard"]))
+            content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
+            if content is not None and find_damage_of(content, record) is None:
+                return content
+            wrong = content is not None
+            if not wrong:
+                # Gone. By its name there may be a new one by now, so nothing is deleted.
+                with suppress(ValueError):
+                    self._known[shard].remove(held)
+        content = self.fetcher.sample(shard, record)
+        if held is not None and wrong:
+            # The bucket has it right. A range with a sample that is wrong in the bucket too stays: it would be fetched
+            # again and again for the samples beside it.
+            self.fetcher.cache.discard(held)
+            with suppress(ValueError):
+                self._known[shard].remove(held)
         return content
 
     def _fetch(self, piece: tuple[int, int, int] | None, place: int | None) -> None:
@@ -124,18 +136,9 @@ class BucketShards:
         held = known[bisect_right(known, sample, key=lambda held: held.first) - 1]
         return held if held.first <= sample < held.end else None
 
-    def _from_cache(self, held: Held, place: int) -> bytes | None:
-        """Return the bytes from the range that holds them; None where it is gone, or they are wrong."""
-        begin = int(self.fetcher.index[self._firsts[self._shard_of(place)] + held.first]["offset"])
-        # Last: it is asked for again, for its label, and the last record is kept.
-        record = self.fetcher.index[place]
-        content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
-        return content if content is not None and find_damage_of(content, record) is None else None
-
-    def _forget(self, held: Held, shard: int) -> None:
-        self.fetcher.cache.discard(held)
-        with suppress(ValueError):
-            self._known[shard].remove(held)
+    def _begin_of(self, held: Held, place: int) -> int:
+        """Return where a range of the shard of `place` begins in it."""
+        return int(self.fetcher.index[self._firsts[self._shard_of(place)] + held.first]["offset"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}, "_ready": {}}

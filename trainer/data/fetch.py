@@ -92,10 +92,13 @@ class Streams:
         turn = object()
         with self._changed:
             self._turns.append(turn)
-            self._changed.wait_for(lambda: self._turns[0] is turn and self._requests < self.most_requests)
-            self._turns.popleft()
-            self._requests += 1
-            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._turns[0] is turn and self._requests < self.most_requests)
+                self._requests += 1
+            finally:
+                # Also where the wait is interrupted: those behind would wait for ever.
+                self._turns.remove(turn)
+                self._changed.notify_all()
         asked = time.monotonic()
         try:
             yield count
@@ -132,7 +135,7 @@ class Streams:
 
 
 class _GivenUp(Exception):
-    """Nobody wants the range any more that is on its way."""
+    """Who asked for the range does not want it any more; another process that does claims it anew."""
 
 
 class Fetcher:

@@ -17,6 +17,8 @@ from trainer.cursor import SlotRequest
 from trainer.data.fetch import MAX_STREAMS, SAMPLE_STREAMS, Fetcher
 from trainer.data.plan import BATCHES_AHEAD, NEVER, SAMPLES_AHEAD, Need, Plan
 
+# For ranges on their way to be given up: well below the budget of an agreed stop.
+STOP_WAIT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -96,12 +98,15 @@ class Prefetcher:
             self.advance(self._plan.position_after(request))
 
     def stop(self) -> None:
-        """Fetch nothing more; ranges on their way are given up."""
+        """Fetch nothing more; ranges on their way are given up with the next bytes that come.
+
+        A bucket that is silent is not waited for: the end of training must not depend on it.
+        """
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(STOP_WAIT_S)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -62,7 +62,7 @@ class ShardReader:
 
     Raises:
         DataError: The index is missing, or is not as long as the manifest says. Its bytes are compared once an attempt
-            (trainer/shards.py), not by every reader: a large one takes seconds.
+            (trainer/shards.py, trainer/data/index_cache.py), not by every reader: a large one takes seconds.
     """
 
     def __init__(

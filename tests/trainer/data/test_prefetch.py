@@ -173,3 +173,45 @@ def test_a_bad_sample_costs_its_range_no_second_time(
         assert bad == 1
     # Each range once; of the bad sample what a look at it takes, and one more when its range came.
     assert sum(shard_requests(bucket_server)) <= total + 2 * (readings + 1) * largest
+
+
+def test_a_wait_that_is_interrupted_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(condition: object) -> bool:
+        raise KeyboardInterrupt
+
+    streams = Streams(1, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(streams._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), streams.request():
+            pass
+    taken = threading.Event()
+
+    def take() -> None:
+        with streams.request():
+            taken.set()
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    assert taken.wait(20)
+    thread.join()
+
+
+def test_a_range_that_came_again_meanwhile_is_not_deleted(
+    bucket_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = open_reader(bucket_shards, cache=tmp_path)
+    fetcher = reader.fetcher
+    assert fetcher is not None
+    reader.prepare([0])
+    shard = reader.origin_of(0)[0]
+    (held,) = fetcher.held(shard)
+    held.path.unlink()
+    from_bucket = fetcher.sample
+
+    def another_was_faster(number: int, record: object) -> bytes:
+        assert fetcher.ensure(number, held.first, held.end - held.first)
+        return from_bucket(number, record)
+
+    monkeypatch.setattr(fetcher, "sample", another_was_faster)
+    reader.read(0)
+    assert fetcher.held(shard) == [held]
