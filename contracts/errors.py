@@ -8,6 +8,7 @@
     │   └── StorageError               a URI that cannot be used
     ├── TryAgain                   75  hung, or busy: another attempt may succeed
     │   └── Preempted                  this machine was told to stop, and training stopped in agreement
+    │       └── PeerPreempted          another machine of the job was
     └── CheckFailed                 1  the "no" of a check
 
 A stage that fails leaves its error as JSON (`ErrorDocument`), since orchestrators lose exit codes.
@@ -82,6 +83,10 @@ class TryAgain(ShardlineError):
 
 class Preempted(TryAgain):
     """This machine was told to stop; the work so far is kept, and somebody else starts the next attempt."""
+
+
+class PeerPreempted(Preempted):
+    """Another machine of the job was told to stop, and all stopped in agreement; this one waits for it."""
 
 
 class CheckFailed(ShardlineError):

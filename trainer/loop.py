@@ -12,7 +12,7 @@ import torch
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.config import RunConfig
-from contracts.errors import Preempted, UserError
+from contracts.errors import PeerPreempted, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.budget import Reason
@@ -53,6 +53,7 @@ class Training:
 
     def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: Stop) -> None:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
+        self._stop = stop
         self.config = RunConfig.model_validate(assignment.config)
         _fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
@@ -282,7 +283,11 @@ class Training:
         self.ledger.stopped(agreed.cause, agreed.words)
         # The others do not wait for the first rank's writing.
         saved = "which is saved" if self.rank.is_first else "which the first rank saves"
-        raise Preempted(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
+        # Who was not told, and none of whose machine was, is wanted again as soon as the other machine is back.
+        node = agreed.rank // self.assignment.ranks
+        told = bool(self._stop.wanted) or node == self.assignment.node_rank
+        kind = Preempted if told else PeerPreempted
+        raise kind(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

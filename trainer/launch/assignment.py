@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
-from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted
+from contracts.errors import EXIT_USER_ERROR, ErrorDocument, PeerPreempted, Preempted
 
 ASSIGNMENT_NAME = "assignment.json"
 ENDS_FOLDER = "ends"
@@ -92,6 +92,11 @@ def is_preemption(document: ErrorDocument) -> bool:
     return document.kind == Preempted.__name__
 
 
+def has_stopped(document: ErrorDocument) -> bool:
+    """Whether a rank stopped in agreement, whichever machine was told to."""
+    return document.kind in (Preempted.__name__, PeerPreempted.__name__)
+
+
 def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | None:
     """Return the end that explains the others; None when a rank that said nothing does: it was killed.
 
@@ -107,7 +112,10 @@ def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | 
     for document in documents:
         if document.exit_code == EXIT_USER_ERROR:
             return document
-    failed = [document for document in documents if not is_preemption(document)]
+    failed = [document for document in documents if not has_stopped(document)]
     if failed:
         return failed[0]
-    return ends[min(ends)] if len(documents) == ranks else None
+    if len(documents) < ranks:
+        return None
+    told = [rank for rank, document in ends.items() if is_preemption(document)]
+    return ends[min(told or ends)]

@@ -19,7 +19,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted, ShardlineError, TryAgain
-from trainer.launch.assignment import Assignment, decisive_end, is_preemption
+from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
 from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord, ToldError
 from trainer.launch.meeting import Meeting
 from trainer.launch.messages import Connection, ConnectionLost, Message, find_interface
@@ -141,7 +141,7 @@ def run_generation(
                 ranks.ask_to_stop()
                 deadline = now + stop_limit_s
             elif deadline is None and (ranks.one_has_ended() or must_stop()):
-                stopping = any(is_preemption(end) for end in assignment.read_ends().values())
+                stopping = any(has_stopped(end) for end in assignment.read_ends().values())
                 deadline = now + (stop_limit_s if stopping else PEERS_LIMIT_S)
             elif deadline is not None and now > deadline:
                 killed = True

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ConfigError, ErrorDocument, Preempted, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, TryAgain
 from trainer.launch.assignment import Assignment, decisive_end
 
 USER = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
 STOP = ErrorDocument.of(Preempted("SIGTERM"))
+PEER = ErrorDocument.of(PeerPreempted("SIGTERM"))
 HUNG = ErrorDocument.of(TryAgain("no step for 60 s"))
 CRASH = ErrorDocument.of(RuntimeError("crash"))
 
@@ -59,6 +60,11 @@ def test_an_end_that_cannot_be_read_is_an_end(assignment: Assignment) -> None:
         ([STOP, HUNG], HUNG),
         ([CRASH, HUNG], CRASH),
         ([CRASH, USER], USER),
+        # Told to stop: one rank of this machine, or another machine alone.
+        ([PEER, STOP], STOP),
+        ([PEER, PEER], PEER),
+        ([PEER], None),
+        ([PEER, CRASH], CRASH),
     ],
 )
 def test_the_end_that_explains_the_others(ends: list[ErrorDocument], decisive: ErrorDocument | None) -> None:
