@@ -201,6 +201,7 @@ def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "su
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_training_that_ended_at_a_bad_sample_goes_on_with_replace(
     own_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,8 @@ VIT = {
 }  # fmt: skip
 # Every training of a test has a folder of its own; ranks count alike.
 _folders = itertools.count()
+# Where checkpoints are saved: ranks are told, a test that is a rank itself says so.
+place = Path()
 # Groups of tensors by name: model, optimizer and what follows it.
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -123,7 +125,7 @@ class Run:
 
     def save(self) -> tuple[str, CheckpointManifest]:
         """Save a checkpoint, each rank its part; return where it is and its manifest."""
-        folder = storage.normalise(Path(sys.argv[1]) / f"training-{next(_folders)}")
+        folder = storage.normalise(place / f"training-{next(_folders)}")
         peers = Peers.of(self.rank, self.config)
         manager = CheckpointManager(folder, attempt="a", rules=self.config.checkpoint, peers=peers)
         manager.resume()
@@ -318,6 +320,8 @@ def gloo_on_one_gpu() -> Iterator[Rank]:
 
 
 def main(folder: str, *names: str) -> None:
+    global place
+    place = Path(folder)
     torch.set_num_threads(1)
     if not torch.cuda.is_available():
         torch.use_deterministic_algorithms(True)

@@ -39,8 +39,9 @@ def run_ranks(folder: Path, ranks: int, *scenarios: str, **environment: str) -> 
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Found]:
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     """One rank, in this process."""
+    on_ranks.place = tmp_path_factory.mktemp("one")
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
