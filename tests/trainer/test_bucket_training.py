@@ -53,7 +53,8 @@ def run_train(folder: Path, shards_uri: str, config: dict[str, Any]) -> int:
     return run_stage_of("train", folder, shards_uri, config)
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_parameters_are_those_of_training_from_disk(
     shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path, num_workers: int
 ) -> None:

@@ -52,6 +52,7 @@ def test_each_mode(small_shards: str, tmp_path: Path, mode: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_an_off_by_one_in_the_cursor_turns_the_drill_red(small_shards: str, tmp_path: Path) -> None:
     """Planted in a copy of the package: a resume goes on one sample too early."""
     source = Path(trainer.__file__).parent
