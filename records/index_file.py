@@ -70,12 +70,9 @@ class _OpenFile:
         self._descriptor = -1
         self._last: tuple[int, Any] = (-1, None)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[type[_OpenFile], tuple[Path, Callable[[], Path] | None]]:
         # Open files do not travel to a spawned process; it opens its own.
-        return {"_path": self._path, "_renew": self._renew}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**{name.removeprefix("_"): value for name, value in state.items()})  # type: ignore[misc]
+        return _OpenFile, (self._path, self._renew)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:

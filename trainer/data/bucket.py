@@ -83,27 +83,22 @@ class BucketShards:
         """
         if (content := self._ready.pop(place, None)) is not None:
             return content
-        held = self._find(place)
+        held, cached = self._find(place), None
         begin = 0 if held is None else self._begin_of(held, place)
         # Last: it is asked for again, for its label, and the last record is kept.
         record = self.fetcher.index[place]
-        shard, wrong = int(record["shard"]), False
         if held is not None:
-            content = _pread(held, int(record["offset"]) - begin, int(record["size"]))
-            if content is not None and find_damage_of(content, record) is None:
-                return content
-            wrong = content is not None
-            if not wrong:
-                # Gone. By its name there may be a new one by now, so nothing is deleted.
-                with suppress(ValueError):
-                    self._known[shard].remove(held)
-        content = self.fetcher.sample(shard, record)
-        if held is not None and wrong:
-            # The bucket has it right. A range with a sample that is wrong in the bucket too stays: it would be fetched
-            # again and again for the samples beside it.
-            self.fetcher.cache.discard(held)
+            cached = _pread(held, int(record["offset"]) - begin, int(record["size"]))
+            if cached is not None and find_damage_of(cached, record) is None:
+                return cached
+        content = self.fetcher.sample(int(record["shard"]), record)
+        # The bucket has it right. Where it has not, the range stays for the samples beside this one.
+        if held is not None:
             with suppress(ValueError):
-                self._known[shard].remove(held)
+                self._known[self._shard_of(place)].remove(held)
+            # What is gone may have come again under the same name meanwhile.
+            if cached is not None:
+                self.fetcher.cache.discard(held)
         return content
 
     def _fetch(self, piece: tuple[int, int, int] | None, place: int | None) -> None:
