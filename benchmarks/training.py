@@ -6,7 +6,8 @@
 The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
 A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
 is that of one round. A run's time is the median of those between two looks at the loss, so that starts, evaluation and
-checkpoints are not in it. Lightning needs an environment of its own, made once in `--peers FOLDER`.
+checkpoints are not in it; its processor time is that of all its processes from the first look to the last, in which a
+neighbour that takes the cores does not count. Lightning needs an environment of its own, made in `--peers FOLDER`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.figures import describe_machine, judge, quotients, record, summary
 from benchmarks.pictures import write_pictures
+from benchmarks.processor_time import ProcessorTime
 from benchmarks.reading import make_peers, run
 from contracts import storage
 from contracts.events import EVENTS_NAME, EventReader
@@ -73,7 +76,7 @@ def main() -> None:
         place = Path(name)
         shards = shard(place, samples=options.steps * CONFIG["train"]["global_batch_size"])
         if options.only in (None, "loop"):
-            arms: dict[str, Callable[[], float]] = {
+            arms: dict[str, Callable[[], Run]] = {
                 "bare": lambda: run_peer("bare", shards, sys.executable),
                 "shardline": lambda: run_ours(shards, place),
                 "bare again": lambda: run_peer("bare", shards, sys.executable),
@@ -95,9 +98,18 @@ def version_of(python: str, package: str) -> str:
     return run([python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]).strip()
 
 
-def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, object]:
+@dataclass(frozen=True)
+class Run:
+    """One run of a loop."""
+
+    step_s: float
+    processor_s: float
+    """Seconds of processor time a step, of all ranks and whatever runs beside them."""
+
+
+def compare(arms: dict[str, Callable[[], Run]], rounds: int) -> dict[str, object]:
     """Run all arms in turn, in an order drawn anew each round; return seconds a step, and the lines."""
-    found: dict[str, list[float]] = {name: [] for name in arms}
+    found: dict[str, list[Run]] = {name: [] for name in arms}
     failed: list[str] = []
     draw = random.Random(0)
     for number in range(rounds):
@@ -108,13 +120,23 @@ def compare(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, obje
                 # Once: a second failure ends all.
                 failed.append(name)
                 found[name].append(arms[name]())
-            print(f"round {number + 1}: {name} {found[name][-1] * 1000:.1f} ms a step", file=sys.stderr, flush=True)
+            run = found[name][-1]
+            text = f"{run.step_s * 1000:.1f} ms a step, {run.processor_s * 1000:.1f} ms of processor time"
+            print(f"round {number + 1}: {name} {text}", file=sys.stderr, flush=True)
+    return {
+        "seconds a step": _lines({name: [run.step_s for run in runs] for name, runs in found.items()}),
+        "processor seconds a step": _lines({name: [run.processor_s for run in runs] for name, runs in found.items()}),
+        "runs that failed and were taken again": failed,
+    }
+
+
+def _lines(found: dict[str, list[float]]) -> dict[str, object]:
     ours, again = found["shardline"], quotients(found["bare again"], found["bare"])
-    lines = {"time over the bare loop's": judge(quotients(ours, found["bare"]), again, at_most=1.02)}
+    lines: dict[str, object] = {name: summary(values) for name, values in found.items()}
+    lines["over the bare loop's"] = judge(quotients(ours, found["bare"]), again, at_most=1.02)
     if "lightning" in found:
-        lines["samples/s over Lightning's"] = judge(quotients(found["lightning"], ours), again, at_least=1.0)
-    seconds = {name: summary(values) for name, values in found.items()}
-    return {"seconds a step": seconds, **lines, "runs that failed and were taken again": failed}
+        lines["Lightning's over ours"] = judge(quotients(found["lightning"], ours), again, at_least=1.0)
+    return lines
 
 
 def time_restarts(shards: str, place: Path, rounds: int) -> dict[str, object]:
@@ -167,26 +189,29 @@ def _steps(trace: Path) -> int:
     return max((len(path.read_text().splitlines()) for path in trace.glob("*.jsonl")), default=0)
 
 
-def run_ours(shards: str, place: Path) -> float:
-    """Train by the stage's own command; return seconds a step."""
+def run_ours(shards: str, place: Path) -> Run:
+    """Train by the stage's own command."""
     output = Path(tempfile.mkdtemp(dir=place)) / "out"
-    run(_stage(shards, output, {}))
+    with ProcessorTime() as spent:
+        run(_stage(shards, output, {}))
     (events,) = (output.parent / "attempts").glob(f"*/{EVENTS_NAME}")
     steps = [(event["done"], event["time"]) for event in EventReader(events).poll() if event["event"] == "progress"]
-    return _seconds_a_step([at for done, at in steps if done % EVERY == 0])
+    return _run_of([at for done, at in steps if done % EVERY == 0], spent)
 
 
-def run_peer(kind: str, shards: str, python: str) -> float:
-    """Train by a peer's loop under torchrun; return seconds a step."""
+def run_peer(kind: str, shards: str, python: str) -> Run:
+    """Train by a peer's loop under torchrun."""
     given = json.dumps({"config": CONFIG, "shards": shards, "every": EVERY})
     command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    times = json.loads(run([*command, str(ARMS), kind, given]).splitlines()[-1])
-    return _seconds_a_step(times)
+    with ProcessorTime() as spent:
+        times = json.loads(run([*command, str(ARMS), kind, given]).splitlines()[-1])
+    return _run_of(times, spent)
 
 
-def _seconds_a_step(looks: list[float]) -> float:
-    """Return the median over the stretches between two looks at the loss."""
-    return statistics.median(later - earlier for earlier, later in pairwise(looks)) / EVERY
+def _run_of(looks: list[float], spent: ProcessorTime) -> Run:
+    """Return the median over the stretches between two looks at the loss, and the mean of the processor time."""
+    step_s = statistics.median(later - earlier for earlier, later in pairwise(looks)) / EVERY
+    return Run(step_s, spent.between(looks[0], looks[-1]) / (EVERY * (len(looks) - 1)))
 
 
 def _stage(shards: str, output: Path, changes: dict[str, Any]) -> list[str]:
