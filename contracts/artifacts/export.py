@@ -1,10 +1,34 @@
-"""What the export stage leaves: the graphs, the engine, and the proof."""
+"""What the export stage leaves: graphs, engines, what they need to be used, and the proof."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from contracts.artifacts.document import Contract, Document, FileEntry
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Status = Literal["passed", "failed", "not decidable", "not run"]
+Figure = float | int | str | bool | None
+
+
+class Gate(Document):
+    """One condition that an export must meet, and what was found."""
+
+    name: str
+    """fp32, fp16, int8, bf16 (parity with torch), batch, range, coverage, accuracy, bundle, engine."""
+    precision: str
+    """Precision of the graph that it is about."""
+    status: Status
+    ran: str
+    """What computed the figures, with its version; or `not run: ...`, with the reason."""
+    figures: dict[str, Figure] = {}
+    """What was measured, by name."""
+    limits: dict[str, float] = {}
+    """What the figures must keep to, by the figure's name."""
+    reason: str = ""
+    """Why it failed, is not decidable, or did not run."""
 
 
 class Parity(Document):
@@ -18,44 +42,130 @@ class Parity(Document):
     min_cosine: float | None = None
     """Smallest cosine of a sample's logits with the reference's."""
     top1_agreement: float | None = None
+    """Share of samples with the reference's most likely class."""
+    reference_classes: int | None = None
+    """Number of different classes that the reference predicts: with fewer than five, agreement on them says nothing."""
     passed: bool | None = None
     """None when nothing ran."""
 
 
-class EngineEntry(FileEntry):
-    """The engine file."""
+class Attempt(Document):
+    """One precision that was tried, and what became of it."""
 
-    sha256: str
+    precision: str
+    kept_fp32: list[str] = []
+    """Nodes that were kept in fp32."""
+    outcome: Literal["kept", "failed"]
+    reason: str = ""
+    """The gates that failed, with their figures."""
+
+
+class GraphEntry(FileEntry):
+    """An ONNX file."""
+
+    sha256: Sha256
+    precision: str
+    kept_fp32: list[str] = []
+    """Nodes of an fp16 graph that compute in fp32."""
+
+
+class EngineEntry(FileEntry):
+    """An engine file: all that is known of it was taken from the build, since only a GPU opens it."""
+
+    sha256: Sha256
+    """Of the file: two builds of one graph may be different bytes."""
+    onnx_sha256: Sha256
+    """Of the graph that it was built from."""
     builder: str
     """Package and version that built it."""
     precision: str
-    targets: list[str]
-    """Compute capabilities it was built for."""
+    target: str
+    """Compute capability it was built for (sm89)."""
+    gpus: list[str] = []
+    """Names of GPUs with this compute capability."""
     min_batch: int
     opt_batch: int
     max_batch: int
+    build_s: float
+    """Seconds of the build, its process's start included."""
+    peak_bytes: int
+    """Largest resident memory of the build's process."""
+
+
+class Calibration(Document):
+    """The training images whose activations were looked at."""
+
+    samples: int
+    seed: int
+    shards_fingerprint: str
+    sha256: Sha256
+    """Hash over the keys of the samples, in order."""
+
+
+class Latency(Document):
+    """How long a batch takes."""
+
+    runner: str
+    """What ran it: engine, torch eager, torch.compile, onnxruntime; with version and device."""
+    precision: str
+    device: str
+    batch: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    images_per_s: float
+    repeats: int
 
 
 class ExportManifest(Contract):
-    """The exported graphs, the engine, and the proof."""
+    """The exported graphs, the engines, and the proof."""
+
+    FORMAT_VERSION: ClassVar[int] = 2
 
     kind: Literal["export"] = "export"
+    format_version: int = 2
     precision: str
+    """What ships: of the engines, and of `predict`."""
+    asked_precision: str
+    """What the configuration asked for."""
+    tried: list[Attempt]
+    """In the order in which they were tried; the last one ships."""
+    verdict: Literal["proven", "unproven"]
+    """proven: an engine ran and passed; otherwise `shardline verify` on its GPU completes the proof."""
     opset: int
     inputs: dict[str, list[str | int]]
     """Name and shape of each input; `batch` is dynamic."""
     outputs: dict[str, list[str | int]]
-    engine: EngineEntry
+    graphs: list[GraphEntry]
+    """fp32 first, the one that ships last."""
+    engines: list[EngineEntry]
+    """One for each target, all of the precision that ships."""
+    gates: list[Gate]
     parity: dict[str, dict[str, Parity]]
     """By what ran (`onnx`: ONNX Runtime without graph optimisation; `engine`), then by precision."""
     accuracy: dict[str, float]
     """Share of right answers of the exported graphs on the test split, by precision; `torch` beside them."""
     test_samples: int
+    coverage: dict[str, dict[str, float]] = {}
+    """By precision: the shares of weight bytes and of operators that have it."""
+    calibration: Calibration | None = None
+    latency: list[Latency] = []
     checkpoint_sha256: str
     """parameters_sha256 of the checkpoint."""
+    shards_fingerprint: str
+    """Of the shards that it was trained on; their test split is the proof's."""
+    made_with: dict[str, str]
+    """Versions of the packages that made it."""
+    steps: dict[str, dict[str, float]] = {}
+    """Seconds and peak resident bytes of each step's process, by step."""
     files: list[FileEntry]
-    """The graphs, labels and preprocessing; the engine is apart."""
+    """All other files: labels, preprocessing, predict.py, weights, the model card, the Triton repository."""
 
     def owned_files(self) -> list[FileEntry]:
         """Return everything that ships."""
-        return [*self.files, self.engine]
+        return [*self.files, *self.graphs, *self.engines]
+
+    def graph(self, precision: str | None = None) -> GraphEntry:
+        """Return the graph of a precision; without one, the graph that ships."""
+        wanted = precision or self.precision
+        return next(entry for entry in self.graphs if entry.precision == wanted)
