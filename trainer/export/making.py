@@ -154,16 +154,7 @@ class Making:
         self.graph_inputs, self.graph_outputs = self.step("join", onnx_graph.join_graph, traced, self.path("fp32"))
         shutil.rmtree(traced.parent)
         self._tell("fp32 graph")
-        inputs = self.inputs
-        self._images = self.step(
-            "test images",
-            proof.write_test_images,
-            inputs.shards_uri,
-            inputs.shards,
-            inputs.transform,
-            inputs.data,
-            self._work,
-        )
+        self._images = self.step("test images", _write_test_images, self.inputs, self._work)
         torch_logits = self._work / "torch.npy"
         self.step("torch", proof.write_torch_logits, self.inputs, self._images, torch_logits, threads=self._threads)
         self._reference: proof.Array = np.load(torch_logits)
@@ -237,14 +228,11 @@ class Making:
         path = self._work / "calibration.npy"
         self.calibration = self.step(
             "calibration images",
-            calibration.write_calibration,
-            self.inputs.shards_uri,
-            self.inputs.shards,
-            self.inputs.transform,
+            _write_calibration,
+            self.inputs,
             path,
             samples=self.settings.calibration_samples,
             seed=self._seed,
-            data=self.inputs.data,
             least=least,
         )
         return path
@@ -454,6 +442,23 @@ def _trace(inputs: Inputs, path: Path, weights: Path, *, opset: int, threads: in
     model = inputs.load_model()
     onnx_graph.export_graph(model, path, image_size=inputs.image_size, opset=opset)
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, weights)
+
+
+def _write_test_images(inputs: Inputs, work: Path) -> TestImages:
+    return proof.write_test_images(inputs.shards_uri, inputs.shards, inputs.transform, inputs.data, work)
+
+
+def _write_calibration(inputs: Inputs, path: Path, *, samples: int, seed: int, least: int) -> Calibration:
+    return calibration.write_calibration(
+        inputs.shards_uri,
+        inputs.shards,
+        inputs.transform,
+        path,
+        samples=samples,
+        seed=seed,
+        data=inputs.data,
+        least=least,
+    )
 
 
 def describe_failed(gates: list[Gate]) -> str:

@@ -28,7 +28,7 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, DataError, ErrorDocumen
 from contracts.process import run_process, thread_environment, threads_per_rank
 from trainer.export import bundle, engine_run, proof, triton
 from trainer.export.making import FP32_NAME, hash_file
-from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, read_preprocessing
+from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, Preprocessing
 from trainer.export.processes import run_step
 from trainer.export.shipped import PREDICT_NAME
 from trainer.export.targets import gpu_target
@@ -179,9 +179,7 @@ def _judge_engine(
         return _not_run(name, document, f"no shards in {storage.display(shards_uri)}; pass --shards")
     import torch
 
-    preprocessing = read_preprocessing(folder / PREPROCESS_NAME)
-    transform = _transform_of(preprocessing)
-    images, _ = run_step(proof.write_test_images, shards_uri, shards, transform, DataSection(), work)
+    images, _ = run_step(_write_test_images, shards_uri, shards, folder / PREPROCESS_NAME, work)
     logits = work / "fp32.npy"
     run_step(proof.write_graph_logits, folder / FP32_NAME, images, logits, batch_size=16, threads=threads_per_rank(1))
     gate, _ = engine_run.judge_engine(folder / entry.name, entry, images, np.load(logits), work=work, run=_run_named)
@@ -202,10 +200,13 @@ def _run_named(name: str, function: Callable[..., Any], *given: Any, **named: An
     return run_step(function, *given, **named)[0]
 
 
-def _transform_of(preprocessing: Any) -> Any:
+def _write_test_images(shards_uri: str, shards: ShardManifest, preprocess: Path, work: Path) -> proof.TestImages:
     from trainer.data.transforms import EvaluationTransform
 
-    return EvaluationTransform(preprocessing.image_size, preprocessing.mean, preprocessing.std)
+    said = Preprocessing.read(preprocess)
+    mean, std = said.mean, said.std
+    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    return proof.write_test_images(shards_uri, shards, transform, DataSection(), work)
 
 
 def _gate(name: str, document: ExportManifest, findings: list[str], *, ran: str) -> Gate:
