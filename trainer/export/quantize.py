@@ -26,6 +26,9 @@ from contracts.errors import ModelError
 from trainer.export.coverage import QUANTIZABLE
 from trainer.export.onnx_graph import INPUT_NAME, save_checked, strip_metadata
 
+# What MinMaxCalibrater appends to a tensor's name for the graph outputs that it adds.
+_LOWEST, _HIGHEST = "_ReduceMin", "_ReduceMax"
+
 
 def quantize_to_int8(
     source: Path, target: Path, *, calibration: Path, batch_size: int, threads: int, work: Path
@@ -46,7 +49,12 @@ def quantize_to_int8(
         ModelError: An activation is not finite in fp32 on the calibration images, so that it has no scale.
     """
     import onnx
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static, save_tensors_data
+    from onnxruntime.quantization import (  # type: ignore[import-untyped]
+        QuantFormat,
+        QuantType,
+        quantize_static,
+        save_tensors_data,
+    )
 
     with tempfile.TemporaryDirectory(prefix="int8-", dir=work) as folder, _quiet_quantizer():
         # A copy: the quantiser writes files of its own beside the graph that it is given.
@@ -81,7 +89,7 @@ def quantize_to_int8(
 def _stage(source: Path, staged: Path) -> None:
     """Write a copy with its weights outside, so that the quantiser's copies of the graph are small."""
     import onnx
-    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata  # type: ignore[import-untyped]
 
     graph = onnx.load(source)
     # Says that pre-processing was thought of: otherwise the quantiser advises it, twice.
@@ -90,53 +98,41 @@ def _stage(source: Path, staged: Path) -> None:
 
 
 def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads: int) -> Any:
-    """Return smallest and largest value of each input of the nodes to quantise, as ONNX Runtime's TensorsData."""
+    """Return smallest and largest value of each input and output of the nodes to quantise, as ONNX Runtime's TensorsData."""
     import onnxruntime  # type: ignore[import-untyped]
-    from onnxruntime.quantization import MinMaxCalibrater
-
-    class Calibrater(MinMaxCalibrater):  # type: ignore[misc]
-        """With a number of threads; the quantiser's own takes all cores."""
-
-        def create_inference_session(self) -> None:
-            options = onnxruntime.SessionOptions()
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            options.intra_op_num_threads = threads
-            options.inter_op_num_threads = 1
-            options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
-            self.infer_session = onnxruntime.InferenceSession(
-                self.augmented_model_path, options, providers=["CPUExecutionProvider"]
-            )
-
-    calibrater = Calibrater(
-        graph,
-        list(QUANTIZABLE),
-        augmented_model_path=str(graph.with_name("augmented.onnx")),
-        use_external_data_format=True,
+    from onnxruntime.quantization import (
+        CalibrationMethod,
+        MinMaxCalibrater,
+        TensorsData,
     )
-    calibrater.augment_graph()
-    calibrater.create_inference_session()
-    calibrater.collect_data(_Batches(np.load(calibration, mmap_mode="r"), batch_size))
-    found = calibrater.compute_data()
-    endless = sorted(name for name, range_ in found.items() if not np.isfinite(range_.range_value).all())
+
+    # Only what it adds to the graph is used: by itself it takes all cores, and it overlooks NaNs.
+    augmented = graph.with_name("augmented.onnx")
+    MinMaxCalibrater(graph, list(QUANTIZABLE), str(augmented), use_external_data_format=True).augment_graph()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
+    session = onnxruntime.InferenceSession(augmented, options, providers=["CPUExecutionProvider"])
+    wanted = [item.name for item in session.get_outputs() if item.name.endswith((_LOWEST, _HIGHEST))]
+    found: dict[str, Any] = {}
+    images = np.load(calibration, mmap_mode="r")
+    for start in range(0, len(images), batch_size):
+        batch = np.ascontiguousarray(images[start : start + batch_size])
+        for name, value in zip(wanted, session.run(wanted, {INPUT_NAME: batch}), strict=True):
+            choose = np.minimum if name.endswith(_LOWEST) else np.maximum
+            found[name] = choose(found.get(name, value), value)
+    tensors = [name.removesuffix(_LOWEST) for name in wanted if name.endswith(_LOWEST)]
+    ranges = {name: (found[name + _LOWEST], found[name + _HIGHEST]) for name in tensors}
+    endless = sorted(name for name, range_ in ranges.items() if not np.isfinite(range_).all())
     if endless:
         raise ModelError(
-            f"{len(endless)} input(s) of Conv, Gemm or MatMul nodes are not finite in fp32: {', '.join(endless[:5])}",
+            f"{len(endless)} tensor(s) at Conv, Gemm or MatMul nodes are not finite in fp32: {', '.join(endless[:5])}",
             allowed="a model whose activations on its own training images are numbers",
             todo="look at the training run's loss; train again",
         )
-    return found
-
-
-class _Batches:
-    """Gives the images batch by batch, as ONNX Runtime's CalibrationDataReader."""
-
-    def __init__(self, images: Any, batch_size: int) -> None:
-        self._images, self._batch_size, self._next = images, batch_size, 0
-
-    def get_next(self) -> dict[str, Any] | None:
-        batch = self._images[self._next : self._next + self._batch_size]
-        self._next += len(batch)
-        return {INPUT_NAME: np.ascontiguousarray(batch)} if len(batch) else None
+    return TensorsData(CalibrationMethod.MinMax, ranges)
 
 
 @contextlib.contextmanager

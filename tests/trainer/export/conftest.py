@@ -195,7 +195,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
             folder.with_suffix(".part").mkdir()
             torch.save(model.state_dict(), folder.with_suffix(".part") / weights.name)
             for path, network in zip(paths, (model, made.damage_for_int8(model)), strict=True):
-                export_graph(network, folder.with_suffix(".part") / path.name, image_size=IMAGE_SIZE, opset=20)
+                traced = folder.with_suffix(".part") / f"traced-{path.name}"
+                export_graph(network, traced, image_size=IMAGE_SIZE, opset=20)
+                join_graph(traced, traced.with_name(path.name))
             images, _ = made.to_input(made.read_digits()["train"][:128])
             np.save(folder.with_suffix(".part") / "calibration.npy", images.numpy())
             folder.with_suffix(".part").rename(folder)

@@ -23,7 +23,7 @@ from trainer.model import build_model
 # 1,797 images in all; the rest are training images.
 VALIDATION, TEST = 120, 539
 MEAN, STD = 0.5, 0.25
-EPOCHS, BATCH_SIZE = 6, 32
+EPOCHS, BATCH_SIZE = 4, 32
 
 
 def read_digits() -> dict[str, list[tuple[bytes, int]]]:
