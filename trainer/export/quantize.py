@@ -98,7 +98,7 @@ def _stage(source: Path, staged: Path) -> None:
 
 
 def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads: int) -> Any:
-    """Return smallest and largest value of each input and output of the nodes to quantise, as ONNX Runtime's TensorsData."""
+    """Return smallest and largest value of each input and output of the nodes to quantise, as TensorsData."""
     import onnxruntime  # type: ignore[import-untyped]
     from onnxruntime.quantization import (
         CalibrationMethod,
