@@ -41,8 +41,11 @@ def export(stage: Stage) -> str:
     if output.reused:
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
+    from trainer.export.precision import require_autocast
     from trainer.shards import check_index
 
+    if stage.config.export.precision == "bf16":
+        require_autocast("bf16")
     check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
     try:
