@@ -114,6 +114,10 @@ def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
+    # In its default order the added nodes come last and every activation is kept for them, and its arena grows from
+    # batch to batch: with both, ResNet-50 took 3.0 GB at batch 16 where it now takes 0.4 GB.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = False
     session = onnxruntime.InferenceSession(augmented, options, providers=["CPUExecutionProvider"])
     wanted = [item.name for item in session.get_outputs() if item.name.endswith((_LOWEST, _HIGHEST))]
     found: dict[str, Any] = {}
