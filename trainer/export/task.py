@@ -76,7 +76,7 @@ def _make(stage: Stage, output: Output, inputs: Inputs, work: Path) -> None:
     making.run()
     document = _describe(output, stage, making)
     write_repository(making.shipment, document)
-    (making.shipment / CARD_NAME).write_text(render_card(document))
+    (making.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
     document = _publish(output, document, making.shipment)
     stage.commit(output, document, _in_words(document))
 
