@@ -282,7 +282,8 @@ class Making:
         # What is not int8 is fp16: sm75 knows no other, and elsewhere it is faster.
         conversion = self._convert(wide, graph, keep_fp32=ranges.nodes_beyond(found))
         wide.unlink()
-        gates = [*self._judge_graph(graph, "int8"), ranges.judge_ranges(found, conversion.kept_fp32, precision="int8")]
+        fits = ranges.judge_ranges(found, conversion.kept_fp32).model_copy(update={"precision": "int8"})
+        gates = [*self._judge_graph(graph, "int8"), fits]
         gates.append(
             accuracy.judge_accuracy(
                 precision="int8",
