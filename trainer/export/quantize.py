@@ -89,12 +89,8 @@ def quantize_to_int8(
 def _stage(source: Path, staged: Path) -> None:
     """Write a copy with its weights outside, so that the quantiser's copies of the graph are small."""
     import onnx
-    from onnxruntime.quantization.quant_utils import add_pre_process_metadata  # type: ignore[import-untyped]
 
-    graph = onnx.load(source)
-    # Says that pre-processing was thought of: otherwise the quantiser advises it, twice.
-    add_pre_process_metadata(graph)
-    onnx.save(graph, staged, save_as_external_data=True, location=f"{staged.name}.data")
+    onnx.save(onnx.load(source), staged, save_as_external_data=True, location=f"{staged.name}.data")
 
 
 def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads: int) -> Any:
