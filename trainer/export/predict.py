@@ -113,7 +113,7 @@ class Preprocessing:
     image_size: int
     """Side of the model's input in pixels."""
     filter: str
-    """Pillow's filter that resizes (with antialiasing); an image that has the size already is left as it is."""
+    """Pillow's filter that resizes (with antialiasing)."""
     range: list[int]
     """What 0 and 255 become before mean and std are applied."""
     mean: list[float]
@@ -160,8 +160,6 @@ class Preprocessing:
         pixels = decode_rgb(content)
         height, width = pixels.shape[:2]
         size = self.image_size
-        if (height, width) == (size, size):
-            return pixels
         box = (0, 0, width, height)
         if self.crop == "center":
             side = min(height, width)

@@ -206,8 +206,16 @@ def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
     assert (values["model"], values["max_batch"]) == (GRAPH_NAME, 5)
 
 
-def test_few_files_lie_on_the_disk_at_a_time(export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bundle, "_CHUNK_IMAGES", 8)
+def test_the_program_finds_nothing_in_its_own_folder(export: Export, copy: Path) -> None:
+    (copy / "numpy.py").write_text("raise SystemExit(9)")
+    assert export.check(copy).status == "passed"
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_CHUNK_IMAGES", 8), ("_CHUNK_BYTES", 1)])
+def test_few_files_lie_on_the_disk_at_a_time(
+    export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(bundle, limit, value)
     monkeypatch.setattr(bundle.tempfile, "tempdir", str(tmp_path))
     seen: list[int] = []
     add = bundle._Findings.add

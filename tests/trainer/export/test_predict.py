@@ -83,6 +83,8 @@ FILES: dict[str, bytes] = {
     "of the very size": save(Image.fromarray(NOISE[:SIZE, :SIZE]), "PNG"),
     "smaller": save(Image.fromarray(NOISE[:5, :7]), "PNG"),
     "one pixel": save(Image.fromarray(NOISE[:1, :1]), "PNG"),
+    "taller by an odd number": save(Image.fromarray(NOISE[:32]), "PNG"),
+    "wider by an odd number": save(Image.fromarray(NOISE[:14]), "PNG"),
     "very wide": save(Image.fromarray(RANDOM.integers(0, 256, (3, 301, 3), dtype=np.uint8)), "PNG"),
 }
 
