@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
 from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
-from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
+from contracts.artifacts.export import (
+    Attempt,
+    Calibration,
+    EngineEntry,
+    EngineTensor,
+    ExportManifest,
+    Gate,
+    GraphEntry,
+    Latency,
+    Parity,
+    Verification,
+)
 from contracts.artifacts.goodput import GoodputRecord
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
 from contracts.artifacts.run import RunRecord, StageRecord
@@ -25,6 +36,8 @@ __all__ = [
     "CONTRACTS",
     "EVALUATION_NAME",
     "MANIFEST_NAME",
+    "Attempt",
+    "Calibration",
     "CheckpointManifest",
     "ClassOutcome",
     "Contract",
@@ -33,11 +46,15 @@ __all__ = [
     "DuplicateGroup",
     "Duplicates",
     "EngineEntry",
+    "EngineTensor",
     "EvaluationReport",
     "ExportManifest",
     "FileEntry",
+    "Gate",
     "GoodputRecord",
+    "GraphEntry",
     "ImageStatistics",
+    "Latency",
     "NewerVersion",
     "Parity",
     "Prepared",
@@ -52,6 +69,7 @@ __all__ = [
     "ShardManifest",
     "SplitEntry",
     "StageRecord",
+    "Verification",
     "WorstSample",
     "find_damage",
     "tensor_file",
@@ -63,5 +81,6 @@ CONTRACTS: dict[str, type[Contract]] = {
     "checkpoint": CheckpointManifest,
     "evaluation": EvaluationReport,
     "export": ExportManifest,
+    "verification": Verification,
     "run": RunRecord,
 }

@@ -23,9 +23,9 @@ class Gate(Document):
     status: Status
     ran: str
     """What computed the figures, with its version; or `not run: ...`, with the reason."""
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Figure] = Field(default={})
     """What was measured, by name."""
-    limits: dict[str, float] = {}
+    limits: dict[str, float] = Field(default={})
     """What the figures must keep to, by the figure's name."""
     reason: str = ""
     """Why it failed, is not decidable, or did not run."""
@@ -53,7 +53,7 @@ class Attempt(Document):
     """One precision that was tried, and what became of it."""
 
     precision: str
-    kept_fp32: list[str] = []
+    kept_fp32: list[str] = Field(default=[])
     """Nodes that were kept in fp32."""
     outcome: Literal["kept", "failed"]
     reason: str = ""
@@ -65,8 +65,19 @@ class GraphEntry(FileEntry):
 
     sha256: Sha256
     precision: str
-    kept_fp32: list[str] = []
+    kept_fp32: list[str] = Field(default=[])
     """Nodes of an fp16 graph that compute in fp32."""
+
+
+class EngineTensor(Document):
+    """An input or output of an engine."""
+
+    mode: Literal["input", "output"]
+    name: str
+    dtype: str
+    """Type in the builder's terms (float, half)."""
+    shape: list[int]
+    """-1: the batch."""
 
 
 class EngineEntry(FileEntry):
@@ -81,11 +92,12 @@ class EngineEntry(FileEntry):
     precision: str
     target: str
     """Compute capability it was built for (sm89)."""
-    gpus: list[str] = []
+    gpus: list[str] = Field(default=[])
     """Names of GPUs with this compute capability."""
     min_batch: int
     opt_batch: int
     max_batch: int
+    tensors: list[EngineTensor] = Field(default=[])
     build_s: float
     """Seconds of the build, its process's start included."""
     peak_bytes: int
@@ -146,20 +158,34 @@ class ExportManifest(Contract):
     accuracy: dict[str, float]
     """Share of right answers of the exported graphs on the test split, by precision; `torch` beside them."""
     test_samples: int
-    coverage: dict[str, dict[str, float]] = {}
+    coverage: dict[str, dict[str, float]] = Field(default={})
     """By precision: the shares of weight bytes and of operators that have it."""
     calibration: Calibration | None = None
-    latency: list[Latency] = []
+    latency: list[Latency] = Field(default=[])
     checkpoint_sha256: str
     """parameters_sha256 of the checkpoint."""
     shards_fingerprint: str
     """Of the shards that it was trained on; their test split is the proof's."""
     made_with: dict[str, str]
     """Versions of the packages that made it."""
-    steps: dict[str, dict[str, float]] = {}
+    steps: dict[str, dict[str, float]] = Field(default={})
     """Seconds and peak resident bytes of each step's process, by step."""
     files: list[FileEntry]
     """All other files: labels, preprocessing, predict.py, weights, the model card, the Triton repository."""
+    seal: str = ""
+    """Hash of the rest of this document: targets and profiles have no file whose hash would show that they changed."""
+
+    def sealed(self) -> ExportManifest:
+        """Return the document with its seal."""
+        return self.model_copy(update={"seal": self._digest()})
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nothing was changed since it was sealed."""
+        return self.seal == self._digest()
+
+    def _digest(self) -> str:
+        return self.model_copy(update={"seal": ""}).sha256
 
     def owned_files(self) -> list[FileEntry]:
         """Return everything that ships."""
@@ -169,3 +195,20 @@ class ExportManifest(Contract):
         """Return the graph of a precision; without one, the graph that ships."""
         wanted = precision or self.precision
         return next(entry for entry in self.graphs if entry.precision == wanted)
+
+
+class Verification(Contract):
+    """What `shardline verify` found on a GPU: it completes the proof of that target's engine.
+
+    It lies beside the manifest as verified/TARGET.json.
+    """
+
+    kind: Literal["verification"] = "verification"
+    export_sha256: Sha256
+    """Hash of the manifest."""
+    engine_sha256: Sha256
+    target: str
+    device: str
+    """Name of the GPU that ran it."""
+    gates: list[Gate]
+    latency: list[Latency] = Field(default=[])

@@ -8,11 +8,18 @@ reads tensors or images.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.config import DataSection, RunConfig
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManifest
+from contracts.config import DataSection, ModelSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from trainer.export.targets import Builder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.data.transforms import EvaluationTransform
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,47 @@ class Inputs:
     def image_size(self) -> int:
         """Side of the model's input, in pixels."""
         return int(self.checkpoint.data["image_size"])
+
+    @property
+    def transform(self) -> EvaluationTransform:
+        """What evaluation makes of an image."""
+        from trainer.data.transforms import EvaluationTransform
+
+        mean, std = self.checkpoint.data["mean"], self.checkpoint.data["std"]
+        return EvaluationTransform(self.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+
+    def load_model(self) -> nn.Module:
+        """Return the network with the checkpoint's weights, in evaluation mode.
+
+        Raises:
+            DataError: The weights are damaged, or not those of the network.
+        """
+        from trainer.checkpoint.loading import load_model_state
+        from trainer.model import build_model
+
+        section = ModelSection.model_validate(self.checkpoint.model)
+        model = build_model(section, num_classes=len(self.checkpoint.classes), image_size=self.image_size)
+        try:
+            model.load_state_dict(load_model_state(self.checkpoint_uri, self.checkpoint))
+        except RuntimeError as error:
+            raise DataError(
+                f"the tensors in {storage.display(self.checkpoint_uri)} are not those of its model: {error}",
+                allowed="a checkpoint written by the train stage",
+                todo="train again with --fresh",
+            ) from error
+        return model.eval()
+
+    def find_evaluation(self) -> EvaluationReport | None:
+        """Return what training found on the test split with these very weights, None where it left nothing of it.
+
+        Raises:
+            DataError: The document is missing or damaged.
+        """
+        entry = self.checkpoint.evaluation
+        if entry is None:
+            return None
+        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
+        return report if report.parameters_sha256 == self.checkpoint.parameters_sha256 else None
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> None:

@@ -17,7 +17,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardEntry, ShardManifest, SplitEntry
 from contracts.config import ModelSection
 from records.index import INDEX_NAME, RECORD, write_index
-from trainer.export.onnx_graph import export_graph
+from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.model import build_model, parameters_sha256
 
@@ -64,7 +64,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     torch.manual_seed(0)
     model = build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
-    export_graph(model, fp32, image_size=IMAGE_SIZE, opset=20)
+    export_graph(model, folder / "traced.onnx", image_size=IMAGE_SIZE, opset=20)
+    join_graph(folder / "traced.onnx", fp32)
     convert_to_fp16(fp32, fp16)
     images = np.random.default_rng(0).standard_normal((64, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
     return Exported(model, fp32, fp16, images)
