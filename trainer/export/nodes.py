@@ -29,18 +29,23 @@ _SMALL = 64
 def load_graph(path: Path) -> onnx.ModelProto:
     """Return a graph in which every node has a name of its own, and constants are initializers.
 
-    Tensors that lie outside of the file stay there.
+    Large weights that lie outside of the file stay there.
     """
     import onnx
 
     model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        if onnx.external_data_helper.uses_external_data(tensor) and not is_weight(tensor):
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
     name_nodes(model.graph)
     lift_constants(model.graph)
     return model
 
 
 def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with the types of all tensors, in which large float weights have no bytes.
+    """Return a copy with the types of all values, in which large float weights have no bytes.
 
     Raises:
         ModelError: ONNX cannot infer the types.
@@ -49,9 +54,16 @@ def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
     light.graph.CopyFrom(
         onnx.GraphProto(
-            name=graph.name, node=graph.node, input=graph.input, output=graph.output, value_info=graph.value_info
+            name=graph.name,
+            node=graph.node,
+            input=graph.input,
+            output=graph.output,
+            # The exporter describes weights as well, which the fp16 converter then takes for values: it would round
+            # the weight of a node that is kept in fp32, and cast it back.
+            value_info=[item for item in graph.value_info if item.name not in constants],
         )
     )
     for tensor in graph.initializer:

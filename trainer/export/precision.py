@@ -103,7 +103,9 @@ def convert_to_fp16(source: Path, target: Path, *, keep_fp32: Sequence[str] = ()
     return Conversion(kept_fp32=kept, too_large=too_large, vanishing=vanishing)
 
 
-def convert_with_autocast(source: Path, target: Path, *, precision: str = "bf16", keep_fp32: Sequence[str] = ()) -> None:
+def convert_with_autocast(
+    source: Path, target: Path, *, precision: str = "bf16", keep_fp32: Sequence[str] = ()
+) -> None:
     """Write `source` in bf16 (or fp16) with nvidia-modelopt's AutoCast; inputs and outputs stay float32.
 
     Not executed here: modelopt pins another onnx and is no dependency of ours. Written after its documentation
@@ -166,7 +168,7 @@ def _unholdable(graph: onnx.ModelProto, weights: Weights) -> tuple[dict[str, flo
 
 
 def largest(values: np.ndarray) -> float:
-    """Return the largest finite size in a weight; 0 without one. Infinities stay what they are: masks are made of them."""
+    """Return the largest finite size in a weight, 0 without one; infinities are for masks, and fp16 has them."""
     top = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
     if not np.isfinite(top):
         finite = values[np.isfinite(values)]
@@ -180,12 +182,14 @@ def _touching_floats(graph: onnx.ModelProto, names: Collection[str]) -> list[str
     return [
         node.name
         for node in graph.graph.node
-        if node.name in names and node.op_type not in _QUANTIZERS and not floats.isdisjoint((*reads(node), *node.output))
+        if node.name in names
+        and node.op_type not in _QUANTIZERS
+        and not floats.isdisjoint((*reads(node), *node.output))
     ]
 
 
 def _separate_weights(graph: onnx.ModelProto, weights: Weights, in_fp32: Collection[str]) -> None:
-    """Give nodes of fp32 a copy of each weight that they share with nodes of fp16: the converter knows one type each."""
+    """Give fp32 nodes a copy of each weight that they share with fp16 nodes: the converter knows one type for each."""
     import onnx
 
     readers: dict[str, set[bool]] = {}
@@ -222,8 +226,8 @@ def _narrow_casts(graph: onnx.GraphProto, names: Collection[str]) -> None:
 def _join_casts(graph: onnx.GraphProto, originals: Collection[str], in_fp32: Collection[str]) -> None:
     """Let fp32 nodes hand float32 to each other and to the outputs.
 
-    The converter removes the casts between two kept nodes only where nothing else reads the value, and writes an output
-    of a kept node as if it were fp16: in both cases a value above 65504 would pass through fp16.
+    The converter removes the casts between two kept nodes only where nothing else reads the value, and makes an output
+    of a kept node fp16: in both cases a value above 65504 would pass through fp16.
     """
     import onnx
 
@@ -240,6 +244,9 @@ def _join_casts(graph: onnx.GraphProto, originals: Collection[str], in_fp32: Col
         return name
 
     outputs = {item.name for item in graph.output}
+    for item in graph.output:
+        if item.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            item.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     renamed = {
         node.input[0]: output for output, node in casts.items() if output in outputs and node.input[0] in wide
     }  # what a kept node writes, and the output that it is

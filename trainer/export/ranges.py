@@ -54,9 +54,9 @@ class NodeRange:
 def measure_ranges(graph: Path, calibration: Path, *, batch_size: int = 8, threads: int = 1) -> dict[str, NodeRange]:
     """Return what each node of a float32 graph reads and writes, over all calibration images, in the graph's order.
 
-    Nodes that touch no floats are left out. The largest and smallest number of each value are taken inside of the graph,
-    right behind the node that writes it: values are let go as in any run, and no more than a few of them are in memory
-    at a time, in one pass over the images. (All values of a ViT-B at batch 8 are 4.3 GB.)
+    Nodes that touch no floats are left out. The largest and smallest number of each value are taken inside of the
+    graph, right behind the node that writes it: values are let go as in any run, so that only a few are in memory at a
+    time, in one pass over the images.
 
     Args:
         graph: The float32 graph.
@@ -126,15 +126,17 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str]) ->
         ran=f"onnxruntime {importlib.metadata.version('onnxruntime')} CPUExecutionProvider, float32 values",
         figures=figures,
         limits={"largest_fp16": FP16_MAX},
-        reason="fp16 cannot hold the values of " + ", ".join(f"{name} ({_verb(ranges[name])})" for name in failed)
-        if failed
-        else "",
+        reason=f"fp16 cannot hold values of {len(failed)} node(s): {_names(ranges, failed)}" if failed else "",
     )
 
 
-def _verb(found: NodeRange) -> str:
-    verb, size = ("writes", found.written) if found.written > FP16_MAX else ("reads", found.read)
-    return f"{verb} {_figure(size)}"
+def _names(ranges: Mapping[str, NodeRange], failed: Collection[str]) -> str:
+    parts = []
+    for name in list(failed)[:5]:
+        found = ranges[name]
+        verb, size = ("writes", found.written) if found.written > FP16_MAX else ("reads", found.read)
+        parts.append(f"{name} ({verb} {_figure(size)})")
+    return ", ".join(parts) + (", ..." if len(failed) > len(parts) else "")
 
 
 def _figure(size: float) -> float | str:

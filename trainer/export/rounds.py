@@ -1,8 +1,8 @@
 """Which nodes of an fp16 graph stay in fp32: at most four tries, each with more of them.
 
-Here: `find_fp16` (convert, judge, keep more, again) and `next_kept`, its policy. Run by trainer/export/task.py. The order:
-first what the range gate and unholdable weights demand; then norms and softmax; then the nodes with the largest values;
-then those that lose most in ONNX's reference evaluator. When all fail, the stage falls back to fp32.
+Here: `find_fp16` (convert, judge, keep more, again) and `next_kept`, its policy. Run by trainer/export/task.py. First
+stays what the range gate and weights that fp16 cannot hold demand; then norms and softmax; then the nodes with the
+largest values; then those that lose most in ONNX's reference evaluator. When all fail, the stage falls back to fp32.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from trainer.export.ranges import NodeRange, judge_ranges, nodes_beyond
 MAX_ROUNDS = 3
 # What a round adds of the nodes that compute in floats, worst first.
 WORST_SHARE = 0.1
-# Share of weight bytes that may be float32: fp16 must hold the rest (the coverage gate).
-MAX_WEIGHT_SHARE = 0.05
+# fp16 must hold 95 % of the weights' bytes (the coverage gate). Bytes k of T in the float32 graph may so stay:
+# k <= 0.05 (k + (T - k) / 2), since the rest takes half.
+MAX_WEIGHT_SHARE = 1 / 39
 
 # Sums of many values, of squares, or of exponentials: where fp16 is known to drift (TensorRT issues 4493, 2922, 1262).
 NORMS_AND_SOFTMAX = frozenset(
@@ -34,13 +35,15 @@ NORMS_AND_SOFTMAX = frozenset(
         *("ReduceProd", "GlobalAveragePool"),
     }
 )
-ROUNDS = ("by range", "norms and softmax", "the largest values", "the largest errors")
+# How each round chooses, in words.
+ROUNDS = ("by range", "norms and softmax", "largest values", "largest errors")
 
 
 class Convert(Protocol):
     """What makes an fp16 graph: `convert_to_fp16`, or the same in a process of its own."""
 
-    def __call__(self, source: Path, target: Path, *, keep_fp32: Sequence[str]) -> Conversion: ...
+    def __call__(self, source: Path, target: Path, *, keep_fp32: Sequence[str]) -> Conversion:
+        """Write `target` from `source` with the named nodes in fp32."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +71,28 @@ def find_fp16(
 ) -> Search:
     """Write an fp16 graph that passes its gates, with as few nodes in fp32 as the rounds find.
 
-    A round that has nothing to add is left out. A graph that holds too few weights in fp16 ends the search: keeping more
-    nodes in fp32 cannot mend that.
+    A round that has nothing to add is left out. A graph that holds too few weights in fp16 ends the search: keeping
+    more nodes in fp32 cannot mend that.
 
     Args:
         source: The float32 graph.
         target: File to write.
         ranges: By node, of the float32 graph (`ranges.measure_ranges`).
         judge: Returns the gates of an fp16 graph, coverage among them.
-        measure_errors: Returns the error of each node alone (`reference.measure_errors`); called for the last round only.
-            Nodes that it lacks are not kept; by default it knows none.
+        measure_errors: Returns the error of each node alone (`reference.measure_errors`); called for the last round
+            only. Nodes that it lacks are not kept; by default it knows none.
         convert: Makes the graph.
     """
     attempts: list[Attempt] = []
     gates: list[Gate] = []
     kept: set[str] = set()
+    chosen: list[str] = []
     for number in range(1 + MAX_ROUNDS):
         added = next_kept(number, ranges, kept, measure_errors)
         if number and not added:
             continue
         kept |= added
+        chosen += [ROUNDS[number]] if added else []
         conversion = convert(source, target, keep_fp32=[name for name in ranges if name in kept])
         kept |= set(conversion.kept_fp32)
         gates = [judge_ranges(ranges, conversion.kept_fp32), *judge(target)]
@@ -97,7 +102,7 @@ def find_fp16(
                 precision="fp16",
                 kept_fp32=conversion.kept_fp32,
                 outcome="failed" if failed else "kept",
-                reason=_in_words(number, conversion, failed),
+                reason=_in_words(chosen, conversion, failed),
             )
         )
         if not failed or any(gate.name == "coverage" for gate in failed):
@@ -143,20 +148,26 @@ def _worst(scores: Mapping[str, float], ranges: Mapping[str, NodeRange], kept: C
     return found
 
 
-def _in_words(number: int, conversion: Conversion, failed: Sequence[Gate]) -> str:
+def _in_words(chosen: Sequence[str], conversion: Conversion, failed: Sequence[Gate]) -> str:
     parts = []
     if conversion.kept_fp32:
-        chosen = " + ".join(ROUNDS[: number + 1])
-        parts.append(f"{len(conversion.kept_fp32)} node(s) in fp32, chosen {chosen}")
+        by = f" ({' + '.join(chosen)})" if chosen else ""
+        parts.append(f"{len(conversion.kept_fp32)} node(s) in fp32{by}: {_some(conversion.kept_fp32)}")
     if conversion.too_large:
-        weights = ", ".join(f"{name} ({size:.3g})" for name, size in list(conversion.too_large.items())[:5])
-        parts.append(f"fp16 cannot hold {len(conversion.too_large)} weight(s): {weights}")
+        weights = [f"{name} ({size:.3g})" for name, size in conversion.too_large.items()]
+        parts.append(f"fp16 cannot hold {len(weights)} weight(s): {_some(weights)}")
     if conversion.vanishing:
-        parts.append(f"fp16 would make 0 of {len(conversion.vanishing)} scalar(s): {', '.join(conversion.vanishing[:5])}")
+        parts.append(f"fp16 would make 0 of {len(conversion.vanishing)} scalar(s): {_some(conversion.vanishing)}")
     parts += [f"{gate.name} failed: {_figures(gate)}" for gate in failed]
     return "; ".join(parts)
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
 def _figures(gate: Gate) -> str:
-    limited = [f"{name} {gate.figures[name]} (limit {limit:g})" for name, limit in gate.limits.items() if name in gate.figures]
-    return ", ".join([*limited, *([gate.reason] if gate.reason else [])])
+    parts = [
+        f"{name} {gate.figures[name]} (limit {limit:g})" for name, limit in gate.limits.items() if name in gate.figures
+    ]
+    return ", ".join([*parts, *([gate.reason] if gate.reason else [])])
