@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
@@ -39,6 +40,7 @@ from trainer.export.inputs import Inputs
 from trainer.export.precision import Conversion
 from trainer.export.processes import Cost, run_step
 from trainer.export.proof import TestImages
+from trainer.export.ranges import NodeRange
 from trainer.export.rounds import find_fp16
 from trainer.export.targets import Builder, check_precision, gpu_target, gpus_of
 
@@ -88,6 +90,7 @@ class Making:
     ) -> None:
         self.inputs, self.settings, self._seed, self._threads, self._tell = inputs, settings, seed, threads, tell
         self._work, self.shipment = work, work / "shipment"
+        self._calibration_path = work / "calibration.npy"
         self.shipment.mkdir()
         self.gates: list[Gate] = []
         self.tried: list[Attempt] = []
@@ -146,20 +149,46 @@ class Making:
     # --- fp32 ---------------------------------------------------------------------------------------------------------
 
     def _write_fp32(self) -> None:
-        traced = self._work / "traced" / "model.onnx"
+        traced, torch_logits = self._work / "traced" / "model.onnx", self._work / "torch.npy"
         traced.parent.mkdir()
-        weights = self.shipment / WEIGHTS_NAME
-        opset = self.settings.opset
-        self.step("trace", _trace, self.inputs, traced, weights, opset=opset, threads=self._threads)
+        self._read_images()
+        torch_s = self.step(
+            "trace",
+            _trace,
+            self.inputs,
+            traced,
+            self.shipment / WEIGHTS_NAME,
+            self._images,
+            torch_logits,
+            opset=self.settings.opset,
+            threads=self._threads,
+        )
+        # torch's own answers are the gates', and take as long as there are images.
+        trace = self.costs["trace"]
+        self.costs |= {
+            "trace": Cost(trace.seconds - torch_s, trace.peak_bytes),
+            "torch": Cost(torch_s, trace.peak_bytes),
+        }
         self.graph_inputs, self.graph_outputs = self.step("join", onnx_graph.join_graph, traced, self.path("fp32"))
         shutil.rmtree(traced.parent)
         self._tell("fp32 graph")
-        self._images = self.step("test images", _write_test_images, self.inputs, self._work)
-        torch_logits = self._work / "torch.npy"
-        self.step("torch", proof.write_torch_logits, self.inputs, self._images, torch_logits, threads=self._threads)
         self._reference: proof.Array = np.load(torch_logits)
         self._labels = self._images.read_labels()
         self.right[parity.REFERENCE] = parity.count_right(self._reference, self._labels)
+
+    def _read_images(self) -> None:
+        """Decode the test split, and training images where activations are looked at."""
+        wanted = 0 if self.settings.precision == "fp32" else self.settings.calibration_samples
+        self._images, self.calibration = self.step(
+            "images",
+            _write_images,
+            self.inputs,
+            self._work,
+            self._calibration_path,
+            samples=wanted,
+            seed=self._seed,
+            least=MIN_CALIBRATION_SAMPLES if self.settings.precision == "int8" else 1,
+        )
 
     def _judge_fp32(self) -> None:
         found = [*self._judge_graph(self.path("fp32"), "fp32"), self._judge_batches()]
@@ -212,48 +241,50 @@ class Making:
 
     def _choose_precision(self) -> None:
         asked = self.settings.precision
-        if asked == "fp32":
+        if asked == "fp32" or (asked == "bf16" and self._try_bf16()):
             return
-        images = self._calibrate(least=MIN_CALIBRATION_SAMPLES if asked == "int8" else 1)
-        if asked == "int8" and self._try_int8(images):
-            return
-        if self._try_fp16(images):
+        found = self.step(
+            "ranges",
+            ranges.measure_ranges,
+            self.path("fp32"),
+            self._calibration_path,
+            batch_size=_BATCH,
+            threads=self._threads,
+        )
+        if (asked == "int8" and self._try_int8(found)) or self._try_fp16(found):
             return
         check_precision(self.inputs.builder, "fp32")
         self.precision = "fp32"
         self.tried.append(Attempt(precision="fp32", outcome="kept", reason="what was tried before failed its gates"))
         self._tell("fp32, since nothing smaller passed its gates")
 
-    def _calibrate(self, *, least: int) -> Path:
-        path = self._work / "calibration.npy"
-        self.calibration = self.step(
-            "calibration images",
-            _write_calibration,
-            self.inputs,
-            path,
-            samples=self.settings.calibration_samples,
-            seed=self._seed,
-            least=least,
-        )
-        return path
+    def _try_bf16(self) -> bool:
+        """Not executed so far: nvidia-modelopt is no dependency of ours."""
+        graph = self.path("bf16")
+        self.step("bf16", precision.convert_with_autocast, self.path("fp32"), graph, precision="bf16")
+        found = [*self._judge_graph(graph, "bf16"), self._judge_coverage(graph, "bf16")]
+        self.gates += found
+        failed = describe_failed(found)
+        return self._settle(Attempt(precision="bf16", outcome="failed" if failed else "kept", reason=failed))
 
-    def _try_int8(self, images: Path) -> bool:
+    def _try_int8(self, found: Mapping[str, NodeRange]) -> bool:
         wide, graph = self._work / "model.int8-fp32.onnx", self.path("int8")
         self.step(
             "int8",
             quantize.quantize_to_int8,
             self.path("fp32"),
             wide,
-            calibration=images,
+            calibration=self._calibration_path,
             batch_size=_BATCH,
             threads=self._threads,
             work=self._work,
         )
         # What is not int8 is fp16: sm75 knows no other, and elsewhere it is faster.
-        conversion = self._convert(wide, graph)
+        conversion = self._convert(wide, graph, keep_fp32=ranges.nodes_beyond(found))
         wide.unlink()
-        found = self._judge_graph(graph, "int8")
-        found.append(
+        fits = ranges.judge_ranges(found, conversion.kept_fp32).model_copy(update={"precision": "int8"})
+        gates = [*self._judge_graph(graph, "int8"), fits]
+        gates.append(
             accuracy.judge_accuracy(
                 precision="int8",
                 reference_right=self.right["fp32"],
@@ -262,17 +293,14 @@ class Making:
                 ran=parity.name_of_onnx("int8"),
             )
         )
-        found.append(self._judge_coverage(graph, "int8"))
-        self.gates += found
-        failed = describe_failed(found)
+        gates.append(self._judge_coverage(graph, "int8"))
+        self.gates += gates
+        failed = describe_failed(gates)
         outcome: Outcome = "failed" if failed else "kept"
         attempt = Attempt(precision="int8", kept_fp32=conversion.kept_fp32, outcome=outcome, reason=failed)
         return self._settle(attempt)
 
-    def _try_fp16(self, images: Path) -> bool:
-        found = self.step(
-            "ranges", ranges.measure_ranges, self.path("fp32"), images, batch_size=_BATCH, threads=self._threads
-        )
+    def _try_fp16(self, found: Mapping[str, NodeRange]) -> bool:
         search = find_fp16(
             self.path("fp32"),
             self.path("fp16"),
@@ -434,7 +462,10 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _trace(inputs: Inputs, path: Path, weights: Path, *, opset: int, threads: int) -> None:
+def _trace(
+    inputs: Inputs, path: Path, weights: Path, images: TestImages, logits: Path, *, opset: int, threads: int
+) -> float:
+    """Write graph and weights, and the logits that all is compared with; return the seconds of the latter."""
     import torch
     from safetensors.torch import save_file
 
@@ -442,23 +473,29 @@ def _trace(inputs: Inputs, path: Path, weights: Path, *, opset: int, threads: in
     model = inputs.load_model()
     onnx_graph.export_graph(model, path, image_size=inputs.image_size, opset=opset)
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, weights)
+    began = time.monotonic()
+    proof.write_torch_logits(model, images, logits)
+    return time.monotonic() - began
 
 
-def _write_test_images(inputs: Inputs, work: Path) -> TestImages:
-    return proof.write_test_images(inputs.shards_uri, inputs.shards, inputs.transform, inputs.data, work)
-
-
-def _write_calibration(inputs: Inputs, path: Path, *, samples: int, seed: int, least: int) -> Calibration:
-    return calibration.write_calibration(
+def _write_images(
+    inputs: Inputs, work: Path, calibration_path: Path, *, samples: int, seed: int, least: int
+) -> tuple[TestImages, Calibration | None]:
+    transform = inputs.transform
+    images = proof.write_test_images(inputs.shards_uri, inputs.shards, transform, inputs.data, work)
+    if not samples:
+        return images, None
+    calibrated = calibration.write_calibration(
         inputs.shards_uri,
         inputs.shards,
-        inputs.transform,
-        path,
+        transform,
+        calibration_path,
         samples=samples,
         seed=seed,
         data=inputs.data,
         least=least,
     )
+    return images, calibrated
 
 
 def describe_failed(gates: list[Gate]) -> str:

@@ -18,9 +18,10 @@ import numpy.typing as npt
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from trainer.export import parity
-from trainer.export.inputs import Inputs
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trainer.data.transforms import EvaluationTransform
 
 Array = npt.NDArray[np.float32]
@@ -93,12 +94,9 @@ def write_test_images(
     return images
 
 
-def write_torch_logits(inputs: Inputs, images: TestImages, path: Path, *, threads: int) -> None:
+def write_torch_logits(model: nn.Module, images: TestImages, path: Path) -> None:
     """Write the logits [N, classes] of the torch model, eagerly in fp32, to a .npy file."""
-    import torch
-
-    torch.set_num_threads(threads)
-    run = parity.run_torch(inputs.load_model())
+    run = parity.run_torch(model)
     np.save(path, np.concatenate([run(batch) for batch in images.batches(_BATCH)]))
 
 

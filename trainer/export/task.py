@@ -41,8 +41,11 @@ def export(stage: Stage) -> str:
     if output.reused:
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
+    from trainer.export.precision import require_autocast
     from trainer.shards import check_index
 
+    if stage.config.export.precision == "bf16":
+        require_autocast("bf16")
     check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
     try:
@@ -66,14 +69,14 @@ def _make(stage: Stage, output: Output, inputs: Inputs, work: Path) -> None:
     threads = threads_per_rank(1)
     os.environ.update(thread_environment(threads))  # of the steps' processes
     stage.ready()
-    steps = _Steps(stage, total=5 + (stage.config.export.precision != "fp32") + stage.config.export.bench)
+    steps = _Steps(stage, total=4 + (stage.config.export.precision != "fp32") + stage.config.export.bench)
     making = Making(
         inputs, stage.config.export, seed=stage.config.run.seed, work=work, threads=threads, tell=steps.done
     )
     making.run()
     document = _describe(output, stage, making)
     write_repository(making.shipment, document)
-    (making.shipment / CARD_NAME).write_text(render_card(document))
+    (making.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
     document = _publish(output, document, making.shipment)
     stage.commit(output, document, _in_words(document))
 
