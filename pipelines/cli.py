@@ -139,10 +139,12 @@ def export(
     output: Output = None,
     shards: Shards = None,
     checkpoint: Checkpoint = None,
+    bench: Annotated[bool, typer.Option("--bench", help="Measure latency too: the same as export.bench=true.")] = False,
     fresh: Fresh = False,
     debug: Debug = False,
 ) -> None:
-    """Turn the best checkpoint into an engine, and prove its parity."""
+    """Turn the best checkpoint into engines, and prove their parity."""
+    overrides = [*(overrides or []), *(["export.bench=true"] if bench else [])]
     given = {"shards": shards, "checkpoint": checkpoint}
     _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
 

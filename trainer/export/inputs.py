@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest
+from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManifest
 from contracts.config import DataSection, ModelSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from trainer.export.targets import Builder
@@ -69,11 +69,15 @@ class Inputs:
         return model.eval()
 
     def find_evaluation(self) -> EvaluationReport | None:
-        """Return what training found on the test split with these very weights, None where it left nothing of it."""
-        uri = storage.join(self.checkpoint_uri, EVALUATION_NAME)
-        if not storage.exists(uri):
+        """Return what training found on the test split with these very weights, None where it left nothing of it.
+
+        Raises:
+            DataError: The document is missing or damaged.
+        """
+        entry = self.checkpoint.evaluation
+        if entry is None:
             return None
-        report = EvaluationReport.load(uri)
+        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
         return report if report.parameters_sha256 == self.checkpoint.parameters_sha256 else None
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import onnx
     from torch import nn
 
+Shapes = dict[str, list[str | int]]
+"""Shape by name; the dynamic dimension is given by its own name."""
+
 INPUT_NAME = "images"
 OUTPUT_NAME = "logits"
 BATCH_DIMENSION = "batch"
@@ -77,11 +80,11 @@ def export_graph(model: nn.Module, path: Path, *, image_size: int, opset: int) -
         ) from error
 
 
-def join_graph(source: Path, target: Path) -> None:
-    """Write what `export_graph` wrote as one file, checked, without the exporter's notes.
+def join_graph(source: Path, target: Path) -> tuple[Shapes, Shapes]:
+    """Write what `export_graph` wrote as one file, checked, without the exporter's notes; return what `describe` says.
 
     Raises:
-        ModelError: It is larger than one file can be, or no valid ONNX.
+        ModelError: It is larger than one file can be, no valid ONNX, or has a fixed batch.
     """
     import onnx
 
@@ -95,6 +98,7 @@ def join_graph(source: Path, target: Path) -> None:
         )
     strip_metadata(graph)
     save_checked(graph, target)
+    return describe(target)
 
 
 @contextlib.contextmanager
@@ -159,7 +163,7 @@ def strip_metadata(graph: onnx.ModelProto) -> None:
         node.doc_string = ""
 
 
-def describe(path: Path) -> tuple[dict[str, list[str | int]], dict[str, list[str | int]]]:
+def describe(path: Path) -> tuple[Shapes, Shapes]:
     """Return names and shapes of a graph's inputs and outputs; the dynamic dimension is given by its name.
 
     Raises:
@@ -167,7 +171,7 @@ def describe(path: Path) -> tuple[dict[str, list[str | int]], dict[str, list[str
     """
     import onnx
 
-    graph = onnx.load(path).graph
+    graph = onnx.load(path, load_external_data=False).graph
     inputs = {item.name: _shape_of(item) for item in graph.input}
     outputs = {item.name: _shape_of(item) for item in graph.output}
     for name, shape in {**inputs, **outputs}.items():

@@ -185,6 +185,13 @@ def count_right(logits: Array, labels: npt.NDArray[np.int64]) -> int:
     return int((logits.argmax(axis=1) == labels).sum())
 
 
+def mean_score(logits: Array) -> float:
+    """Return the average over samples of the largest probability that logits [N, classes] give."""
+    wide = logits.astype(np.float64)
+    exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return float((exponentials.max(axis=1) / exponentials.sum(axis=1)).mean())
+
+
 def _cosines(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the cosine of each row; 1 where both rows are zero, 0 where one is."""
     left_norm, right_norm = np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1)

@@ -1,8 +1,8 @@
 """The images and logits that the gates look at: torch's, and those of every graph, on the same pixels.
 
-Here: `write_test_images`, then `write_torch_logits` and `write_graph_logits`, each a step for a process of its own; what
-they find lies in files of the work folder. The pixels are decoded once; every graph then runs without torch. Nothing is
-timed, nothing is judged (parity.py, gates.py).
+Here: `write_test_images`, then `write_torch_logits` and `write_graph_logits`, each a step for a process of its own;
+what they find lies in files of the work folder. The pixels are decoded once; every graph then runs without torch.
+Nothing is timed, nothing is judged (parity.py).
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from contracts.artifacts import ShardManifest
+from contracts.config import DataSection
 from trainer.export import parity
-from trainer.export.inputs import Inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.data.transforms import EvaluationTransform
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -60,13 +67,14 @@ class TestImages:
         return scaled
 
 
-def write_test_images(inputs: Inputs, folder: Path) -> TestImages:
+def write_test_images(
+    shards_uri: str, shards: ShardManifest, transform: EvaluationTransform, data: DataSection, folder: Path
+) -> TestImages:
     """Decode the test split into files of `folder`; fewer than `LEAST_INPUTS` images are filled up with noise."""
     from trainer.data.reader import ShardReader
 
-    transform = inputs.transform
-    reader = ShardReader(inputs.shards_uri, inputs.shards, "test", inputs.data)
-    total, size = max(len(reader), LEAST_INPUTS), inputs.image_size
+    reader = ShardReader(shards_uri, shards, "test", data)
+    total, size = max(len(reader), LEAST_INPUTS), transform.image_size
     images = TestImages(folder / "test-pixels.npy", folder / "test-labels.npy", transform.mean, transform.std)
     pixels = np.lib.format.open_memmap(images.pixels, "w+", np.dtype(np.uint8), (total, size, size, 3))
     labels = np.full(total, NOISE, np.int64)
@@ -86,33 +94,15 @@ def write_test_images(inputs: Inputs, folder: Path) -> TestImages:
     return images
 
 
-def write_torch_logits(inputs: Inputs, images: TestImages, path: Path, *, threads: int) -> None:
+def write_torch_logits(model: nn.Module, images: TestImages, path: Path) -> None:
     """Write the logits [N, classes] of the torch model, eagerly in fp32, to a .npy file."""
-    import torch
-
-    torch.set_num_threads(threads)
-    run = parity.run_torch(inputs.load_model())
+    run = parity.run_torch(model)
     np.save(path, np.concatenate([run(batch) for batch in images.batches(_BATCH)]))
 
 
 def write_graph_logits(graph: Path, images: TestImages, path: Path, *, batch_size: int, threads: int) -> None:
     """Write the logits [N, classes] of an ONNX file in ONNX Runtime to a .npy file."""
     run = parity.open_graph(graph, threads=threads)
-    np.save(path, np.concatenate([run(batch) for batch in images.batches(batch_size)]))
-
-
-def write_engine_logits(
-    engine: Path, module: str, images: TestImages, path: Path, *, batch_size: int, num_classes: int
-) -> None:
-    """Write the logits [N, classes] of an engine on the first GPU to a .npy file. Not executed so far: no GPU.
-
-    Raises:
-        NoGpu: There is none, or none that the engine was built for.
-        CheckFailed: The engine does not run.
-    """
-    from trainer.export.engine_run import open_engine
-
-    run = open_engine(engine, module=module, num_classes=num_classes)
     np.save(path, np.concatenate([run(batch) for batch in images.batches(batch_size)]))
 
 
