@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,12 +16,12 @@ import pytest
 from PIL import Image
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, EngineEntry
+from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
 from contracts.errors import ConfigError
 from pipelines.predict import find_export
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
-from trainer.export import predict_task, targets
+from trainer.export import engine_run, predict_task, targets
 
 ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
 
@@ -104,8 +105,6 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any], *, seal: 
     edit(values)
     (folder / MANIFEST_NAME).write_text(json.dumps(values))
     if seal:
-        from contracts.artifacts import ExportManifest
-
         document = ExportManifest.load(storage.normalise(folder)).sealed()
         (folder / MANIFEST_NAME).write_bytes(document.to_json())
 
@@ -279,27 +278,60 @@ def make_engine(**changes: Any) -> EngineEntry:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "engine", "reason"),
+    ("gpu", "builder", "reason"),
     [
-        (None, {}, "no GPU"),
-        ("sm90", {}, "no engine for sm90"),
-        ("sm89", {"builder": "tensorrt_none 1.0"}, "needs tensorrt_none 1.0, installed is none that loads"),
-        # A module that is there stands for a builder.
-        ("sm89", {"builder": "numpy 1.0"}, "needs numpy 1.0, installed is 2"),
-        ("sm89", {}, ""),
+        (None, "numpy 1.0", "no GPU"),
+        ("sm90", "numpy 1.0", "no engine for sm90"),
+        ("sm89", "tensorrt_none 1.0", "the engine builder tensorrt_none does not load"),
+        # A package that is there stands for a builder.
+        ("sm89", "numpy 1.0", "model.engine was built by numpy 1.0, installed is numpy 2"),
     ],
 )
-def test_an_engine_runs_only_where_it_can(
-    exported: Path, monkeypatch: pytest.MonkeyPatch, gpu: str | None, engine: dict[str, Any], reason: str
+def test_where_no_engine_runs_the_graph_answers(
+    copy: Path,
+    images: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    gpu: str | None,
+    builder: str,
+    reason: str,
 ) -> None:
-    document = predict_task.CheckedFolder(storage.normalise(exported)).document
-    entry = make_engine(**engine)
-    monkeypatch.setattr(targets, "gpu_target", lambda: gpu)
-    found, why = predict_task.find_engine(document.model_copy(update={"engines": [entry]}))
-    assert (found is not None) == (reason == "")
-    assert reason in why
-    if reason == "":
-        assert found == entry
+    (copy / "model.engine").write_bytes(b"not an engine")
+    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
+    sha256 = hashlib.sha256(b"not an engine").hexdigest()
+    engine = make_engine(**entry, builder=builder, sha256=sha256)
+    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
+    for module in (targets, engine_run):
+        monkeypatch.setattr(module, "gpu_target", lambda: gpu)
+    code, out, err = answer(capfd, copy, images["red"])
+    assert (code, out.split()[1]) == (0, "red")
+    assert "model.fp32.onnx by onnxruntime" in err
+    assert reason in err
+
+
+def test_the_engine_answers_where_it_runs(
+    copy: Path, images: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "model.engine").write_bytes(b"an engine")
+    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
+    engine = make_engine(**entry, sha256=hashlib.sha256(b"an engine").hexdigest())
+    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
+    monkeypatch.setattr(targets, "gpu_target", lambda: "sm89")
+    calls = []
+
+    def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Callable[[np.ndarray], np.ndarray]:
+        calls.append((path, entry, num_classes))
+        return lambda batch: np.tile(np.arange(num_classes, dtype=np.float32), (len(batch), 1))
+
+    # There is no GPU here: what stands for the engine prefers the last class.
+    monkeypatch.setattr(engine_run, "open_engine", open_engine)
+    code, out, err = answer(capfd, copy, images["red"], images["blue"])
+    assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["white", "white"])
+    assert calls == [(copy / "model.engine", engine, 6)]
+    assert f"predict: model.engine by {engine.builder} on the GPU (sm89)" in err
+    change_byte(copy / "model.engine")
+    code, _, err = answer(capfd, copy, images["red"])
+    assert (code, "model.engine has crc32c" in err) == (2, True)
 
 
 def test_an_engine_gets_batches_of_its_profile_only() -> None:
