@@ -23,6 +23,7 @@ from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import CheckFailed
 from trainer.export import (
     accuracy,
+    bench,
     bundle,
     calibration,
     coverage,
@@ -101,6 +102,7 @@ class Making:
         self.graphs: list[GraphEntry] = []
         self.engines: list[EngineEntry] = []
         self.latency: list[Latency] = []
+        self.latency_left_out: dict[str, str] = {}
         self.calibration: Calibration | None = None
         self.precision = "fp32"
 
@@ -117,6 +119,8 @@ class Making:
         self._build_engines()
         self._write_bundle()
         self._judge_engines()
+        if self.settings.bench:
+            self._measure_latency()
 
     @property
     def images(self) -> TestImages:
@@ -129,7 +133,7 @@ class Making:
         return self.inputs.shards.splits["test"].samples
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["proven", "unproven"]:
         """Whether every engine ran and passed."""
         ran = [gate for gate in self.gates if gate.name.startswith("engine")]
         return "proven" if ran and all(gate.status == "passed" for gate in ran) else "unproven"
@@ -426,6 +430,24 @@ class Making:
         if gate.status == "failed":
             raise CheckFailed(f"the engine does not compute what torch computes; nothing is published\n  {gate.reason}")
         return gate
+
+    def _measure_latency(self) -> None:
+        checkpoint = self.inputs.checkpoint
+        found = self.step(
+            "bench",
+            bench.measure_latency,
+            {entry.precision: self.shipment / entry.name for entry in self.graphs},
+            [(self.shipment / entry.name, entry) for entry in self.engines],
+            precision=self.precision,
+            model=checkpoint.model,
+            weights=self.shipment / WEIGHTS_NAME,
+            num_classes=len(checkpoint.classes),
+            image_size=self.inputs.image_size,
+            batches=sorted({self.settings.min_batch, self.settings.opt_batch, self.settings.max_batch}),
+            threads=self._threads,
+        )
+        self.latency, self.latency_left_out = found.latency, found.left_out
+        self._tell("latency")
 
     # --- bundle -------------------------------------------------------------------------------------------------------
 

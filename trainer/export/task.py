@@ -14,6 +14,7 @@ import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, FileEntry, ShardManifest
@@ -24,6 +25,10 @@ from contracts.stage import Output, Stage, run_stage
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import check_precision, choose_builder
 
+if TYPE_CHECKING:
+    from trainer.export.making import Making
+
+CARD_NAME = "MODEL_CARD.md"
 # What decides the files besides the inputs.
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxconverter-common", "numpy", "Pillow")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -81,13 +86,7 @@ def _make(stage: Stage, output: Output, inputs: Inputs, work: Path) -> None:
     stage.commit(output, document, _in_words(document))
 
 
-CARD_NAME = "MODEL_CARD.md"
-
-
-def _describe(output: Output, stage: Stage, making: object) -> ExportManifest:
-    from trainer.export.making import Making
-
-    assert isinstance(making, Making)
+def _describe(output: Output, stage: Stage, making: Making) -> ExportManifest:
     inputs = making.inputs
     answers = {name: right / making.test_samples for name, right in making.right.items()}
     return ExportManifest(
@@ -109,6 +108,7 @@ def _describe(output: Output, stage: Stage, making: object) -> ExportManifest:
         coverage=making.coverage,
         calibration=making.calibration,
         latency=making.latency,
+        latency_left_out=making.latency_left_out,
         checkpoint_sha256=inputs.checkpoint.parameters_sha256,
         shards_fingerprint=inputs.shards.fingerprint,
         made_with={name: version(name) for name in PACKAGES},
