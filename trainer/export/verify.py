@@ -27,11 +27,12 @@ from contracts.config import DataSection
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, DataError, ErrorDocument
 from contracts.process import run_process, thread_environment, threads_per_rank
 from trainer.export import bundle, engine_run, proof, triton
-from trainer.export.making import FP32_NAME, hash_file
+from trainer.export.making import FP32_NAME
 from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, Preprocessing
 from trainer.export.processes import run_step
 from trainer.export.shipped import PREDICT_NAME
 from trainer.export.targets import gpu_target
+from trainer.export.workshop import hash_file
 
 VERIFIED_FOLDER = "verified"
 
