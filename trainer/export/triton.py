@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import EngineEntry, ExportManifest
 from contracts.errors import ConfigError
+from trainer.export import predict
 from trainer.export.targets import TENSORRT
 from trainer.export.triton_config import (
     BUILDER_TYPES,
@@ -253,7 +254,7 @@ def _compare_image(repository: Path, document: ExportManifest) -> Iterator[str]:
 
 def _read_labels(folder: Path) -> list[str]:
     """Return the classes, each as one line."""
-    labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    labels = json.loads((folder / predict.LABELS_NAME).read_text(encoding="utf-8"))
     return [str(label).replace("\r", " ").replace("\n", " ") for label in labels]
 
 
