@@ -398,7 +398,7 @@ def test_shards_that_it_was_not_trained_on_are_refused(line: Any, capfd: pytest.
 def test_an_empty_test_split_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     shards = ShardManifest.load(storage.normalise(line.folder / "shards"))
     splits = shards.model_dump()["splits"]
-    rewrite(line.folder / "shards", splits={**splits, "test": splits["train"]})
+    rewrite(line.folder / "shards", splits={**splits, "test": splits["validation"]})
     assert "test split of the shards is empty" in refuse(line, capfd)
 
 
