@@ -219,6 +219,24 @@ def predict(
     raise typer.Exit(code)
 
 
+@app.command("verify")
+def verify_export(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+    ],
+    shards: Annotated[
+        str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Check every hash of an export and try its bundle; on its GPU, run the engine, which completes the proof."""
+    with _reported(debug):
+        from pipelines.predict import run_verify
+
+        code = run_verify(model, shards=shards)
+    raise typer.Exit(code)
+
+
 @config_app.command()
 def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the configuration that a command would use."""

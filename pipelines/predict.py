@@ -1,4 +1,7 @@
-"""`shardline predict MODEL IMAGE...`: which export is meant; trainer/export/predict_task.py answers."""
+"""`shardline predict MODEL IMAGE...` and `shardline verify MODEL`: which export is meant.
+
+trainer/export/predict_task.py answers, trainer/export/verify.py looks.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,21 @@ def run_predict(model: str, images: Sequence[str], *, top: int, as_json: bool) -
     """
     command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}", f"--top={top}"]
     command += [*(["--json"] if as_json else []), "--", *images]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, env=stage_environment(), check=False).returncode
+
+
+def run_verify(model: str, *, shards: str | None) -> int:
+    """Verify an export; return the exit code: 0, or 1 when a gate failed.
+
+    Args:
+        model: As for `run_predict`.
+        shards: URI of the shards that it was made from; None: those of its line.
+
+    Raises:
+        ConfigError: There is no such run, or it has no finished export.
+    """
+    command = [sys.executable, "-m", "trainer.export.verify", find_export(model)]
+    command += [] if shards is None else [f"--shards={shards}"]
     return subprocess.run(command, stdin=subprocess.DEVNULL, env=stage_environment(), check=False).returncode
 
 
