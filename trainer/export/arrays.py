@@ -26,7 +26,7 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
         stream.write(whole.data)
 
 
-def make_array(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def make_array(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.memmap[Any, Any]:
     """Return a new .npy file as an array that is mapped into memory; its blocks are the file's already.
 
     Raises:
