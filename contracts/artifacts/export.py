@@ -162,6 +162,8 @@ class ExportManifest(Contract):
     """By precision: the shares of weight bytes and of operators that have it."""
     calibration: Calibration | None = None
     latency: list[Latency] = Field(default=[])
+    latency_left_out: dict[str, str] = Field(default={})
+    """What the bench did not measure, and why, by runner."""
     checkpoint_sha256: str
     """parameters_sha256 of the checkpoint."""
     shards_fingerprint: str

@@ -171,11 +171,15 @@ def _describe_latency(document: ExportManifest) -> list[str]:
         for found in document.latency
     ]
     header = ("Runner", "Precision", "Device", "Batch", "p50 ms", "p90 ms", "p99 ms", "Images/s", "Repeats")
-    return [
+    parts = [
         "## Latency",
-        "Of a batch, from pixels in the host's memory to logits there; all on the same device in one run.",
+        "Of a batch that lies on the device, until its logits are there; all on the same device in one run.",
         _table(header, rows),
     ]
+    if document.latency_left_out:
+        items = [f"- {_plain(name)}: {_plain(reason)}" for name, reason in document.latency_left_out.items()]
+        parts += ["Not measured:", "\n".join(items)]
+    return parts
 
 
 def _describe_attempts(document: ExportManifest) -> list[str]:

@@ -119,7 +119,7 @@ def _no_autocast() -> Iterator[None]:
                 allowed="a forward that computes in the precision of its inputs",
                 todo="remove autocast from the model: train.precision and export.precision choose the precision",
             )
-        return enter(self)
+        return enter(self)  # type: ignore[no-untyped-call]
 
     torch.autocast.__enter__ = refuse  # type: ignore[method-assign]
     try:

@@ -3,7 +3,7 @@
     python -m trainer.export.task --config-json TEXT --root URI --checkpoint URI --shards URI
 
 `--checkpoint` is a finished training folder or one checkpoint's folder; `--shards` are the shards it was trained on: of
-the test split is the proof, of the training split the calibration. The work (making.py) is done in a folder of this
+the test split is the proof, of the training split the calibration. The work (work.py) is done in a folder of this
 machine and published only when the gates have passed, the manifest last.
 """
 
@@ -14,6 +14,7 @@ import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, FileEntry, ShardManifest
@@ -24,6 +25,10 @@ from contracts.stage import Output, Stage, run_stage
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import check_precision, choose_builder
 
+if TYPE_CHECKING:
+    from trainer.export.workshop import Workshop
+
+CARD_NAME = "MODEL_CARD.md"
 # What decides the files besides the inputs.
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxconverter-common", "numpy", "Pillow")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -49,8 +54,8 @@ def export(stage: Stage) -> str:
     check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
     try:
-        with tempfile.TemporaryDirectory(prefix="shardline-export-") as work:
-            _make(stage, output, inputs, Path(work))
+        with tempfile.TemporaryDirectory(prefix="shardline-export-") as folder:
+            _make(stage, output, inputs, Path(folder))
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
@@ -61,60 +66,55 @@ def export(stage: Stage) -> str:
     return output.uri
 
 
-def _make(stage: Stage, output: Output, inputs: Inputs, work: Path) -> None:
+def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     from trainer.export.card import render_card
-    from trainer.export.making import Making
+    from trainer.export.making import make
     from trainer.export.triton import write_repository
+    from trainer.export.workshop import Workshop
 
     threads = threads_per_rank(1)
     os.environ.update(thread_environment(threads))  # of the steps' processes
     stage.ready()
-    steps = _Steps(stage, total=4 + (stage.config.export.precision != "fp32") + stage.config.export.bench)
-    making = Making(
-        inputs, stage.config.export, seed=stage.config.run.seed, work=work, threads=threads, tell=steps.done
-    )
-    making.run()
-    document = _describe(output, stage, making)
-    write_repository(making.shipment, document)
-    (making.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
-    document = _publish(output, document, making.shipment)
+    settings = stage.config.export
+    steps = _Steps(stage, total=4 + (settings.precision != "fp32") + settings.bench)
+    work = Workshop(inputs, settings, seed=stage.config.run.seed, folder=folder, threads=threads, tell=steps.done)
+    make(work)
+    document = _describe(output, stage, work)
+    write_repository(work.shipment, document)
+    (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
+    document = _publish(output, document, work.shipment)
     stage.commit(output, document, _in_words(document))
 
 
-CARD_NAME = "MODEL_CARD.md"
-
-
-def _describe(output: Output, stage: Stage, making: object) -> ExportManifest:
-    from trainer.export.making import Making
-
-    assert isinstance(making, Making)
-    inputs = making.inputs
-    answers = {name: right / making.test_samples for name, right in making.right.items()}
+def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
+    inputs = work.inputs
+    answers = {name: right / work.test_samples for name, right in work.right.items()}
     return ExportManifest(
         fingerprint=output.fingerprint,
         made_from=output.made_from,
-        precision=making.precision,
+        precision=work.precision,
         asked_precision=stage.config.export.precision,
-        tried=making.tried,
-        verdict=making.verdict,
+        tried=work.tried,
+        verdict=work.verdict,
         opset=stage.config.export.opset,
-        inputs=making.graph_inputs,
-        outputs=making.graph_outputs,
-        graphs=making.graphs,
-        engines=making.engines,
-        gates=making.gates,
-        parity=making.parity,
+        inputs=work.graph_inputs,
+        outputs=work.graph_outputs,
+        graphs=work.graphs,
+        engines=work.engines,
+        gates=work.gates,
+        parity=work.parity,
         accuracy=answers,
-        test_samples=making.test_samples,
-        coverage=making.coverage,
-        calibration=making.calibration,
-        latency=making.latency,
+        test_samples=work.test_samples,
+        coverage=work.coverage,
+        calibration=work.calibration,
+        latency=work.latency,
+        latency_left_out=work.latency_left_out,
         checkpoint_sha256=inputs.checkpoint.parameters_sha256,
         shards_fingerprint=inputs.shards.fingerprint,
         made_with={name: version(name) for name in PACKAGES},
         steps={
             name: {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes}
-            for name, cost in making.costs.items()
+            for name, cost in work.costs.items()
         },
         files=[],
     )

@@ -27,11 +27,12 @@ from contracts.config import DataSection
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, DataError, ErrorDocument
 from contracts.process import run_process, thread_environment, threads_per_rank
 from trainer.export import bundle, engine_run, proof, triton
-from trainer.export.making import FP32_NAME, hash_file
+from trainer.export.making import FP32_NAME
 from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, Preprocessing
 from trainer.export.processes import run_step
 from trainer.export.shipped import PREDICT_NAME
 from trainer.export.targets import gpu_target
+from trainer.export.workshop import hash_file
 
 VERIFIED_FOLDER = "verified"
 
@@ -47,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uri = storage.normalise(options.folder)
         gates = verify(uri, None if options.shards is None else storage.normalise(options.shards))
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-        document = ErrorDocument.of(error, traceback.format_exc())
-        print(f"verify: error: {document.message}", file=sys.stderr)
-        return document.exit_code
+        failure = ErrorDocument.of(error, traceback.format_exc())
+        print(f"verify: error: {failure.message}", file=sys.stderr)
+        return failure.exit_code
     for gate in gates:
         print(f"{gate.status:13} {gate.name:14} {gate.precision:5} {gate.reason or gate.ran}")
     failed = [gate.name for gate in gates if gate.status == "failed"]
@@ -210,8 +211,13 @@ def _write_test_images(shards_uri: str, shards: ShardManifest, preprocess: Path,
 
 
 def _gate(name: str, document: ExportManifest, findings: list[str], *, ran: str) -> Gate:
-    status = "failed" if findings else "passed"
-    return Gate(name=name, precision=document.precision, status=status, ran=ran, reason="; ".join(findings))
+    return Gate(
+        name=name,
+        precision=document.precision,
+        status="failed" if findings else "passed",
+        ran=ran,
+        reason="; ".join(findings),
+    )
 
 
 def _not_run(name: str, document: ExportManifest, reason: str) -> Gate:

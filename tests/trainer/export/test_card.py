@@ -115,6 +115,7 @@ def test_it_says_what_did_not_run(document: ExportManifest) -> None:
     assert "**Verdict: unproven.**" in text
     assert "`shardline verify FOLDER`" in text
     assert "No engine's output, and no engine's speed, was seen" in text
+    assert "Not measured:\n\n- engine sm89: not run: no GPU\n" in text
     proven = render_card(document.model_copy(update={"verdict": "proven"}))
     assert "**Verdict: proven.**" in proven
     assert "No engine" not in proven

@@ -26,7 +26,7 @@ from contracts.stage import run_stage
 from tests.trainer.export.conftest import write_checkpoint
 from trainer.data.loader import evaluation_batches
 from trainer.data.transforms import EvaluationTransform
-from trainer.export import making, onnx_graph, parity
+from trainer.export import inputs, onnx_graph, parity, workshop
 from trainer.export.parity import Limits, open_graph
 from trainer.export.processes import Cost
 from trainer.export.task import export
@@ -39,7 +39,9 @@ L4 = {"targets": ["l4"]}
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call steps here: where a step is changed for a test, or starting processes is not what the test is about."""
-    monkeypatch.setattr(making, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1)))
+    monkeypatch.setattr(
+        workshop, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
+    )
 
 
 @pytest.fixture
@@ -297,8 +299,8 @@ class MixesTheBatch(torch.nn.Module):
 def test_a_graph_whose_images_are_not_alone_is_not_published(
     line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    load = making.Inputs.load_model
-    monkeypatch.setattr(making.Inputs, "load_model", lambda self: MixesTheBatch(load(self)).eval())
+    load = inputs.Inputs.load_model
+    monkeypatch.setattr(inputs.Inputs, "load_model", lambda self: MixesTheBatch(load(self)).eval())
     assert run_stage("export", export, line.arguments(export=L4)) == 1
     assert line.manifests == []
     assert "fp32 batch: an image's logits depend on the others of its batch" in capfd.readouterr().err

@@ -18,9 +18,9 @@ from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry
 from contracts.stage import run_stage
 from tests.trainer.export import conftest
 from trainer.export.engine_run import NoGpu, open_engine
-from trainer.export.making import hash_file
 from trainer.export.task import export
 from trainer.export.verify import main
+from trainer.export.workshop import hash_file
 
 
 @pytest.fixture(scope="module")
