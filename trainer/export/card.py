@@ -247,6 +247,9 @@ def _describe_limits(document: ExportManifest) -> list[str]:
     ]
     if document.precision != "fp32":
         items.append(_ROUNDING)
+    for gate in document.gates:
+        if gate.status != "passed":
+            items.append(f"Not shown, {gate.status}: {gate.precision} {gate.name}. {_plain(gate.reason)}")
     if document.verdict != "proven":
         items.append("No engine's output, and no engine's speed, was seen on a GPU when this was written.")
     return ["## Limits", "\n".join(f"- {item}" for item in items)]

@@ -16,6 +16,7 @@ import numpy as np
 from contracts.artifacts import EngineEntry, Gate, Parity
 from contracts.errors import CheckFailed, ConfigError
 from trainer.export import parity
+from trainer.export.arrays import write_array
 from trainer.export.engine import load_api, make_logger
 from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
 from trainer.export.parity import Array, Runner
@@ -113,7 +114,7 @@ def write_engine_logits(path: Path, entry: EngineEntry, images: TestImages, targ
     """
     run = open_engine(path, entry, num_classes=num_classes)
     sizes = sorted({entry.min_batch, entry.opt_batch, entry.max_batch})
-    np.save(target, np.stack([_run_all(run, images, size, entry.min_batch) for size in sizes]))
+    write_array(target, np.stack([_run_all(run, images, size, entry.min_batch) for size in sizes]))
     one_more = next(images.batches(1)).repeat(entry.max_batch + 1, axis=0)
     try:
         run(one_more)

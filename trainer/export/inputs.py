@@ -69,13 +69,19 @@ class Inputs:
         return model.eval()
 
     def find_evaluation(self) -> EvaluationReport | None:
-        """Return what training found on the test split with these very weights, None where it left nothing of it.
+        """Return what training found on the test split with these very weights, in fp32.
+
+        None where it left nothing of it, or computed in less: an image near a border may then have another answer.
 
         Raises:
             DataError: The document is missing or damaged.
         """
         entry = self.checkpoint.evaluation
         if entry is None:
+            return None
+        numerics = self.checkpoint.numerics
+        on_gpu = self.checkpoint.environment.get("device") == "cuda"
+        if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
             return None
         report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
         return report if report.parameters_sha256 == self.checkpoint.parameters_sha256 else None

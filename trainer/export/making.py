@@ -1,7 +1,7 @@
 """The work of one export, top to bottom: graph, proof of fp32, the precision that holds, engines, and what ships.
 
-Here: `make`, run by trainer/export/task.py. Every heavy step is a process of its own; what it computes is in a module of
-its own. Nothing here imports torch, onnx or a builder.
+Here: `make`, run by trainer/export/task.py. Every heavy step is a process of its own; what it computes is in another
+module. Nothing here imports torch, onnx or a builder.
 """
 
 from __future__ import annotations

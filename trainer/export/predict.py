@@ -51,7 +51,7 @@ Runner = Callable[[Array], Array]
 # A quarter of a GiB as RGB: Pillow's own threshold, at which Image.open warns.
 _MAX_PIXELS = (1 << 30) // 4 // 3
 # A CPU gains nothing from more images at a time, and they take memory.
-_BATCH = 32
+_BATCH = 16
 
 _FILTERS = {name.lower(): Image.Resampling[name] for name in Image.Resampling.__members__}
 # What each of these entries of preprocess.json may say.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from trainer.export import parity
+from trainer.export.arrays import make_array, write_array
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +77,7 @@ def write_test_images(
     reader = ShardReader(shards_uri, shards, "test", data)
     total, size = max(len(reader), LEAST_INPUTS), transform.image_size
     images = TestImages(folder / "test-pixels.npy", folder / "test-labels.npy", transform.mean, transform.std)
-    pixels = np.lib.format.open_memmap(images.pixels, "w+", np.dtype(np.uint8), (total, size, size, 3))
+    pixels = make_array(images.pixels, (total, size, size, 3), np.uint8)
     labels = np.full(total, NOISE, np.int64)
     with reader.read_ahead(1) as advance:
         for start in range(0, len(reader), _BATCH):
@@ -90,20 +91,20 @@ def write_test_images(
     noise = np.random.default_rng(_NOISE_SEED).integers(0, 256, (missing, size, size, 3), dtype=np.uint8)
     pixels[len(reader) :] = noise
     pixels.flush()
-    np.save(images.labels, labels)
+    write_array(images.labels, labels)
     return images
 
 
 def write_torch_logits(model: nn.Module, images: TestImages, path: Path) -> None:
     """Write the logits [N, classes] of the torch model, eagerly in fp32, to a .npy file."""
     run = parity.run_torch(model)
-    np.save(path, np.concatenate([run(batch) for batch in images.batches(_BATCH)]))
+    write_array(path, np.concatenate([run(batch) for batch in images.batches(_BATCH)]))
 
 
 def write_graph_logits(graph: Path, images: TestImages, path: Path, *, batch_size: int, threads: int) -> None:
     """Write the logits [N, classes] of an ONNX file in ONNX Runtime to a .npy file."""
     run = parity.open_graph(graph, threads=threads)
-    np.save(path, np.concatenate([run(batch) for batch in images.batches(batch_size)]))
+    write_array(path, np.concatenate([run(batch) for batch in images.batches(batch_size)]))
 
 
 def measure_batches(graph: Path, images: TestImages, sizes: list[int], *, threads: int) -> dict[int, float]:

@@ -47,8 +47,11 @@ def export(stage: Stage) -> str:
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
     from trainer.export.precision import require_autocast
+    from trainer.export.triton_config import image_for
     from trainer.shards import check_index
 
+    # A builder that no Triton release serves is better refused before the work.
+    image_for(builder.name)
     if stage.config.export.precision == "bf16":
         require_autocast("bf16")
     check_index(shards_uri, shards)
@@ -80,13 +83,15 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     work = Workshop(inputs, settings, seed=stage.config.run.seed, folder=folder, threads=threads, tell=steps.done)
     make(work)
     document = _describe(output, stage, work)
-    write_repository(work.shipment, document)
+    work.step("repository", write_repository, work.shipment, document)
     (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
-    document = _publish(output, document, work.shipment)
+    document = _publish(output, document.model_copy(update={"steps": _steps_of(work)}), work.shipment)
     stage.commit(output, document, _in_words(document))
 
 
 def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
+    from trainer.export.card import hash_code
+
     inputs = work.inputs
     answers = {name: right / work.test_samples for name, right in work.right.items()}
     return ExportManifest(
@@ -111,13 +116,14 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         latency_left_out=work.latency_left_out,
         checkpoint_sha256=inputs.checkpoint.parameters_sha256,
         shards_fingerprint=inputs.shards.fingerprint,
-        made_with={name: version(name) for name in PACKAGES},
-        steps={
-            name: {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes}
-            for name, cost in work.costs.items()
-        },
+        made_with={name: version(name) for name in PACKAGES} | {"shardline code": hash_code()},
         files=[],
     )
+
+
+def _steps_of(work: Workshop) -> dict[str, dict[str, float]]:
+    costs = work.costs.items()
+    return {name: {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes} for name, cost in costs}
 
 
 def _publish(output: Output, document: ExportManifest, shipment: Path) -> ExportManifest:

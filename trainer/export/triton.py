@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import EngineEntry, ExportManifest
 from contracts.errors import ConfigError
+from trainer.export import predict
 from trainer.export.targets import TENSORRT
 from trainer.export.triton_config import (
+    BUILDER_TYPES,
     CONFIG_NAME,
     IMAGES,
     LABELS_NAME,
@@ -120,6 +122,7 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     return [
         *_compare_model(model, config, document),
         *_compare_batches(config, engine_of(document)),
+        *_compare_engines(document, signature),
         *_compare_tensors("input", config.input, signature[0], document.inputs),
         *_compare_tensors("output", config.output, signature[1], document.outputs),
         *_compare_warmup(config, signature[0]),
@@ -143,9 +146,22 @@ def _compare_model(model: Path, config: ModelConfig, document: ExportManifest) -
         yield f"{model.name}/{VERSION}/{file.name} is missing"
     elif _sha256(file) != entry.sha256:
         yield f"{model.name}/{VERSION}/{file.name} is not the {entry.name} of the manifest"
-    for other in document.engines:
-        if other.onnx_sha256 != document.graph().sha256:
-            yield f"{other.name} was not built from {document.graph().name}"
+
+
+def _compare_engines(document: ExportManifest, signature: tuple[Signature, Signature]) -> Iterator[str]:
+    for engine in document.engines:
+        if engine.onnx_sha256 != document.graph().sha256:
+            yield f"{engine.name} was not built from {document.graph().name}"
+        for mode, graph in zip(("input", "output"), signature, strict=True):
+            said = {
+                tensor.name: (BUILDER_TYPES.get(tensor.dtype, tensor.dtype), tensor.shape[1:])
+                for tensor in engine.tensors
+                if tensor.mode == mode
+            }
+            expected = {name: (kind, shape[1:]) for name, (kind, shape) in graph.items()}
+            # Without any: a manifest of a version that did not take them from the build.
+            if engine.tensors and said != expected:
+                yield f"{engine.name} has {mode} {said}, the ONNX graph {expected}"
 
 
 def _compare_batches(config: ModelConfig, engine: EngineEntry) -> Iterator[str]:
@@ -164,7 +180,7 @@ def _compare_batches(config: ModelConfig, engine: EngineEntry) -> Iterator[str]:
         yield f"{CONFIG_NAME} prefers batches of {wrong}, its max_batch_size is {config.max_batch_size}"
     if not config.instance_group or any(group.count < 1 for group in config.instance_group):
         yield f"{CONFIG_NAME} has no instance of the model"
-    kinds = {triton_messages().ModelInstanceGroup.Kind.Name(group.kind) for group in config.instance_group}
+    kinds = {_name(triton_messages().ModelInstanceGroup.Kind, group.kind) for group in config.instance_group}
     if config.backend == TENSORRT and kinds != {"KIND_GPU"}:
         yield f"{CONFIG_NAME} puts an engine on {', '.join(sorted(kinds))}"
 
@@ -183,8 +199,8 @@ def _compare_tensors(
         if tensor.name not in signature:
             continue
         kind, shape = signature[tensor.name]
-        if kinds.Name(tensor.data_type) != kind:
-            yield f"{CONFIG_NAME} has {tensor.name} as {kinds.Name(tensor.data_type)}, the ONNX graph as {kind}"
+        if _name(kinds, tensor.data_type) != kind:
+            yield f"{CONFIG_NAME} has {tensor.name} as {_name(kinds, tensor.data_type)}, the ONNX graph as {kind}"
         if list(tensor.dims) != shape[1:]:
             yield f"{CONFIG_NAME} has {tensor.name} with dims {list(tensor.dims)}, the ONNX graph {shape[1:]} an image"
         if not isinstance(shape[0], str):
@@ -198,7 +214,7 @@ def _compare_warmup(config: ModelConfig, inputs: Signature) -> Iterator[str]:
     for warmup in config.model_warmup:
         if not 1 <= warmup.batch_size <= config.max_batch_size:
             yield f"{CONFIG_NAME} warms up with {warmup.batch_size} images, max_batch_size is {config.max_batch_size}"
-        given = {name: (kinds.Name(item.data_type), list(item.dims)) for name, item in warmup.inputs.items()}
+        given = {name: (_name(kinds, item.data_type), list(item.dims)) for name, item in warmup.inputs.items()}
         expected = {name: (kind, shape[1:]) for name, (kind, shape) in inputs.items()}
         if given != expected:
             yield f"{CONFIG_NAME} warms up with {given}, the ONNX graph takes {expected}"
@@ -238,8 +254,13 @@ def _compare_image(repository: Path, document: ExportManifest) -> Iterator[str]:
 
 def _read_labels(folder: Path) -> list[str]:
     """Return the classes, each as one line."""
-    labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    labels = json.loads((folder / predict.LABELS_NAME).read_text(encoding="utf-8"))
     return [str(label).replace("\r", " ").replace("\n", " ") for label in labels]
+
+
+def _name(kinds: Any, number: int) -> str:
+    """Return the name of an enum's value; the text format takes numbers that have none."""
+    return str(kinds.Name(number)) if number in kinds.values() else str(number)
 
 
 def _sha256(path: Path) -> str:

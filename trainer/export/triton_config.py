@@ -47,6 +47,8 @@ QUEUE_DELAY_US = 100
 
 # Triton's types by ONNX's (onnx.TensorProto.DataType).
 _TYPES = {1: "TYPE_FP32", 10: "TYPE_FP16", 16: "TYPE_BF16", 11: "TYPE_FP64", 6: "TYPE_INT32", 7: "TYPE_INT64"}
+# By the builders' (tensorrt.DataType), as `EngineTensor.dtype` has them.
+BUILDER_TYPES = {"float": "TYPE_FP32", "half": "TYPE_FP16", "bf16": "TYPE_BF16", "int32": "TYPE_INT32"}
 Signature = dict[str, tuple[str, list[str | int]]]
 """Triton's type and the shape of each tensor, by name; the batch is dynamic and comes first."""
 

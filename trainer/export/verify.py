@@ -10,6 +10,7 @@ executed: what predict.py does is tried with this package's own copy.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -127,8 +128,11 @@ def _judge_checksums(uri: str, document: ExportManifest) -> Gate:
 def _judge_repository(folder: Path, document: ExportManifest) -> Gate:
     try:
         findings = triton.find_contradictions(folder, document)
-    except OSError as error:
-        findings = [f"{error.filename}: {error.strerror}"]
+        named = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model")
+    except (OSError, ValueError, AttributeError) as error:
+        return _gate("repository", document, [str(error)], ran="config.pbtxt, manifest and ONNX compared")
+    if named != (ships := document.graph().name):
+        findings.append(f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships")
     return _gate("repository", document, findings, ran="config.pbtxt, manifest and ONNX compared")
 
 

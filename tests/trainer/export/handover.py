@@ -10,6 +10,7 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import Attempt, EngineEntry, ExportManifest, FileEntry, Gate, GraphEntry, Latency, Parity
+from contracts.artifacts.export import EngineTensor
 from tests.trainer.export.conftest import CLASSES
 from trainer.export.onnx_graph import describe
 
@@ -56,6 +57,10 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
                 min_batch=1,
                 opt_batch=4,
                 max_batch=10,
+                tensors=[
+                    EngineTensor(mode="input", name="images", dtype="float", shape=[-1, 3, 32, 32]),
+                    EngineTensor(mode="output", name="logits", dtype="float", shape=[-1, 10]),
+                ],
                 build_s=1.25,
                 peak_bytes=400_000_000,
             )

@@ -116,6 +116,8 @@ def test_it_says_what_did_not_run(document: ExportManifest) -> None:
     assert "`shardline verify FOLDER`" in text
     assert "No engine's output, and no engine's speed, was seen" in text
     assert "Not measured:\n\n- engine sm89: not run: no GPU\n" in text
+    assert f"- Not shown, not run: fp16 engine sm89. {document.gates[1].reason}\n" in text
+    assert "Not shown, passed" not in text
     proven = render_card(document.model_copy(update={"verdict": "proven"}))
     assert "**Verdict: proven.**" in proven
     assert "No engine" not in proven

@@ -10,13 +10,19 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from contracts.config import ModelSection
 from contracts.errors import ModelError
-from tests.trainer.export.conftest import Digits
-from trainer.export.accuracy import judge_accuracy
+from tests.trainer.export.conftest import IMAGE_SIZE, Digits
+from trainer.export.accuracy import allowed_drop, judge_accuracy
 from trainer.export.coverage import judge_coverage, measure_coverage
-from trainer.export.onnx_graph import describe
+from trainer.export.engine import build_engine
+from trainer.export.onnx_graph import describe, export_graph, join_graph
 from trainer.export.parity import compare, judge, open_graph
+from trainer.export.precision import convert_to_fp16
+from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
+from trainer.export.targets import TENSORRT_RTX, Builder
+from trainer.model import build_model
 
 # Of the gates `parity` and `top1`.
 PASSED, FAILED = ["passed", "passed"], ["failed", "failed"]
@@ -105,7 +111,7 @@ def test_equal_inputs_give_an_equal_graph_and_the_source_is_left_alone(
     assert digest(again) == digest(int8)
     assert digits.fp32.read_bytes() == before
     assert sorted(digits.fp32.parent.iterdir()) == neighbours
-    assert b"onnx.quant" not in again.read_bytes().replace(b"onnx.quantize", b"")
+    assert not onnx.load(again).metadata_props
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger().handlers == handlers
@@ -200,3 +206,82 @@ def test_activations_that_are_not_finite_are_refused(digits: Digits, tmp_path: P
     with pytest.raises(ModelError, match=r"\d+ tensor\(s\) .* not finite in fp32: .*getitem"):
         quantise(tmp_path / "huge.onnx", tmp_path / "int8.onnx", digits.calibration)
     assert not (tmp_path / "int8.onnx").exists()
+
+
+@pytest.fixture(scope="module")
+def mixed(int8: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The int8 graph with fp16 for what is left."""
+    target = tmp_path_factory.mktemp("mixed") / "int8-fp16.onnx"
+    convert_to_fp16(int8, target)
+    return target
+
+
+def test_what_is_left_becomes_fp16(digits: Digits, int8: Path, mixed: Path) -> None:
+    onnx.checker.check_model(onnx.load(mixed), full_check=True)
+    assert describe(mixed) == describe(digits.fp32)
+    assert measure_coverage(mixed, "int8") == {"quantized_nodes": 1.0}
+    # Scales, and the weights that become int8, do not count; the biases are fp16.
+    assert measure_coverage(int8, "fp16") == {"weight_bytes": 0.0}
+    assert measure_coverage(mixed, "fp16") == {"weight_bytes": 1.0}
+    reference, found = (open_graph(path, threads=1)(digits.images) for path in (digits.fp32, mixed))
+    assert [gate.status for gate in judge(compare(reference, found, ran="test", precision="int8"), "int8")] == PASSED
+    assert right_of(reference, digits) - right_of(found, digits) <= allowed_drop(len(digits.labels))
+
+
+@pytest.mark.parametrize("target", ["sm75", "sm80", "sm86", "sm89", "sm120"])
+def test_engines_build(mixed: Path, tmp_path: Path, target: str) -> None:
+    engine = tmp_path / "engine"
+    build(mixed, engine, target=target, image_size=IMAGE_SIZE)
+    assert engine.stat().st_size > 10_000
+
+
+def build(graph: Path, engine: Path, *, target: str, image_size: int) -> int:
+    builder = Builder(TENSORRT_RTX, "installed", (target,))
+    build_engine(graph, engine, builder=builder, image_shape=(3, image_size, image_size), opt_batch=8, max_batch=32)
+    return engine.stat().st_size
+
+
+def export_large(architecture: str, folder: Path) -> Path:
+    """Export a random network of transformers' default configuration: ResNet-50 or ViT-B, 224 px."""
+    model = build_model(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
+    run_step(export_graph, model, folder / "traced.onnx", image_size=224, opset=20)
+    join_graph(folder / "traced.onnx", folder / "fp32.onnx")
+    return folder / "fp32.onnx"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_int8_shrinks_the_engine_of_resnet_50(tmp_path: Path) -> None:
+    fp32 = export_large("resnet", tmp_path)
+    images = np.random.default_rng(0).standard_normal((8, 3, 224, 224), dtype=np.float32)
+    np.save(tmp_path / "images.npy", images)
+    int8 = quantise(fp32, tmp_path / "int8.onnx", tmp_path / "images.npy")
+    assert measure_coverage(int8, "int8") == {"quantized_nodes": 1.0}
+    convert_to_fp16(int8, tmp_path / "mixed.onnx")
+    convert_to_fp16(fp32, tmp_path / "fp16.onnx")
+    sizes = [
+        build(tmp_path / f"{name}.onnx", tmp_path / "engine", target="sm89", image_size=224)
+        for name in ("fp32", "fp16", "mixed")
+    ]
+    assert sizes[1] <= 0.55 * sizes[0]
+    assert sizes[2] <= 0.40 * sizes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_on_vit_b_is_at_most_twelve_times_the_weights(tmp_path: Path) -> None:
+    fp32 = export_large("vit", tmp_path)
+    images = np.random.default_rng(0).standard_normal((32, 3, 224, 224), dtype=np.float32)
+    np.save(tmp_path / "images.npy", images)
+    # As the export runs it: 16 images a batch, more than one batch, in a process of its own.
+    _, cost = run_step(
+        quantize_to_int8,
+        fp32,
+        tmp_path / "int8.onnx",
+        calibration=tmp_path / "images.npy",
+        batch_size=16,
+        threads=1,
+        work=tmp_path,
+    )
+    assert 0 < cost.peak_bytes <= 12 * fp32.stat().st_size
+    assert measure_coverage(tmp_path / "int8.onnx", "int8") == {"quantized_nodes": 1.0}

@@ -395,10 +395,11 @@ def test_shards_that_it_was_not_trained_on_are_refused(line: Any, capfd: pytest.
     assert "was trained on shards 5555555555555555" in refuse(line, capfd)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_an_empty_test_split_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     shards = ShardManifest.load(storage.normalise(line.folder / "shards"))
     splits = shards.model_dump()["splits"]
-    rewrite(line.folder / "shards", splits={**splits, "test": splits["train"]})
+    rewrite(line.folder / "shards", splits={**splits, "test": splits["validation"]})
     assert "test split of the shards is empty" in refuse(line, capfd)
 
 
@@ -406,6 +407,7 @@ def test_batch_sizes_out_of_order_are_refused(line: Any, capfd: pytest.CaptureFi
     assert "opt_batch 11, max_batch 10" in refuse(line, capfd, export={"opt_batch": 11})
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_damaged_weights_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     train = line.folder / "train"
     weights = train / CheckpointManifest.load(storage.normalise(train)).files[0].name
@@ -415,6 +417,7 @@ def test_damaged_weights_are_refused(line: Any, capfd: pytest.CaptureFixture[str
     assert "crc32c" in refuse(line, capfd)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_weights_of_another_shape_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     rewrite(line.folder / "train", classes=[str(number) for number in range(11)])
     assert "are not those of its model" in refuse(line, capfd)

@@ -14,6 +14,8 @@ import pytest
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
 from tests.trainer.export.handover import RTX, TENSORRT, entry_of, make_export
+from trainer.export.engine import build_engine
+from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.export.triton import find_contradictions, write_repository
 from trainer.export.triton_config import RELEASES, image_for, parse_config
 
@@ -159,6 +161,8 @@ DAMAGE = {
         "has output ['logits', 'more']",
     ),
     "another type": (change_config("TYPE_FP32", "TYPE_FP16"), "images as TYPE_FP16"),
+    "a type that there is not": (change_config("TYPE_FP32", "99"), "images as 99"),
+    "an instance that there is not": (append("instance_group { count: 0 kind: 77 }"), "has no instance of the model"),
     "another shape": (change_config("dims: 3", "dims: 4"), "images with dims [4, 32, 32]"),
     "another width": (change_config("dims: 10", "dims: 9"), "logits with dims [9]"),
     "another tuned batch": (change_config("preferred_batch_size: 4", "preferred_batch_size: 5"), "batches of [5]"),
@@ -197,10 +201,31 @@ def with_engine(document: ExportManifest, **changes: Any) -> ExportManifest:
     return document.model_copy(update={"engines": [document.engines[0].model_copy(update=changes)]})
 
 
+def test_what_a_real_build_says_of_its_tensors_agrees(exported: Any, tmp_path: Path) -> None:
+    document = make_export(tmp_path, exported)
+    write_repository(tmp_path, document)
+    tensors = build_engine(
+        exported.fp16,
+        tmp_path / "real.engine",
+        builder=Builder(TENSORRT_RTX, "installed", ("sm89",)),
+        image_shape=(3, 32, 32),
+        opt_batch=4,
+        max_batch=10,
+    )
+    assert len(tensors) == 2
+    assert find_contradictions(tmp_path, with_engine(document, tensors=tensors)) == []
+
+
 def test_a_manifest_that_says_otherwise_is_found(document: ExportManifest, tmp_path: Path) -> None:
     cases = {
         "the engine's profile is 1 to 8": with_engine(document, max_batch=8),
         "tuned for 3": with_engine(document, opt_batch=3),
+        "sm89.engine has input {'pixels': ('TYPE_FP32', [3, 32, 32])}, the ONNX": with_engine(
+            document, tensors=[tensor.model_copy(update={"name": "pixels"}) for tensor in document.engines[0].tensors]
+        ),
+        "sm89.engine has output {'logits': ('TYPE_FP16', [10])}, the ONNX": with_engine(
+            document, tensors=[tensor.model_copy(update={"dtype": "half"}) for tensor in document.engines[0].tensors]
+        ),
         "was not built from model.fp16.onnx": with_engine(document, onnx_sha256="0" * 64),
         "the manifest has input {'images': ['batch', 3, 33, 32]}": document.model_copy(
             update={"inputs": {"images": ["batch", 3, 33, 32]}}

@@ -171,6 +171,13 @@ def test_a_repository_that_says_other_things_is_named(copy: Path, capfd: pytest.
     assert failed_gates(copy, capfd) == {"repository"}
 
 
+def test_a_bundle_that_names_another_model_is_named(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    edit(copy, "preprocess.json", change(model="model.fp32.onnx"))
+    mend(copy)
+    assert failed_gates(copy, capfd) == {"repository"}
+
+
 def test_a_graph_that_was_exchanged_does_not_fit_its_engine(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copy.parents[1] / "shard")
     document = ExportManifest.load(storage.normalise(copy))
