@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import weakref
 from pathlib import Path
 
@@ -101,10 +102,7 @@ def test_an_operator_that_the_evaluator_lacks_is_not_run(tmp_path: Path) -> None
 
 def test_values_are_let_go_after_their_last_reader(tmp_path: Path) -> None:
     names = ["images", *(f"value{number}" for number in range(9)), "logits"]
-    nodes = [
-        helper.make_node("Neg", [source], [target], name=target)
-        for source, target in zip(names, names[1:], strict=False)
-    ]
+    nodes = [helper.make_node("Neg", [source], [target], name=target) for source, target in itertools.pairwise(names)]
     graph = ReferenceGraph(write_graph(tmp_path / "model.onnx", nodes, {}))
     made: list[weakref.ref[np.ndarray]] = []
     alive: list[int] = []
