@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from contracts.artifacts.export import Attempt, Gate
+from trainer.export.coverage import LIMITS, WEIGHT_BYTES
 from trainer.export.precision import Conversion, convert_to_fp16
 from trainer.export.ranges import NodeRange, judge_ranges, nodes_beyond
 
@@ -21,9 +22,10 @@ from trainer.export.ranges import NodeRange, judge_ranges, nodes_beyond
 MAX_ROUNDS = 3
 # What a round adds of the nodes that compute in floats, worst first.
 WORST_SHARE = 0.1
-# fp16 must hold 95 % of the weights' bytes (the coverage gate). Bytes k of T in the float32 graph may so stay:
-# k <= 0.05 (k + (T - k) / 2), since the rest takes half.
-MAX_WEIGHT_SHARE = 1 / 39
+# Share of the float32 graph's weight bytes that may stay: with a share s left, fp16 has (1 - s) / 2 of the
+# (1 - s) / 2 + s that the file then holds, and the coverage gate wants a limit L of it, so s <= (1 - L) / (1 + L).
+_LIMIT = LIMITS["fp16"][WEIGHT_BYTES]
+MAX_WEIGHT_SHARE = (1 - _LIMIT) / (1 + _LIMIT)
 
 # Sums of many values, of squares, or of exponentials: where fp16 is known to drift (TensorRT issues 4493, 2922, 1262).
 NORMS_AND_SOFTMAX = frozenset(

@@ -1,46 +1,58 @@
 from __future__ import annotations
 
+import itertools
+import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
+from tests.trainer.export.conftest import Digits
 from tests.trainer.export.graphs import convolutions, plant, write_graph
 from trainer.export import parity
 from trainer.export.precision import convert_to_fp16
-from trainer.export.reference import ReferenceGraph, TooSlow, evaluate, judge_reference, measure_errors
+from trainer.export.reference import ReferenceGraph, TooSlow, Values, evaluate, judge_reference, measure_errors
 
 
 @pytest.fixture(scope="module")
-def images(exported: Any) -> np.ndarray:
-    return exported.images[:12]
+def fp16(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("reference") / "fp16.onnx"
+    convert_to_fp16(digits.fp32, target)
+    return target
 
 
 @pytest.fixture(scope="module")
-def expected(exported: Any, images: np.ndarray) -> np.ndarray:
-    return parity.open_graph(exported.fp32, threads=1)(images)
+def images(digits: Digits) -> np.ndarray:
+    return digits.images[:12]
 
 
-def test_a_float32_graph_gives_what_onnx_runtime_gives(exported: Any, images: np.ndarray, expected: np.ndarray) -> None:
-    assert np.allclose(evaluate(exported.fp32, images), expected, atol=1e-5)
+@pytest.fixture(scope="module")
+def expected(digits: Digits, images: np.ndarray) -> np.ndarray:
+    return parity.open_graph(digits.fp32, threads=1)(images)
 
 
-def test_a_sound_fp16_graph_passes(exported: Any, images: np.ndarray, expected: np.ndarray) -> None:
-    gate = judge_reference(exported.fp16, images, expected)
+def test_a_float32_graph_gives_what_onnx_runtime_gives(
+    digits: Digits, images: np.ndarray, expected: np.ndarray
+) -> None:
+    assert np.allclose(evaluate(digits.fp32, images), expected, atol=1e-5)
+
+
+def test_a_sound_fp16_graph_passes(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
+    gate = judge_reference(fp16, images, expected)
     assert gate.status == "passed", gate
     assert gate.figures["samples"] == 12
     # Not what ONNX Runtime gives, which rounds the weights only.
-    rounded = parity.compare(expected, parity.open_graph(exported.fp16, threads=1)(images), ran="", precision="fp16")
+    rounded = parity.compare(expected, parity.open_graph(fp16, threads=1)(images), ran="", precision="fp16")
     assert gate.figures["relative_error"] != rounded.relative_error
 
 
 def test_an_overflow_is_seen_that_onnx_runtime_does_not_see(
-    tmp_path: Path, exported: Any, images: np.ndarray, expected: np.ndarray
+    tmp_path: Path, digits: Digits, images: np.ndarray, expected: np.ndarray
 ) -> None:
-    conv = convolutions(exported.fp32)[2]
-    planted = plant(exported.fp32, tmp_path / "planted.onnx", {conv: 2.0**16})
+    conv = convolutions(digits.fp32)[2]
+    planted = plant(digits.fp32, tmp_path / "planted.onnx", {conv: 2.0**15})
     found = convert_to_fp16(planted, tmp_path / "fp16.onnx")
     assert found.too_large == {}
     by_runtime = parity.open_graph(tmp_path / "fp16.onnx", threads=1)(images)
@@ -66,15 +78,15 @@ def test_a_value_that_is_infinite_on_the_way_only_fails(tmp_path: Path) -> None:
     assert (gate.figures["non_finite_values"], gate.figures["non_finite_logits"]) == (1, 0)
 
 
-def test_logits_that_are_off_fail(exported: Any, images: np.ndarray, expected: np.ndarray) -> None:
+def test_logits_that_are_off_fail(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
     wrong = expected.copy()
     wrong[11] *= 1.5
-    gate = judge_reference(exported.fp16, images, wrong)
+    gate = judge_reference(fp16, images, wrong)
     assert (gate.status, gate.reason) == ("failed", "the logits are off")
 
 
-def test_what_would_take_too_long_is_not_run(exported: Any, images: np.ndarray, expected: np.ndarray) -> None:
-    gate = judge_reference(exported.fp16, images, expected, limit_s=0.0)
+def test_what_would_take_too_long_is_not_run(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
+    gate = judge_reference(fp16, images, expected, limit_s=0.0)
     assert gate.status == "not run"
     assert gate.ran == "not run: 12 images would take more than 0 s"
     assert gate.figures == {}
@@ -88,14 +100,21 @@ def test_an_operator_that_the_evaluator_lacks_is_not_run(tmp_path: Path) -> None
     assert "lacks an operator" in gate.reason
 
 
-def test_values_are_let_go_after_their_last_reader(exported: Any, images: np.ndarray) -> None:
-    graph = ReferenceGraph(exported.fp32)
+def test_values_are_let_go_after_their_last_reader(tmp_path: Path) -> None:
+    names = ["images", *(f"value{number}" for number in range(9)), "logits"]
+    nodes = [helper.make_node("Neg", [source], [target], name=target) for source, target in itertools.pairwise(names)]
+    graph = ReferenceGraph(write_graph(tmp_path / "model.onnx", nodes, {}))
+    made: list[weakref.ref[np.ndarray]] = []
     alive: list[int] = []
-    graph.run(images[:1], on_node=lambda node, inputs, outputs: alive.append(len(inputs) + len(outputs)))
-    finished = [name for names in graph._last_reads for name in names]
-    assert len(finished) == len(set(finished)) == len(alive)  # one output a node, the logits kept, the images let go
+
+    def watch(node: onnx.NodeProto, inputs: Values, outputs: Values) -> None:
+        made.extend(weakref.ref(value) for value in outputs.values())
+        alive.append(sum(value() is not None for value in made))
+
+    graph.run(np.ones((1, 1), np.float32), on_node=watch)
+    assert max(alive) == 2  # what a node reads, and what it writes
     with pytest.raises(TooSlow):
-        graph.run(images[:1], deadline=0.0)
+        graph.run(np.ones((1, 1), np.float32), deadline=0.0)
 
 
 def test_the_error_of_a_node_is_its_own(tmp_path: Path) -> None:
