@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with CheckedFolder(options.folder) as folder:
             return _predict(folder, options)
+    except BrokenPipeError:
+        # Whoever reads the answers has seen enough (| head): nothing is left to be flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_USER_ERROR
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error)
         print(f"error: {document.message}", file=sys.stderr)
