@@ -59,17 +59,17 @@ def make_export(*targets: str, **changes: Any) -> ExportManifest:
     return ExportManifest(**{**values, **changes}).sealed()
 
 
-def write_verification(uri: str, document: ExportManifest, target: str = "sm80", **changes: Any) -> None:
+def write_verification(uri: str, document: ExportManifest, place: str, **changes: Any) -> None:
     values = {
         "fingerprint": document.fingerprint,
         "export_sha256": document.sha256,
         "engine_sha256": "ab" * 32,
-        "target": target,
+        "target": place,
         "device": "a GPU",
-        "gates": [Gate(name=f"engine {target}", precision="fp32", status="passed", ran="a test")],
+        "gates": [Gate(name=f"engine {place}", precision="fp32", status="passed", ran="a test")],
     }
     found = Verification(**{**values, **changes})
-    storage.replace(verification_uri(uri, target), found.to_json())
+    storage.replace(verification_uri(uri, place), found.to_json())
 
 
 def test_every_engine_must_have_run(tmp_path: Path) -> None:

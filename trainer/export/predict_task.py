@@ -3,7 +3,7 @@
     python -m trainer.export.predict_task --folder URI [--top K] [--json] IMAGE...
 
 On a machine with a GPU that the export has an engine for, and the package that built it, the engine answers; else the
-graph that ships, by ONNX Runtime on the CPU. What answered is said on stderr. Nothing of the folder is executed:
+graph that ships, by ONNX Runtime on the CPU. What answered is said on stderr. Its predict.py is not executed:
 pixels, labels and ONNX Runtime go through this package's own predict.py, of which the folder holds a copy. Exit codes
 as in contracts.errors; a file that is no usable image ends it with 2 after all others were answered.
 """

@@ -2,10 +2,10 @@
 
     python -m trainer.export.verify FOLDER [--shards URI]
 
-Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else is
-looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is written
-beside the manifest. predict.py is not executed: its work is tried with this package's own copy. An engine is, since it
-is machine code: only on its GPU, when no gate before it failed, and from a copy whose sha256 is the manifest's.
+Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
+is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
+written beside the manifest. predict.py is not executed: its work is tried with this package's own copy. An engine is,
+since it is machine code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
 """
 
 from __future__ import annotations
