@@ -5,10 +5,10 @@
 
 `wall`: seconds of an fp16 export for one target without its gates over those of export_by_hand.py, a process of its own
 with torch.onnx.export, one conversion and one engine build. Only steps that are named here as gates are left out; all
-else counts as ours: the stage's start, the bundle's files, the Triton repository, publishing. Two kinds of gate are said
-apart: what judges, and what serves the judging: `images` decodes the test and calibration images that gates run on, and
-`ranges` and `fp16 errors` decide which nodes stay in fp32. A second ratio has the latter among ours. The arm by hand runs
-twice in each round: its ratio to itself (A/A) is what noise alone makes.
+else counts as ours: the stage's start, the bundle's files, the Triton repository, publishing. What judges and what
+serves the judging are said apart: `images` decodes the test and calibration images that gates run on, `ranges` and
+`fp16 errors` decide which nodes stay in fp32. A second ratio has what serves among ours. The arm by hand runs twice in
+each round: its ratio to itself (A/A) is what noise alone makes.
 `memory`: the largest process of an fp16 and of an int8 export of ViT-B over its weights in fp32.
 `gpu`: latency of the engine beside torch eager, torch.compile and ONNX Runtime, by the stage's own bench; only where a
 GPU is. An engine that does not run there is said with its reason, and the others are compared.

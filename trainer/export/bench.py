@@ -153,8 +153,8 @@ def _measure_batch(runners: Sequence[Runner], batch: int, device: Device, budget
         try:
             call = runner.prepare(batch)
             call()
-        except (Exception, TooLong) as error:  # noqa: BLE001 - compilers raise what they like; it is said, and the rest goes on
-            runner.errors[batch] = _in_words(error)
+        except (Exception, TooLong) as reason:  # noqa: BLE001 - compilers raise what they like; it is said, and the rest goes on
+            runner.errors[batch] = _in_words(reason)
         else:
             calls[place] = call
     times, failed = time_calls(calls, budget_s=budget_s)
