@@ -101,9 +101,7 @@ def nodes_beyond(ranges: Mapping[str, NodeRange], limit: float = KEEP_ABOVE) -> 
     return [name for name, found in ranges.items() if found.largest > limit]
 
 
-def judge_ranges(
-    ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *, precision: str = "fp16"
-) -> Gate:
+def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *, precision: str = "fp16") -> Gate:
     """Return the gate `range`: no node that computes in fp16 may write or read a value above 65504.
 
     Args:

@@ -127,7 +127,8 @@ def judge_reference(
 ) -> Gate:
     """Compute `graph` with real fp16 arithmetic and hold it against the limits of `precision`.
 
-    No fp16 value on the way may be infinite or not a number; answers are a figure without a limit. What the first image takes says how long all would.
+    No fp16 value on the way may be infinite or not a number; answers are a figure without a limit. What the first image
+    takes says how long all would.
 
     Args:
         graph: The fp16 graph.
