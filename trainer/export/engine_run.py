@@ -102,16 +102,20 @@ def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Runner:
     return run
 
 
-def write_engine_logits(path: Path, entry: EngineEntry, images: TestImages, target: Path, *, num_classes: int) -> bool:
+def write_engine_logits(
+    path: Path, entry: EngineEntry, images: TestImages, target: Path, *, num_classes: int
+) -> tuple[bool, str]:
     """Write an engine's logits [sizes, N, classes] at the smallest, the tuned and the largest batch to a .npy file.
 
     Returns:
-        Whether it refuses a batch of one more than the largest.
+        Whether it refuses a batch of one more than the largest, and the name of the GPU.
 
     Raises:
         NoGpu: As `open_engine`.
         CheckFailed: The engine does not load, or does not run.
     """
+    import torch
+
     run = open_engine(path, entry, num_classes=num_classes)
     sizes = sorted({entry.min_batch, entry.opt_batch, entry.max_batch})
     write_array(target, np.stack([_run_all(run, images, size, entry.min_batch) for size in sizes]))
@@ -119,8 +123,10 @@ def write_engine_logits(path: Path, entry: EngineEntry, images: TestImages, targ
     try:
         run(one_more)
     except BatchRefused:
-        return True
-    return False
+        refuses = True
+    else:
+        refuses = False
+    return refuses, torch.cuda.get_device_name()
 
 
 def judge_engine(
@@ -134,6 +140,8 @@ def judge_engine(
 ) -> tuple[Gate, Parity]:
     """Hold an engine against the reference's logits [N, classes] at each batch size of its profile.
 
+    The figures are those of the worst batch size.
+
     Args:
         path: The engine.
         entry: What the manifest says of it.
@@ -142,10 +150,8 @@ def judge_engine(
         work: A folder for files in between.
         run: Calls a function in a process of its own, after the name of the step.
     """
-    import torch
-
     target = work / f"{entry.target}.npy"
-    refuses = run(
+    refuses, device = run(
         f"engine {entry.target} logits",
         write_engine_logits,
         path,
@@ -154,28 +160,22 @@ def judge_engine(
         target,
         num_classes=reference.shape[1],
     )
-    ran = f"{entry.builder} on {torch.cuda.get_device_name()} ({entry.target})"
+    ran = f"{entry.builder} on {device} ({entry.target})"
     found = [parity.compare(reference, logits, ran=ran, precision=entry.precision) for logits in np.load(target)]
     worst = max(found, key=lambda one: (not one.passed, one.relative_error or 0.0))
-    failed = [gate for one in found for gate in parity.judge(one, entry.precision) if gate.status == "failed"]
-    reason = "; ".join(gate.reason for gate in failed[:1])
+    logits_gate, top1 = parity.judge(worst, entry.precision)
+    reasons = [gate.reason for gate in (logits_gate, top1) if gate.reason]
     if not refuses:
-        reason = f"it runs a batch of {entry.max_batch + 1}, its profile ends at {entry.max_batch}"
-    limits = parity.LIMITS[entry.precision]
+        reasons.append(f"it runs a batch of {entry.max_batch + 1}, its profile ends at {entry.max_batch}")
+    failed = not refuses or "failed" in (logits_gate.status, top1.status)
     gate = Gate(
         name=f"engine {entry.target}",
         precision=entry.precision,
-        status="failed" if reason else "passed",
+        status="failed" if failed else "passed",
         ran=ran,
-        figures={
-            "samples": worst.samples,
-            "relative_error": worst.relative_error,
-            "min_cosine": worst.min_cosine,
-            "top1_agreement": worst.top1_agreement,
-            "refuses max_batch + 1": refuses,
-        },
-        limits={"min_cosine": limits.min_cosine, "top1_agreement": limits.top1_agreement},
-        reason=reason,
+        figures={**logits_gate.figures, **top1.figures, "refuses_max_batch_and_one": refuses},
+        limits={**logits_gate.limits, **(top1.limits if top1.status != "not decidable" else {})},
+        reason="; ".join(reasons),
     )
     return gate, worst
 

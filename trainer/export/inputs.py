@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManifest
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
 from contracts.config import DataSection, ModelSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from trainer.export.targets import Builder
@@ -68,23 +68,33 @@ class Inputs:
             ) from error
         return model.eval()
 
-    def find_evaluation(self) -> EvaluationReport | None:
-        """Return what training found on the test split with these very weights, in fp32.
-
-        None where it left nothing of it, or computed in less: an image near a border may then have another answer.
+    def find_evaluation(self) -> tuple[EvaluationReport | None, str]:
+        """Return what training found on the test split with these very weights, in fp32; or None, and why.
 
         Raises:
-            DataError: The document is missing or damaged.
+            DataError: The document is missing, damaged, or of other weights.
         """
         entry = self.checkpoint.evaluation
         if entry is None:
-            return None
+            return None, f"the checkpoint has no {EVALUATION_NAME}: compared with the trainer's own pixels alone"
+        if (damage := find_damage(self.checkpoint_uri, [entry])) is not None:
+            raise self._damaged_evaluation(damage)
+        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
+        if report.parameters_sha256 != self.checkpoint.parameters_sha256:
+            raise self._damaged_evaluation(f"{entry.name} is of other weights")
         numerics = self.checkpoint.numerics
         on_gpu = self.checkpoint.environment.get("device") == "cuda"
         if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
-            return None
-        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
-        return report if report.parameters_sha256 == self.checkpoint.parameters_sha256 else None
+            # An image near a border may have another answer.
+            return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own pixels alone"
+        return report, ""
+
+    def _damaged_evaluation(self, what: str) -> DataError:
+        return DataError(
+            f"the checkpoint in {storage.display(self.checkpoint_uri)} is damaged: {what}",
+            allowed=f"a checkpoint with the {EVALUATION_NAME} that training left",
+            todo="copy the whole training folder again, or train again with --fresh",
+        )
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> None:

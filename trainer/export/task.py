@@ -84,8 +84,11 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     make(work)
     document = _describe(output, stage, work)
     work.step("repository", write_repository, work.shipment, document)
+    document = document.model_copy(update={"steps": _steps_of(work)})
     (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
-    document = _publish(output, document.model_copy(update={"steps": _steps_of(work)}), work.shipment)
+    # What a killed attempt has left may be of another precision.
+    stage.discard(output.uri)
+    document = _publish(output, document, work.shipment)
     stage.commit(output, document, _in_words(document))
 
 
@@ -132,7 +135,7 @@ def _publish(output: Output, document: ExportManifest, shipment: Path) -> Export
     others = []
     for path in sorted(path for path in shipment.rglob("*") if path.is_file()):
         name = path.relative_to(shipment).as_posix()
-        # Replaced, not created: a killed attempt may have left a file, and a second engine may be other bytes.
+        # Replaced, not created: of a killed attempt a write may still be under way.
         storage.replace(storage.join(output.uri, *name.split("/")), path.read_bytes())
         if name not in known:
             others.append(FileEntry.of(output.uri, name))

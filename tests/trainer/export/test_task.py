@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ShardManifest, find_damage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
 from contracts.errors import EXIT_TRY_AGAIN
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import write_checkpoint
@@ -111,6 +111,7 @@ def test_a_checkpoint_becomes_engines_with_their_proof(line: Any, capfd: pytest.
     assert manifest.engines[0].target in (folder / "MODEL_CARD.md").read_text()
     check_events(line, uri)
     assert all(cost["peak_bytes"] > 10 << 20 for cost in manifest.steps.values())
+    assert "trace" in (folder / "MODEL_CARD.md").read_text()
     assert manifest.calibration is not None and manifest.calibration.samples == 160
     # Only the process that traces has torch's graph tools in memory.
     assert manifest.steps["fp16"]["peak_bytes"] < manifest.steps["trace"]["peak_bytes"]
@@ -192,6 +193,18 @@ def test_a_finished_export_is_found_again_without_torch(line: Any) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "[]"
     assert line.manifests[0].stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_what_a_killed_attempt_left_is_not_beside_the_manifest(line: Any) -> None:
+    arguments = [*line.arguments(export={"precision": "fp32", **L4})]
+    assert run_stage("export", export, arguments) == 0
+    folder = line.manifests[0].parent
+    (folder / MANIFEST_NAME).unlink()
+    (folder / "model.fp16.sm89.engine").write_bytes(b"of another precision")
+    assert run_stage("export", export, arguments) == 0
+    finished(line)
+    assert not (folder / "model.fp16.sm89.engine").exists()
 
 
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")
@@ -305,6 +318,14 @@ def test_a_graph_whose_images_are_not_alone_is_not_published(
     assert run_stage("export", export, line.arguments(export=L4)) == 1
     assert line.manifests == []
     assert "fp32 batch: an image's logits depend on the others of its batch" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_an_evaluation_of_other_weights_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    (line.folder / "train" / "evaluation.json").write_text("{}")
+    entry = FileEntry.of(storage.normalise(line.folder / "train"), "evaluation.json").model_dump()
+    rewrite(line.folder / "train", evaluation={**entry, "crc32c": "00000000"})
+    assert "is damaged: evaluation.json has crc32c" in refuse(line, capfd, export=L4)
 
 
 def limit_file_size() -> None:
