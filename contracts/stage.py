@@ -259,6 +259,8 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     """Return what is wrong with a finished output before it is reused, or None."""
     if document is None:
         return f"{MANIFEST_NAME} cannot be read"
+    if contradiction := document.find_contradiction():
+        return contradiction
     files = document.owned_files()
     checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
     return find_damage(uri, files, checksums=checksums)

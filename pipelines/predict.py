@@ -99,6 +99,11 @@ def _finished(events_uri: str) -> str | None:
         content = storage.read_bytes(events_uri)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    # The last line may be a part of one.
-    events = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
-    return next((str(event["uri"]) for event in events if event["event"] in ("finish", "reused")), None)
+    for line in content.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # damaged, or the last one: it may be a part
+        if isinstance(event, dict) and event.get("event") in ("finish", "reused") and isinstance(event.get("uri"), str):
+            return str(event["uri"])
+    return None

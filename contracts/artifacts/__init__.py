@@ -14,7 +14,9 @@ from contracts.artifacts.export import (
     GraphEntry,
     Latency,
     Parity,
+    ShippedFile,
     Verification,
+    hash_content,
 )
 from contracts.artifacts.goodput import GoodputRecord
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
@@ -67,11 +69,13 @@ __all__ = [
     "SampleOrder",
     "ShardEntry",
     "ShardManifest",
+    "ShippedFile",
     "SplitEntry",
     "StageRecord",
     "Verification",
     "WorstSample",
     "find_damage",
+    "hash_content",
     "tensor_file",
 ]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.errors import DataError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Status = Literal["passed", "failed", "not decidable", "not run"]
@@ -17,7 +20,8 @@ class Gate(Document):
     """One condition that an export must meet, and what was found."""
 
     name: str
-    """fp32, fp16, int8, bf16 (parity with torch), batch, range, coverage, accuracy, bundle, engine."""
+    """parity, top1, batch, range, reference, accuracy, coverage, bundle, `engine TARGET` (engine sm89); those of
+    `shardline verify` are checksum, repository, bundle, `engine TARGET`."""
     precision: str
     """Precision of the graph that it is about."""
     status: Status
@@ -60,10 +64,21 @@ class Attempt(Document):
     """The gates that failed, with their figures."""
 
 
-class GraphEntry(FileEntry):
-    """An ONNX file."""
+class ShippedFile(FileEntry):
+    """A file of an export. A crc32c finds damage; whoever changes a file on purpose can keep it, but not the sha256."""
 
     sha256: Sha256
+
+    @classmethod
+    def of(cls, folder_uri: str, name: str) -> ShippedFile:
+        """Describe the file `name` below `folder_uri`; it is read twice, for its crc32c and its sha256."""
+        entry = FileEntry.of(folder_uri, name)
+        return ShippedFile(**entry.model_dump(), sha256=hash_content(entry.uri(folder_uri)))
+
+
+class GraphEntry(ShippedFile):
+    """An ONNX file."""
+
     precision: str
     kept_fp32: list[str] = Field(default=[])
     """Nodes of an fp16 graph that compute in fp32."""
@@ -80,18 +95,19 @@ class EngineTensor(Document):
     """-1: the batch."""
 
 
-class EngineEntry(FileEntry):
-    """An engine file: all that is known of it was taken from the build, since only a GPU opens it."""
+class EngineEntry(ShippedFile):
+    """An engine file: all that is known of it was taken from the build, since only a GPU opens it.
 
-    sha256: Sha256
-    """Of the file: two builds of one graph may be different bytes."""
+    Its sha256 is the file's: two builds of one graph may be different bytes.
+    """
+
     onnx_sha256: Sha256
     """Of the graph that it was built from."""
     builder: str
     """Package and version that built it."""
     precision: str
-    target: str
-    """Compute capability it was built for (sm89)."""
+    target: Annotated[str, Field(pattern=r"^sm[0-9]{2,3}$")]
+    """Compute capability it was built for (sm89); also the name of its verification."""
     gpus: list[str] = Field(default=[])
     """Names of GPUs with this compute capability."""
     min_batch: int
@@ -143,7 +159,8 @@ class ExportManifest(Contract):
     tried: list[Attempt]
     """In the order in which they were tried; the last one ships."""
     verdict: Literal["proven", "unproven"]
-    """proven: an engine ran and passed; otherwise `shardline verify` on its GPU completes the proof."""
+    """proven: every engine ran and passed; otherwise `shardline verify` on their GPUs completes the proof
+    (contracts.proof says how far it is)."""
     opset: int
     inputs: dict[str, list[str | int]]
     """Name and shape of each input; `batch` is dynamic."""
@@ -154,7 +171,7 @@ class ExportManifest(Contract):
     """One for each target, all of the precision that ships."""
     gates: list[Gate]
     parity: dict[str, dict[str, Parity]]
-    """By what ran (`onnx`: ONNX Runtime without graph optimisation; `engine`), then by precision."""
+    """By what ran: `onnx` (ONNX Runtime without graph optimisation) by precision, `engine` by target."""
     accuracy: dict[str, float]
     """Share of right answers of the exported graphs on the test split, by precision; `torch` beside them."""
     test_samples: int
@@ -172,7 +189,7 @@ class ExportManifest(Contract):
     """Versions of the packages that made it."""
     steps: dict[str, dict[str, float]] = Field(default={})
     """Seconds and peak resident bytes of each step's process, by step."""
-    files: list[FileEntry]
+    files: list[ShippedFile]
     """All other files: labels, preprocessing, predict.py, weights, the model card, the Triton repository."""
     seal: str = ""
     """Hash of the rest of this document: targets and profiles have no file whose hash would show that they changed."""
@@ -184,19 +201,47 @@ class ExportManifest(Contract):
     @property
     def is_sealed(self) -> bool:
         """Whether nothing was changed since it was sealed."""
-        return self.seal == self._digest()
+        try:
+            return self.seal == self._digest()
+        except ValueError:  # a NaN, which no stage writes
+            return False
 
     def _digest(self) -> str:
         return self.model_copy(update={"seal": ""}).sha256
 
-    def owned_files(self) -> list[FileEntry]:
+    def find_contradiction(self) -> str | None:
+        """Return what is wrong with the document itself, or None: unless it is None, nothing in it can be trusted."""
+        if not self.is_sealed:
+            return "the manifest was changed after it was written"
+        precisions = {entry.precision for entry in self.graphs}
+        missing = [name for name in ("fp32", self.precision) if name not in precisions]
+        if missing:
+            return f"the manifest has no graph of {missing[0]}"
+        return None if "fp32" in self.accuracy else "the manifest has no accuracy of fp32"
+
+    def shipped_files(self) -> list[ShippedFile]:
         """Return everything that ships."""
         return [*self.files, *self.graphs, *self.engines]
 
+    def owned_files(self) -> list[FileEntry]:
+        """Return everything that ships."""
+        return [*self.shipped_files()]
+
     def graph(self, precision: str | None = None) -> GraphEntry:
-        """Return the graph of a precision; without one, the graph that ships."""
+        """Return the graph of a precision; without one, the graph that ships.
+
+        Raises:
+            DataError: There is none.
+        """
         wanted = precision or self.precision
-        return next(entry for entry in self.graphs if entry.precision == wanted)
+        for entry in self.graphs:
+            if entry.precision == wanted:
+                return entry
+        raise DataError(
+            f"the manifest has no graph of {wanted}",
+            allowed=", ".join(entry.precision for entry in self.graphs) or "an export with graphs",
+            todo="copy the whole folder again, or export again",
+        )
 
 
 class Verification(Contract):
@@ -214,3 +259,12 @@ class Verification(Contract):
     """Name of the GPU that ran it."""
     gates: list[Gate]
     latency: list[Latency] = Field(default=[])
+
+
+def hash_content(uri: str) -> str:
+    """Return the sha256 of a file or object, read in pieces."""
+    digest = hashlib.sha256()
+    with storage.open_read(uri) as stream:
+        while piece := stream.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -127,11 +128,23 @@ def rewrite_preprocessing(folder: Path, **values: Any) -> None:
         (lambda folder: (folder / MANIFEST_NAME).write_text("{}"), "is a None document"),
         (
             lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16"), seal=False),
-            "its manifest was changed",
+            "the manifest was changed",
         ),
         (
             lambda folder: edit_manifest(folder, lambda values: values["graphs"][0].update(sha256="0" * 64)),
             "its manifest says 0000",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values.update(seal=""), seal=False),
+            "the manifest was changed",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16")),
+            "the manifest has no graph of fp16",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values["files"][0].update(sha256="0" * 64)),
+            "labels.json has sha256",
         ),
         (
             lambda folder: edit_manifest(folder, lambda values: values["files"].pop(0)),
@@ -220,6 +233,22 @@ def line(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 )
 def test_a_model_is_an_export_or_a_run(line: Path, name: Callable[[Path], str], letter: str) -> None:
     assert find_export(name(line)) == storage.normalise(line / "export" / (letter * 16))
+
+
+def test_a_damaged_event_is_passed_over(line: Path) -> None:
+    path = line / "export" / "attempts" / NEWER / "events.jsonl"
+    path.write_bytes(b'\xff{\n[]\n{"event": "finish"}\n' + path.read_bytes())
+    assert find_export(str(line)) == storage.normalise(line / "export" / ("b" * 16))
+
+
+def test_whoever_has_read_enough_may_leave(exported: Path, images: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={exported}", images["red"]]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writer)
+    assert done.returncode == 2
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_a_line_that_was_moved_has_its_exports_with_it(line: Path) -> None:

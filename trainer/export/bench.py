@@ -74,7 +74,7 @@ class Runner:
     name: str
     precision: str
     prepare: Callable[[int], Call]
-    """From a batch size to a call that runs one such batch and returns when it is done. What it raises is why this
+    """From a batch size to a call that runs one such batch and returns when it is done. What either raises is why this
     runner is left out."""
     batches: Sequence[int] | None = None
     """None: all that are measured."""
@@ -153,21 +153,36 @@ def _measure_batch(runners: Sequence[Runner], batch: int, device: Device, budget
         try:
             call = runner.prepare(batch)
             call()
-        except (Exception, TooLong) as error:  # noqa: BLE001 - compilers raise what they like; it is said, and the rest goes on
-            runner.errors[batch] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+        except (Exception, TooLong) as reason:  # noqa: BLE001 - compilers raise what they like; it is said, and the rest goes on
+            runner.errors[batch] = _in_words(reason)
         else:
             calls[place] = call
-    times = time_calls(calls, budget_s=budget_s)
+    times, failed = time_calls(calls, budget_s=budget_s)
+    for place, error in failed.items():
+        runners[place].errors[batch] = _in_words(error)
     return [
         describe(runners[place].name, runners[place].precision, device.name, batch, seconds)
         for place, seconds in times.items()
     ]
 
 
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+
+
+class Timed(NamedTuple):
+    """Seconds of each call, and what a call raised, by key; a key is in one of the two."""
+
+    times: dict[int, list[float]]
+    failed: dict[int, Exception]
+
+
 def time_calls(
     calls: Mapping[int, Call], *, budget_s: float, clock: Callable[[], float] = time.perf_counter, seed: int = 0
-) -> dict[int, list[float]]:
+) -> Timed:
     """Return the seconds of each call, taken in turns; those of the warm-up are not among them.
+
+    One that raises is not called again, and what it took so far is dropped: the others go on.
 
     Args:
         calls: By any key.
@@ -175,27 +190,36 @@ def time_calls(
         clock: In seconds.
         seed: Of the order in a round.
     """
+    failed: dict[int, Exception] = {}
     typical: dict[int, float] = {}
     for key, call in calls.items():
         began = clock()
         warm: list[float] = []
-        while len(warm) < WARM_UP_CALLS or clock() - began < WARM_UP_SHARE * budget_s:
-            start = clock()
-            call()
-            warm.append(clock() - start)
-        typical[key] = max(statistics.median(warm), 1e-9)
-    times: dict[int, list[float]] = {key: [] for key in calls}
-    if not calls:
-        return times
-    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget_s / max(typical.values()))))
+        try:
+            while len(warm) < WARM_UP_CALLS or clock() - began < WARM_UP_SHARE * budget_s:
+                warm.append(_seconds_of(call, clock))
+        except Exception as error:  # noqa: BLE001 - runtimes raise what they like
+            failed[key] = error
+        else:
+            typical[key] = max(statistics.median(warm), 1e-9)
+    times: dict[int, list[float]] = {key: [] for key in typical}
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget_s / max(typical.values(), default=budget_s))))
     draw = random.Random(seed)
     for _ in range(rounds):
-        for key in draw.sample(sorted(calls), len(calls)):
-            for _ in range(max(1, min(MOST_CALLS, int(budget_s / rounds / typical[key])))):
-                start = clock()
-                calls[key]()
-                times[key].append(clock() - start)
-    return times
+        for key in draw.sample(sorted(times), len(times)):
+            try:
+                for _ in range(max(1, min(MOST_CALLS, int(budget_s / rounds / typical[key])))):
+                    times[key].append(_seconds_of(calls[key], clock))
+            except Exception as error:  # noqa: BLE001 - as above
+                failed[key] = error
+                del times[key]
+    return Timed(times, failed)
+
+
+def _seconds_of(call: Call, clock: Callable[[], float]) -> float:
+    start = clock()
+    call()
+    return clock() - start
 
 
 def describe(runner: str, precision: str, device: str, batch: int, seconds: Sequence[float]) -> Latency:

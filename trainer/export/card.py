@@ -7,6 +7,7 @@ back out of the tables. Nothing is measured here, and neither names nor paths of
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -231,12 +232,10 @@ def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest |
         for name, cost in document.steps.items()
         if {"seconds", "peak_bytes"} <= set(cost)
     ]
-    return [
-        "## Lineage",
-        _table(("", ""), rows),
-        "Each step of the export was a process of its own:",
-        _table(("Step", "Seconds", "Peak bytes"), costs),
-    ]
+    parts = ["## Lineage", _table(("", ""), rows)]
+    if costs:
+        parts += ["Each step of the export was a process of its own:", _table(("Step", "Seconds", "Peak bytes"), costs)]
+    return parts
 
 
 def _describe_limits(document: ExportManifest) -> list[str]:
@@ -278,4 +277,7 @@ def _figure(value: Figure) -> str:
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
+    # The manifest has no numbers for these (JSON): ranges write the word, parity the largest float.
+    if value == "infinite" or (isinstance(value, float) and not abs(value) < sys.float_info.max):
+        return "not finite"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -14,7 +14,7 @@ from pathlib import Path
 import google_crc32c
 
 from contracts import storage
-from contracts.artifacts import EngineEntry, ExportManifest, FileEntry, GraphEntry
+from contracts.artifacts import ExportManifest
 from contracts.errors import DataError
 
 _PIECE_BYTES = 1 << 22
@@ -36,9 +36,9 @@ class CheckedFolder:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self.document = ExportManifest.load(uri)
-        if self.document.seal and not self.document.is_sealed:
-            raise self.damaged("its manifest was changed")
-        self._entries: dict[str, FileEntry] = {entry.name: entry for entry in self.document.owned_files()}
+        if contradiction := self.document.find_contradiction():
+            raise self.damaged(contradiction)
+        self._entries = {entry.name: entry for entry in self.document.shipped_files()}
         self._copies: Path | None = None
         self._stack = ExitStack()
 
@@ -69,9 +69,7 @@ class CheckedFolder:
                 num_bytes += len(piece)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise self.damaged(f"{name} is missing") from None
-        found = {"bytes": num_bytes, "crc32c": f"{crc:08x}"}
-        if isinstance(entry, GraphEntry | EngineEntry):
-            found["sha256"] = digest.hexdigest()
+        found = {"bytes": num_bytes, "crc32c": f"{crc:08x}", "sha256": digest.hexdigest()}
         for kind, value in found.items():
             if value != getattr(entry, kind):
                 raise self.damaged(f"{name} has {kind} {value}, its manifest says {getattr(entry, kind)}")

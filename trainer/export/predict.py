@@ -465,6 +465,10 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and value not in ("", ".", "..") and Path(value).name == value
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _is_size(value: Any) -> bool:
     return type(value) is int and value >= 1
 
@@ -479,6 +483,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     **{name: choices.__contains__ for name, choices in _CHOICES.items()},
     "model": _is_file_name,
     "labels": _is_file_name,
+    "input": _is_text,
+    "output": _is_text,
     "max_batch": _is_size,
     "image_size": _is_size,
     "mean": lambda values: _are_channels(values, -1e6),

@@ -3,7 +3,7 @@
     python -m trainer.export.predict_task --folder URI [--top K] [--json] IMAGE...
 
 On a machine with a GPU that the export has an engine for, and the package that built it, the engine answers; else the
-graph that ships, by ONNX Runtime on the CPU. What answered is said on stderr. Nothing of the folder is executed:
+graph that ships, by ONNX Runtime on the CPU. What answered is said on stderr. Its predict.py is not executed:
 pixels, labels and ONNX Runtime go through this package's own predict.py, of which the folder holds a copy. Exit codes
 as in contracts.errors; a file that is no usable image ends it with 2 after all others were answered.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with CheckedFolder(options.folder) as folder:
             return _predict(folder, options)
+    except BrokenPipeError:
+        # Whoever reads the answers has seen enough (| head): nothing is left to be flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_USER_ERROR
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error)
         print(f"error: {document.message}", file=sys.stderr)

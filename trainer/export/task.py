@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest, ShippedFile
 from contracts.errors import TryAgain
 from contracts.fingerprint import export_inputs
 from contracts.process import run_process, thread_environment, threads_per_rank
@@ -138,7 +138,7 @@ def _publish(output: Output, document: ExportManifest, shipment: Path) -> Export
         # Replaced, not created: of a killed attempt a write may still be under way.
         storage.replace(storage.join(output.uri, *name.split("/")), path.read_bytes())
         if name not in known:
-            others.append(FileEntry.of(output.uri, name))
+            others.append(ShippedFile.of(output.uri, name))
     return document.model_copy(update={"files": others}).sealed()
 
 

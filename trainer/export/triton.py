@@ -9,20 +9,20 @@ Here: `write_repository`, `find_contradictions`. Run by trainer/export/task.py a
 what is written here: a test parses config.pbtxt with Triton's own message, and the rest is compared.
 
 What Triton loads lies in the repository itself, although the graph lies beside it once more: Vertex AI takes this
-folder and nothing else, and a bucket knows no links. Where files can be linked both names are one file.
+folder and nothing else, and a bucket knows no links. In the work folder both names are one file; publishing writes each
+file by itself, so wherever an export is published the graph is stored twice.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from contracts.artifacts import EngineEntry, ExportManifest
+from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
 from trainer.export import predict
 from trainer.export.targets import TENSORRT
@@ -39,11 +39,12 @@ from trainer.export.triton_config import (
     config_as_text,
     engine_of,
     image_for,
+    list_fields,
     make_config,
     parse_config,
     read_signature,
-    triton_messages,
 )
+from trainer.export.workshop import hash_file
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig  # type: ignore[import-untyped]
@@ -53,11 +54,6 @@ REPOSITORY = "triton"
 # name of its own for each export would make a new version of a model a new model.
 MODEL_NAME = "classifier"
 VERSION = "1"
-# Fields of a configuration that are written here, and looked at: any other would change what is served, unseen.
-_FIELDS = {
-    *("name", "backend", "max_batch_size", "input", "output"),
-    *("dynamic_batching", "instance_group", "model_warmup"),
-}
 
 
 def write_repository(folder: Path, document: ExportManifest, *, name: str = MODEL_NAME) -> list[str]:
@@ -99,7 +95,8 @@ def write_repository(folder: Path, document: ExportManifest, *, name: str = MODE
 def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     """Return what config.pbtxt, the manifest, the ONNX graph and the labels say differently; a sentence for each.
 
-    Parsing alone finds little: the text format takes a negative batch size, and any backend.
+    Parsing alone finds little: the text format takes a negative batch size, and any backend. So the whole message must
+    be the one that `make_config` makes: any other field (reshape, format, platform) would change what is served.
 
     Args:
         folder: Of the export: labels.json, graphs, engines, triton/.
@@ -120,31 +117,39 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     except Exception as error:  # noqa: BLE001 - a damaged protobuf raises what it likes; it is a finding, not a fault
         return [f"{document.graph().name} cannot be read: {error}"]
     return [
-        *_compare_model(model, config, document),
-        *_compare_batches(config, engine_of(document)),
+        *_compare_config(config, document, signature, model.name),
+        *_compare_model(model, document),
+        *_compare_batches(document),
         *_compare_engines(document, signature),
-        *_compare_tensors("input", config.input, signature[0], document.inputs),
-        *_compare_tensors("output", config.output, signature[1], document.outputs),
-        *_compare_warmup(config, signature[0]),
-        *_compare_labels(folder, model, config, signature[1]),
+        *_compare_tensors("input", signature[0], document.inputs),
+        *_compare_tensors("output", signature[1], document.outputs),
+        *_compare_labels(folder, model, signature[1]),
         *_compare_image(repository, document),
     ]
 
 
-def _compare_model(model: Path, config: ModelConfig, document: ExportManifest) -> Iterator[str]:
-    for field, _ in config.ListFields():
-        if field.name not in _FIELDS:
-            yield f"{CONFIG_NAME} sets {field.name}, which the export does not"
-    if config.name != model.name:
-        yield f"{CONFIG_NAME} names the model {config.name!r}, its folder is {model.name!r}"
-    backend, engine = backend_of(document), engine_of(document)
-    if config.backend != backend:
-        yield f"{CONFIG_NAME} has backend {config.backend!r}; what {engine.builder} built needs {backend!r}"
+def _compare_config(
+    config: ModelConfig, document: ExportManifest, signature: tuple[Signature, Signature], name: str
+) -> Iterator[str]:
+    try:
+        wanted = list_fields(make_config(document, signature, name=name))
+    except (TypeError, ValueError) as error:
+        yield f"{document.graph().name} has a type or a dynamic size that Triton is not told of: {error}"
+        return
+    found = list_fields(config)
+    for path in sorted(found.keys() | wanted.keys()):
+        said, expected = found.get(path, "nothing"), wanted.get(path, "nothing")
+        if said != expected:
+            yield f"{CONFIG_NAME} has {path} {said}; by manifest and ONNX graph it is {expected}"
+
+
+def _compare_model(model: Path, document: ExportManifest) -> Iterator[str]:
+    backend = backend_of(document)
     file = model / VERSION / MODEL_FILES[backend]
-    entry = engine if backend == TENSORRT else document.graph()
+    entry = engine_of(document) if backend == TENSORRT else document.graph()
     if not file.is_file():
         yield f"{model.name}/{VERSION}/{file.name} is missing"
-    elif _sha256(file) != entry.sha256:
+    elif hash_file(file) != entry.sha256:
         yield f"{model.name}/{VERSION}/{file.name} is not the {entry.name} of the manifest"
 
 
@@ -164,66 +169,25 @@ def _compare_engines(document: ExportManifest, signature: tuple[Signature, Signa
                 yield f"{engine.name} has {mode} {said}, the ONNX graph {expected}"
 
 
-def _compare_batches(config: ModelConfig, engine: EngineEntry) -> Iterator[str]:
+def _compare_batches(document: ExportManifest) -> Iterator[str]:
+    engine = engine_of(document)
     profile = f"the engine's profile is {engine.min_batch} to {engine.max_batch}, tuned for {engine.opt_batch}"
-    if not 1 <= config.max_batch_size <= engine.max_batch:
-        yield f"{CONFIG_NAME} has max_batch_size {config.max_batch_size}; {profile}"
-    if config.backend == TENSORRT and engine.min_batch != 1:
+    if backend_of(document) == TENSORRT and engine.min_batch != 1:
         yield f"Triton sends single images; {profile}"
     if not 1 <= engine.min_batch <= engine.opt_batch <= engine.max_batch:
         yield f"batch sizes fall: {profile}"
-    preferred = list(config.dynamic_batching.preferred_batch_size)
-    if engine.opt_batch not in preferred:
-        yield f"{CONFIG_NAME} prefers batches of {preferred}; {profile}"
-    wrong = [batch for batch in preferred if not 1 <= batch <= config.max_batch_size]
-    if wrong:
-        yield f"{CONFIG_NAME} prefers batches of {wrong}, its max_batch_size is {config.max_batch_size}"
-    if not config.instance_group or any(group.count < 1 for group in config.instance_group):
-        yield f"{CONFIG_NAME} has no instance of the model"
-    kinds = {_name(triton_messages().ModelInstanceGroup.Kind, group.kind) for group in config.instance_group}
-    if config.backend == TENSORRT and kinds != {"KIND_GPU"}:
-        yield f"{CONFIG_NAME} puts an engine on {', '.join(sorted(kinds))}"
 
 
-def _compare_tensors(
-    side: str, configured: Any, signature: Signature, manifest: dict[str, list[str | int]]
-) -> Iterator[str]:
-    kinds = triton_messages().DataType
+def _compare_tensors(side: str, signature: Signature, manifest: dict[str, list[str | int]]) -> Iterator[str]:
     shapes = {name: shape for name, (_, shape) in signature.items()}
     if shapes != manifest:
         yield f"the manifest has {side} {manifest}, the ONNX graph {shapes}"
-    names = [tensor.name for tensor in configured]
-    if sorted(names) != sorted(signature):
-        yield f"{CONFIG_NAME} has {side} {sorted(names)}, the ONNX graph {sorted(signature)}"
-    for tensor in configured:
-        if tensor.name not in signature:
-            continue
-        kind, shape = signature[tensor.name]
-        if _name(kinds, tensor.data_type) != kind:
-            yield f"{CONFIG_NAME} has {tensor.name} as {_name(kinds, tensor.data_type)}, the ONNX graph as {kind}"
-        if list(tensor.dims) != shape[1:]:
-            yield f"{CONFIG_NAME} has {tensor.name} with dims {list(tensor.dims)}, the ONNX graph {shape[1:]} an image"
-        if not isinstance(shape[0], str):
-            yield f"the ONNX graph has {tensor.name} with a batch of {shape[0]}, which is not dynamic"
+    for name, shape in shapes.items():
+        if not shape or not isinstance(shape[0], str):
+            yield f"the ONNX graph has {name} with a batch of {shape[:1]}, which is not dynamic"
 
 
-def _compare_warmup(config: ModelConfig, inputs: Signature) -> Iterator[str]:
-    kinds = triton_messages().DataType
-    if not config.model_warmup:
-        yield f"{CONFIG_NAME} has no model_warmup"
-    for warmup in config.model_warmup:
-        if not 1 <= warmup.batch_size <= config.max_batch_size:
-            yield f"{CONFIG_NAME} warms up with {warmup.batch_size} images, max_batch_size is {config.max_batch_size}"
-        given = {name: (_name(kinds, item.data_type), list(item.dims)) for name, item in warmup.inputs.items()}
-        expected = {name: (kind, shape[1:]) for name, (kind, shape) in inputs.items()}
-        if given != expected:
-            yield f"{CONFIG_NAME} warms up with {given}, the ONNX graph takes {expected}"
-
-
-def _compare_labels(folder: Path, model: Path, config: ModelConfig, outputs: Signature) -> Iterator[str]:
-    for tensor in config.output:
-        if tensor.label_filename != LABELS_NAME:
-            yield f"{CONFIG_NAME} has labels of {tensor.name} in {tensor.label_filename!r}, they are in {LABELS_NAME!r}"
+def _compare_labels(folder: Path, model: Path, outputs: Signature) -> Iterator[str]:
     try:
         expected = _read_labels(folder)
         content = (model / LABELS_NAME).read_text(encoding="utf-8")
@@ -256,16 +220,6 @@ def _read_labels(folder: Path) -> list[str]:
     """Return the classes, each as one line."""
     labels = json.loads((folder / predict.LABELS_NAME).read_text(encoding="utf-8"))
     return [str(label).replace("\r", " ").replace("\n", " ") for label in labels]
-
-
-def _name(kinds: Any, number: int) -> str:
-    """Return the name of an enum's value; the text format takes numbers that have none."""
-    return str(kinds.Name(number)) if number in kinds.values() else str(number)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,12 +1,13 @@
 """What Triton Inference Server is told of an export: its image, and config.pbtxt from the manifest and the ONNX graph.
 
-Here: `image_for`, `make_config`, `read_signature`, and text to and from Triton's own message (of tritonclient). Nothing
-is written or compared here: triton.py does.
+Here: `image_for`, `make_config`, `read_signature`, `list_fields`, and text to and from Triton's own message (of
+tritonclient). Nothing is written or compared here: triton.py does.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,3 +177,22 @@ def parse_config(content: str) -> ModelConfig:
         return text_format.Parse(content, triton_messages().ModelConfig())
     except text_format.ParseError as error:
         raise ValueError(str(error)) from error
+
+
+def list_fields(config: ModelConfig) -> dict[str, str]:
+    """Return the values that a configuration sets, by path (`input[0].dims[1]`); what is unset has Triton's default."""
+    from google.protobuf import json_format
+
+    return dict(_list_values("", json_format.MessageToDict(config, preserving_proto_field_name=True)))
+
+
+def _list_values(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    # An empty message counts as well: that it is there switches something on (sequence_batching).
+    if isinstance(value, dict) and (value or not path):
+        for name, item in value.items():
+            yield from _list_values(f"{path}.{name}" if path else name, item)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _list_values(f"{path}[{place}]", item)
+    else:
+        yield path, repr(value)

@@ -24,6 +24,7 @@ from contracts.artifacts import (
     GraphEntry,
     ShardEntry,
     ShardManifest,
+    ShippedFile,
     SplitEntry,
 )
 from records.index import INDEX_NAME, RECORD, write_index
@@ -175,12 +176,12 @@ def write_manifest(folder: Path, names: list[str]) -> ExportManifest:
         engines=[],
         gates=[],
         parity={},
-        accuracy={},
+        accuracy={"fp32": 1.0},
         test_samples=1,
         checkpoint_sha256="0" * 64,
         shards_fingerprint="5" * 16,
         made_with={},
-        files=[FileEntry.of(uri, name) for name in names],
+        files=[ShippedFile.of(uri, name) for name in names],
     ).sealed()
     (folder / MANIFEST_NAME).write_bytes(document.to_json())
     return document

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts import Attempt, EngineEntry, ExportManifest, FileEntry, Gate, GraphEntry, Latency, Parity
+from contracts.artifacts import (
+    Attempt,
+    EngineEntry,
+    ExportManifest,
+    FileEntry,
+    Gate,
+    GraphEntry,
+    Latency,
+    Parity,
+    ShippedFile,
+)
 from contracts.artifacts.export import EngineTensor
 from tests.trainer.export.conftest import CLASSES
 from trainer.export.onnx_graph import describe
@@ -119,7 +129,7 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
         "shards_fingerprint": "5" * 16,
         "made_with": {"torch": "2.13.0", "onnx": "1.23.2"},
         "steps": {"trace": {"seconds": 4.5, "peak_bytes": 500_000_000}},
-        "files": [FileEntry.of(storage.normalise(folder), "labels.json")],
+        "files": [ShippedFile.of(storage.normalise(folder), "labels.json")],
     }
     return ExportManifest(**{**values, **changes})
 

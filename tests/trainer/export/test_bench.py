@@ -12,7 +12,19 @@ from safetensors.torch import save_file
 from contracts.artifacts.export import Latency
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
 from tests.trainer.export.handover import make_export
-from trainer.export.bench import LEAST_ROUNDS, MOST_CALLS, MOST_ROUNDS, Bench, describe, measure_latency, time_calls
+from trainer.export.bench import (
+    LEAST_ROUNDS,
+    MOST_CALLS,
+    MOST_ROUNDS,
+    WARM_UP_CALLS,
+    Bench,
+    Device,
+    Runner,
+    _measure_batch,
+    describe,
+    measure_latency,
+    time_calls,
+)
 from trainer.export.processes import run_step
 
 
@@ -100,7 +112,8 @@ def test_runners_take_turns_and_warm_up_is_not_counted() -> None:
     clock = Clock()
     # The first three calls are a hundred times as slow: what a first call compiles or loads.
     calls = {key: clock.call(key, 1.0, 1.0, 1.0, seconds) for key, seconds in ((1, 0.01), (2, 0.02))}
-    times = time_calls(calls, budget_s=2.0, clock=clock)
+    times, failed = time_calls(calls, budget_s=2.0, clock=clock)
+    assert failed == {}
     assert all(taken == pytest.approx(0.01) for taken in times[1])
     assert all(taken == pytest.approx(0.02) for taken in times[2])
     assert clock.said[:6] == [1, 1, 1, 2, 2, 2]
@@ -113,7 +126,7 @@ def test_runners_take_turns_and_warm_up_is_not_counted() -> None:
 def test_calls_are_as_many_as_fit() -> None:
     def counts(budget_s: float, *seconds: float) -> list[int]:
         clock = Clock()
-        times = time_calls(
+        times, _ = time_calls(
             {key: clock.call(key, one) for key, one in enumerate(seconds)}, budget_s=budget_s, clock=clock
         )
         return [len(taken) for taken in times.values()]
@@ -121,7 +134,36 @@ def test_calls_are_as_many_as_fit() -> None:
     assert counts(8.0, 0.0625, 0.125) == [120, 60]  # ten rounds of 0.8 s each
     assert counts(1.0, 10.0) == [LEAST_ROUNDS]  # a slow one is called all the same
     assert counts(1e6, 0.5) == [MOST_ROUNDS * MOST_CALLS]
-    assert time_calls({}, budget_s=1.0) == {}
+    assert time_calls({}, budget_s=1.0) == ({}, {})
+
+
+@pytest.mark.parametrize("sound", [0, 2, WARM_UP_CALLS, WARM_UP_CALLS + 1], ids=lambda calls: f"after {calls} calls")
+def test_a_runner_that_fails_while_it_is_timed_is_left_out_and_the_others_are_timed(sound: int) -> None:
+    clock, error = Clock(), RuntimeError("the device is lost")
+    sound_call, called = clock.call(1, 1.0), 0
+
+    def fail() -> None:
+        nonlocal called
+        called += 1
+        if called > sound:
+            raise error
+        clock.call(2, 1.0)()
+
+    times, failed = time_calls({1: sound_call, 2: fail}, budget_s=10.0, clock=clock)
+    assert failed == {2: error}
+    assert times == {1: [1.0] * 10}
+    assert called == sound + 1  # not called again
+
+    # The first call is the preparation's.
+    runners = [
+        Runner("sound", "fp32", lambda _: clock.call(1, 0.0)),
+        Runner("other", "fp32", lambda _: fail),
+    ]
+    called = -1
+    device = Device("cpu", "cpu, 1 threads", 1, torch.float32, "fp32")
+    found = _measure_batch(runners, 4, device, budget_s=1e-6)
+    assert [latency.runner for latency in found] == ["sound"]
+    assert runners[1].errors == {4: "RuntimeError: the device is lost"}
 
 
 def test_the_order_changes_from_round_to_round() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import getpass
+import math
 import re
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,22 @@ def test_lineage_is_the_manifest_s(document: ExportManifest) -> None:
         assert f"`{value}`" in text
     (step,) = tables_of(text)["Lineage"]
     assert step == {"Step": "trace", "Seconds": "4.5", "Peak bytes": "500000000"}
+
+
+def test_without_steps_there_is_no_table_of_them(document: ExportManifest) -> None:
+    text = render_card(document.model_copy(update={"steps": {}}))
+    assert "Each step" not in text
+    assert "Step" not in tables_of(text)["Lineage"][0]
+
+
+def test_what_is_no_number_reads_so(document: ExportManifest) -> None:
+    figures = {"largest_value": "infinite", "relative_error": sys.float_info.max, "worst": "node_conv", "top": 65504.0}
+    gate = document.gates[0].model_copy(update={"figures": figures})
+    parity = {"onnx": {"fp16": document.parity["onnx"]["fp16"].model_copy(update={"relative_error": math.nan})}}
+    tables = tables_of(render_card(document.model_copy(update={"gates": [gate], "parity": parity})))
+    expected = "largest_value not finite, relative_error not finite, worst node_conv, top 65504"
+    assert tables["Gates"][0]["Figures"] == expected
+    assert tables["Parity with torch"][0]["Relative error"] == "not finite"
 
 
 def test_it_says_what_did_not_run(document: ExportManifest) -> None:

@@ -279,6 +279,8 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda values: values.update(image_size=13), "says images ['batch', 3, 13, 13]"),
         (lambda values: values.update(input="pictures"), "says pictures"),
         (lambda values: values.update(output="scores"), "and scores"),
+        (lambda values: values.update(input=[]), "input []"),
+        (lambda values: values.update(output={}), "output {}"),
         (lambda values: values.update(labels="none.json"), "none.json cannot be read"),
     ],
 )

@@ -145,34 +145,66 @@ def change_image(folder: Path) -> None:
 
 
 DAMAGE = {
-    "a negative batch": (change_config("max_batch_size: 10", "max_batch_size: -5"), "max_batch_size -5"),
-    "a batch beyond the profile": (change_config("max_batch_size: 10", "max_batch_size: 11"), "max_batch_size 11"),
-    "no batch": (change_config("max_batch_size: 10", ""), "max_batch_size 0"),
+    "a negative batch": (change_config("max_batch_size: 10", "max_batch_size: -5"), "max_batch_size -5; by"),
+    "a batch beyond the profile": (change_config("max_batch_size: 10", "max_batch_size: 11"), "max_batch_size 11; by"),
+    "no batch": (change_config("max_batch_size: 10", ""), "max_batch_size nothing; by manifest and ONNX graph it is"),
     "an unknown backend": (change_config('backend: "', 'backend: "no'), "has backend 'no"),
-    "a platform beside the backend": (append('platform: "onnxruntime_onnx"'), "sets platform"),
-    "another file": (append('default_model_filename: "other.onnx"'), "sets default_model_filename"),
-    "another name": (change_config('name: "classifier"', 'name: "other"'), "names the model 'other'"),
-    "another folder": (rename_folder, "its folder is 'other'"),
+    "a platform beside the backend": (append('platform: "onnxruntime_onnx"'), "platform 'onnxruntime_onnx'; by"),
+    "another file": (append('default_model_filename: "other.onnx"'), "has default_model_filename 'other.onnx'"),
+    "another name": (change_config('name: "classifier"', 'name: "other"'), "has name 'other'; by"),
+    "another folder": (rename_folder, "has name 'classifier'; by manifest and ONNX graph it is 'other'"),
     "a second model": (add_model, "holds one model; found: classifier, second"),
-    "another input": (change_config('name: "images"', 'name: "pixels"'), "has input ['pixels']"),
-    "another output": (change_config('name: "logits"', 'name: "scores"'), "has output ['scores']"),
+    "another input": (change_config('name: "images"', 'name: "pixels"'), "has input[0].name 'pixels'; by"),
+    "another output": (change_config('name: "logits"', 'name: "scores"'), "has output[0].name 'scores'; by"),
     "a second output": (
         append('output { name: "more" data_type: TYPE_FP32 dims: 1 }'),
-        "has output ['logits', 'more']",
+        "has output[1].name 'more'; by manifest and ONNX graph it is nothing",
     ),
-    "another type": (change_config("TYPE_FP32", "TYPE_FP16"), "images as TYPE_FP16"),
-    "a type that there is not": (change_config("TYPE_FP32", "99"), "images as 99"),
-    "an instance that there is not": (append("instance_group { count: 0 kind: 77 }"), "has no instance of the model"),
-    "another shape": (change_config("dims: 3", "dims: 4"), "images with dims [4, 32, 32]"),
-    "another width": (change_config("dims: 10", "dims: 9"), "logits with dims [9]"),
-    "another tuned batch": (change_config("preferred_batch_size: 4", "preferred_batch_size: 5"), "batches of [5]"),
+    "another type": (change_config("TYPE_FP32", "TYPE_FP16"), "has input[0].data_type 'TYPE_FP16'; by"),
+    "a type that there is not": (change_config("TYPE_FP32", "99"), "has input[0].data_type 99; by"),
+    "an instance that there is not": (append("instance_group { count: 0 kind: 77 }"), "has instance_group[1].kind 77"),
+    "another shape": (change_config("dims: 3", "dims: 4"), "has input[0].dims[0] '4'; by"),
+    "another width": (change_config("dims: 10", "dims: 9"), "has output[0].dims[0] '9'; by"),
+    "an input that is reshaped": (
+        change_config('name: "images"', 'name: "images" reshape { shape: [32, 32, 3] }'),
+        "has input[0].reshape.shape[2] '3'; by manifest and ONNX graph it is nothing",
+    ),
+    "an input of another layout": (
+        change_config('name: "images"', 'name: "images" format: FORMAT_NHWC'),
+        "has input[0].format 'FORMAT_NHWC'; by",
+    ),
+    "an optional input": (
+        change_config('name: "images"', 'name: "images" optional: true'),
+        "has input[0].optional True; by",
+    ),
+    "an output that is reshaped": (
+        change_config('name: "logits"', 'name: "logits" reshape { shape: [5, 2] }'),
+        "has output[0].reshape.shape[0] '5'; by",
+    ),
+    "an output without its labels": (change_config('label_filename: "labels.txt"', ""), "label_filename nothing; by"),
+    "an empty message": (append("model_transaction_policy {}"), "has model_transaction_policy {}; by"),
+    "no dynamic batching": (
+        change_config("preferred_batch_size: 4\n  max_queue_delay_microseconds: 100", ""),
+        "has dynamic_batching {}; by",
+    ),
+    "another tuned batch": (
+        change_config("preferred_batch_size: 4", "preferred_batch_size: 5"),
+        "has dynamic_batching.preferred_batch_size[0] 5; by",
+    ),
+    "another queue": (
+        change_config("dynamic_batching {", "dynamic_batching { preserve_ordering: true"),
+        "has dynamic_batching.preserve_ordering True; by",
+    ),
     "a preferred batch that does not fit": (
         change_config("preferred_batch_size: 4", "preferred_batch_size: [4, 11]"),
-        "prefers batches of [11], its max_batch_size is 10",
+        "has dynamic_batching.preferred_batch_size[1] 11; by",
     ),
-    "a warmup that does not fit": (change_config("  batch_size: 4", "  batch_size: 400"), "warms up with 400 images"),
-    "a warmup of another shape": (change_config("dims: 3\n      dims: 32", "dims: 32"), "warms up with {'images'"),
-    "other labels' file": (change_config("labels.txt", "names.txt"), "in 'names.txt'"),
+    "a warmup that does not fit": (change_config("  batch_size: 4", "  batch_size: 400"), "[1].batch_size 400; by"),
+    "a warmup of another shape": (
+        change_config("dims: 3\n      dims: 32", "dims: 32"),
+        "has model_warmup[0].inputs.images.dims[2] nothing; by",
+    ),
+    "other labels' file": (change_config("labels.txt", "names.txt"), "has output[0].label_filename 'names.txt'; by"),
     "shuffled labels": (change_labels("0\n1\n", "1\n0\n"), "other labels than labels.json, from class 0 on"),
     "a label too few": (change_labels("9\n", ""), "other labels than labels.json, 9 against 10"),
     "a changed byte of the model": (change_byte, "of the manifest"),
@@ -194,7 +226,9 @@ def test_what_contradicts_is_said(document: ExportManifest, tmp_path: Path, name
 @pytest.mark.parametrize("builder", [TENSORRT], indirect=True)
 def test_an_engine_s_instance_on_the_cpu_is_said(document: ExportManifest, tmp_path: Path) -> None:
     change_config("KIND_GPU", "KIND_CPU")(tmp_path)
-    assert find_contradictions(tmp_path, document) == ["config.pbtxt puts an engine on KIND_CPU"]
+    assert find_contradictions(tmp_path, document) == [
+        "config.pbtxt has instance_group[0].kind 'KIND_CPU'; by manifest and ONNX graph it is 'KIND_GPU'"
+    ]
 
 
 def with_engine(document: ExportManifest, **changes: Any) -> ExportManifest:
@@ -218,8 +252,9 @@ def test_what_a_real_build_says_of_its_tensors_agrees(exported: Any, tmp_path: P
 
 def test_a_manifest_that_says_otherwise_is_found(document: ExportManifest, tmp_path: Path) -> None:
     cases = {
-        "the engine's profile is 1 to 8": with_engine(document, max_batch=8),
-        "tuned for 3": with_engine(document, opt_batch=3),
+        "has max_batch_size 10; by manifest and ONNX graph it is 8": with_engine(document, max_batch=8),
+        "preferred_batch_size[0] 4; by manifest and ONNX graph it is 3": with_engine(document, opt_batch=3),
+        "batch sizes fall: the engine's profile is 1 to 10, tuned for 11": with_engine(document, opt_batch=11),
         "sm89.engine has input {'pixels': ('TYPE_FP32', [3, 32, 32])}, the ONNX": with_engine(
             document, tensors=[tensor.model_copy(update={"name": "pixels"}) for tensor in document.engines[0].tensors]
         ),
@@ -241,12 +276,14 @@ def test_a_manifest_that_says_otherwise_is_found(document: ExportManifest, tmp_p
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda graph: setattr(graph.input[0], "name", "pixels"), "config.pbtxt has input ['images'], the ONNX graph"),
-        (lambda graph: setattr(graph.input[0].type.tensor_type, "elem_type", 10), "the ONNX graph as TYPE_FP16"),
-        (lambda graph: setattr(graph.output[0].type.tensor_type.shape.dim[1], "dim_value", 9), "the ONNX graph [9]"),
+        (lambda graph: setattr(graph.input[0], "name", "pixels"), "input[0].name 'images'; by"),
+        (lambda graph: setattr(graph.input[0].type.tensor_type, "elem_type", 10), "it is 'TYPE_FP16'"),
+        (lambda graph: setattr(graph.input[0].type.tensor_type, "elem_type", 14), "not told of"),
+        (lambda graph: setattr(graph.output[0].type.tensor_type.shape.dim[1], "dim_value", 9), "it is '9'"),
+        (lambda graph: setattr(graph.output[0].type.tensor_type.shape.dim[1], "dim_param", "n"), "not told of"),
         (lambda graph: setattr(graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 2), "not dynamic"),
     ],
-    ids=["name", "type", "shape", "batch"],
+    ids=["name", "type", "unknown type", "shape", "dynamic shape", "batch"],
 )
 def test_a_graph_that_says_otherwise_is_found(
     document: ExportManifest, tmp_path: Path, change: Callable[[Any], None], words: str

@@ -14,12 +14,15 @@ import onnx
 import pytest
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry
+from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
+from contracts.errors import ConfigError
+from contracts.proof import verdict_of
 from contracts.stage import run_stage
 from tests.trainer.export import conftest
+from trainer.export import engine_run
 from trainer.export.engine_run import NoGpu, open_engine
 from trainer.export.task import export
-from trainer.export.verify import main
+from trainer.export.verify import _judge_engine, main
 from trainer.export.workshop import hash_file
 
 
@@ -94,6 +97,136 @@ def test_what_was_made_is_unproven_and_nothing_is_wrong(copy: Path, capfd: pytes
         assert any(line.startswith("passed") and f" {gate} " in line for line in said.splitlines()), said
     assert "engine sm89" in said and "this machine has no GPU" in said
     assert "unproven as before: the same command on a GPU of sm89 runs the engine" in said
+
+
+class FakeGpu:
+    """What stands for a GPU of the engine's target: it records what it was given to run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[str] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(engine_run, "require_gpu", lambda entry: None)
+        monkeypatch.setattr(engine_run, "judge_engine", self.judge)
+        monkeypatch.setattr("trainer.export.verify._device_name", lambda: "a GPU")
+
+    def judge(self, path: Path, entry: Any, images: Any, reference: Any, **_: Any) -> tuple[Gate, None]:
+        if self.error is not None:
+            raise self.error
+        self.ran.append(hash_file(path))
+        return Gate(name=f"engine {entry.target}", precision="fp16", status="passed", ran="a test"), None
+
+
+def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, uri = FakeGpu(monkeypatch), storage.normalise(copy)
+    document = ExportManifest.load(uri)
+    gpu.error = ConfigError("another version", allowed="the very version", todo="install it")
+    code, said = verify(copy, capfd)
+    assert (code, verdict_of(uri, document)) == (0, "unproven"), said
+    assert "not run       engine sm89    fp16  another version" in said
+    gpu.error = None
+    code, said = verify(copy, capfd)
+    assert code == 0, said
+    assert said.strip().endswith("proven: every engine ran on its GPU")
+    assert gpu.ran == [document.engines[0].sha256]
+    assert verdict_of(uri, document) == "proven"
+    assert Verification.load(f"{uri}/verified/sm89.json").engine_sha256 == gpu.ran[0]
+
+
+def test_a_changed_engine_never_runs(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu(monkeypatch)
+    path = copy / "model.fp16.sm89.engine"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    code, said = verify(copy, capfd)
+    assert (code, gpu.ran) == (1, []), said
+    assert "engine sm89    fp16  checksum failed" in said
+    assert not (copy / "verified").exists()
+
+
+def test_an_engine_does_not_run_after_a_gate_that_failed(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu(monkeypatch)
+    edit(copy, "labels.json", shuffle_labels)
+    mend(copy)
+    code, said = verify(copy, capfd)
+    assert (code, gpu.ran) == (1, []), said
+    assert "engine sm89    fp16  repository, bundle failed" in said
+
+
+def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, uri = FakeGpu(monkeypatch), storage.normalise(copy)
+    document = ExportManifest.load(uri)
+    (copy / "model.fp16.sm89.engine").unlink()
+    (copy / "model.fp16.sm89.engine").write_bytes(b"other code")
+    shards_uri = storage.normalise(copy.parents[1] / "shard" / document.shards_fingerprint)
+    shards = ShardManifest.load(shards_uri)
+    gate = _judge_engine(uri, copy, document, document.engines[0], shards_uri, shards, tmp_path)
+    assert (gate.status, gpu.ran) == ("failed", [])
+
+
+@pytest.mark.parametrize("name", ["triton/classifier/2/model.onnx", "numpy.py", "verified/sm80.json"])
+def test_a_file_that_was_added_is_found(copy: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    (copy / name).write_bytes(b"")
+    code, said = verify(copy, capfd)
+    assert code == 1
+    assert f"{name} is not of this export" in said
+
+
+def test_a_file_whose_crc32c_was_kept_is_found_by_its_sha256(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # As if the other content had this crc32c: the manifest keeps the first sha256.
+    document = ExportManifest.load(storage.normalise(copy))
+    (copy / "predict.py").write_text("raise SystemExit")
+    crc = FileEntry.of(storage.normalise(copy), "predict.py").model_dump(include={"bytes", "crc32c"})
+    files = [entry.model_copy(update=crc if entry.name == "predict.py" else {}) for entry in document.files]
+    (copy / MANIFEST_NAME).write_bytes(document.model_copy(update={"files": files}).sealed().to_json())
+    code, said = verify(copy, capfd)
+    assert code == 1
+    assert "predict.py has sha256" in said
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(precision="int8"),
+        lambda manifest: manifest.update(accuracy={}),
+        lambda manifest: manifest.update(graphs=[]),
+    ],
+    ids=["precision", "accuracy", "graphs"],
+)
+def test_a_manifest_that_contradicts_itself_fails_by_its_checksum(
+    copy: Path, capfd: pytest.CaptureFixture[str], change: Callable[[Any], Any], seal: bool
+) -> None:
+    edit(copy, MANIFEST_NAME, change)
+    if seal:
+        document = ExportManifest.load(storage.normalise(copy)).sealed()
+        (copy / MANIFEST_NAME).write_bytes(document.to_json())
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+@pytest.mark.parametrize(
+    "values", [{"seal": ""}, {"opset": 21}, {"latency_left_out": {"engine": ""}}, {"shards_fingerprint": "../../.."}]
+)
+def test_a_manifest_that_was_changed_fails_by_its_checksum(
+    copy: Path, capfd: pytest.CaptureFixture[str], values: dict[str, Any]
+) -> None:
+    edit(copy, MANIFEST_NAME, change(**values))
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+def test_a_manifest_with_a_nan_fails_by_its_checksum(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    edit(copy, MANIFEST_NAME, lambda manifest: manifest["accuracy"].update(fp32=float("nan")))
+    assert failed_gates(copy, capfd) == {"checksum"}
 
 
 def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +342,9 @@ def test_an_engine_without_its_gpu_says_what_to_do(copy: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_nothing_of_the_folder_is_executed(copy: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_program_of_the_folder_is_not_executed(
+    copy: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (copy / "predict.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     mend(copy)
     verify(copy, capfd)
