@@ -1,7 +1,8 @@
 """Which precision ships: what was asked for if it passes its gates, else the next in a stated order.
 
-Here: `choose_precision`. int8 falls back to fp16, fp16 (after rounds.py has kept what it can in fp32) and bf16 to fp32,
-where the targets have it. What was tried, what failed and why is recorded in the workshop.
+Here: `choose_precision`. int8 and bf16 fall back to fp16, fp16 (after rounds.py has kept what it can in fp32) to fp32,
+where the targets have it; a graph that cannot be made falls back as one does that fails its gates. What was tried, what
+failed and why is recorded in the workshop.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from contracts.artifacts import Attempt, Gate
+from contracts.errors import ModelError
 from trainer.export import accuracy, parity, precision, quantize, ranges, reference
 from trainer.export.precision import Conversion
 from trainer.export.ranges import NodeRange
 from trainer.export.rounds import find_fp16
-from trainer.export.targets import check_precision
+from trainer.export.targets import check_precision, gpu_target
 from trainer.export.workshop import BATCH, Workshop, describe_failed
 
 # Images that an fp16 graph computes in real fp16 arithmetic, in numpy: a second an image and more.
 REFERENCE_IMAGES = 64
+BF16_UNSEEN = "ONNX Runtime's CPU has no bf16 convolution, and there is no GPU: nothing here can judge a bf16 graph"
 
 
 def choose_precision(work: Workshop) -> None:
@@ -50,7 +53,9 @@ def choose_precision(work: Workshop) -> None:
 
 
 def _try_bf16(work: Workshop) -> bool:
-    """Not executed so far: nvidia-modelopt is no dependency of ours."""
+    """With a GPU not executed so far: nvidia-modelopt is no dependency of ours."""
+    if gpu_target() is None:
+        return work.settle(Attempt(precision="bf16", outcome="failed", reason=BF16_UNSEEN))
     graph = work.path("bf16")
     work.step("bf16", precision.convert_with_autocast, work.path("fp32"), graph, precision="bf16")
     found = [*work.judge_graph(graph, "bf16"), work.judge_coverage(graph, "bf16")]
@@ -60,7 +65,36 @@ def _try_bf16(work: Workshop) -> bool:
 
 
 def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
-    wide, graph = work.folder / "model.int8-fp32.onnx", work.path("int8")
+    graph = work.path("int8")
+    try:
+        conversion = _make_int8(work, graph, keep_fp32=ranges.nodes_beyond(found))
+    except ModelError as error:
+        return work.settle(Attempt(precision="int8", outcome="failed", reason=str(error)))
+    gates = [*work.judge_graph(graph, "int8"), ranges.judge_ranges(found, conversion.kept_fp32, precision="int8")]
+    gates.append(
+        accuracy.judge_accuracy(
+            precision="int8",
+            reference_right=work.right["fp32"],
+            right=work.right["int8"],
+            samples=work.test_samples,
+            ran=parity.name_of_onnx("int8"),
+        )
+    )
+    gates += [work.judge_coverage(graph, "int8"), _speed_of_int8()]
+    work.gates += gates
+    failed = describe_failed(gates)
+    return work.settle(
+        Attempt(
+            precision="int8",
+            kept_fp32=conversion.kept_fp32,
+            outcome="failed" if failed else "kept",
+            reason=failed,
+        )
+    )
+
+
+def _make_int8(work: Workshop, graph: Path, *, keep_fp32: Sequence[str]) -> Conversion:
+    wide = work.folder / "model.int8-fp32.onnx"
     work.step(
         "int8",
         quantize.quantize_to_int8,
@@ -72,29 +106,19 @@ def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
         work=work.folder,
     )
     # What is not int8 is fp16: sm75 knows no other, and elsewhere it is faster.
-    conversion = _convert(work, wide, graph, keep_fp32=ranges.nodes_beyond(found))
+    conversion = _convert(work, wide, graph, keep_fp32=keep_fp32)
     wide.unlink()
-    fits = ranges.judge_ranges(found, conversion.kept_fp32).model_copy(update={"precision": "int8"})
-    gates = [*work.judge_graph(graph, "int8"), fits]
-    gates.append(
-        accuracy.judge_accuracy(
-            precision="int8",
-            reference_right=work.right["fp32"],
-            right=work.right["int8"],
-            samples=work.test_samples,
-            ran=parity.name_of_onnx("int8"),
-        )
-    )
-    gates.append(work.judge_coverage(graph, "int8"))
-    work.gates += gates
-    failed = describe_failed(gates)
-    return work.settle(
-        Attempt(
-            precision="int8",
-            kept_fp32=conversion.kept_fp32,
-            outcome="failed" if failed else "kept",
-            reason=failed,
-        )
+    return conversion
+
+
+def _speed_of_int8() -> Gate:
+    """Return the gate `speed`, which nothing decides yet: that int8 is faster than fp16 is why it is asked for."""
+    return Gate(
+        name="speed",
+        precision="int8",
+        status="not run",
+        ran=f"not run: {'no GPU' if gpu_target() is None else 'not built'}",
+        reason="nothing shows that int8 is faster than fp16: an engine of each would have to be timed on the GPU",
     )
 
 

@@ -47,7 +47,8 @@ def quantize_to_int8(
         work: Folder for temporary files: about three times the size of `source`.
 
     Raises:
-        ModelError: An activation is not finite in fp32 on the calibration images, so that it has no scale.
+        ModelError: An activation is not finite in fp32 on the calibration images, so that it has no scale; or the
+            quantiser refuses the graph.
     """
     import onnx
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
@@ -63,25 +64,26 @@ def quantize_to_int8(
         _stage(source, staged)
         found = _measure_ranges(staged, calibration, batch_size=batch_size, threads=threads)
         save_tensors_data(found, ranges)
-        quantize_static(
-            staged,
-            quantized,
-            None,
-            calibration_cache_path=ranges,
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=list(QUANTIZABLE),
-            per_channel=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-            use_external_data_format=True,
-            extra_options={
-                "ActivationSymmetric": True,
-                "WeightSymmetric": True,
-                "AddQDQPairToWeight": True,
-                "QuantizeBias": False,
-                "OpTypesToExcludeOutputQuantization": list(QUANTIZABLE),
-            },
-        )
+        with _refusals_named(source):
+            quantize_static(
+                staged,
+                quantized,
+                None,
+                calibration_cache_path=ranges,
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=list(QUANTIZABLE),
+                per_channel=True,
+                activation_type=QuantType.QInt8,
+                weight_type=QuantType.QInt8,
+                use_external_data_format=True,
+                extra_options={
+                    "ActivationSymmetric": True,
+                    "WeightSymmetric": True,
+                    "AddQDQPairToWeight": True,
+                    "QuantizeBias": False,
+                    "OpTypesToExcludeOutputQuantization": list(QUANTIZABLE),
+                },
+            )
         graph = onnx.load(quantized)
     strip_metadata(graph)
     save_checked(graph, target)
@@ -134,6 +136,19 @@ def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads:
             todo="look at the training run's loss; train again",
         )
     return TensorsData(CalibrationMethod.MinMax, ranges)
+
+
+@contextlib.contextmanager
+def _refusals_named(source: Path) -> Iterator[None]:
+    """Turn what the quantiser raises about a graph into an error of the model; it has no errors of its own."""
+    try:
+        yield
+    except (ValueError, LookupError, RuntimeError) as error:
+        raise ModelError(
+            f"ONNX Runtime's quantiser refuses {source.name}: {type(error).__name__}: {error}",
+            allowed="a graph that it can quantise",
+            todo="set export.precision=fp16",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -101,12 +101,13 @@ def nodes_beyond(ranges: Mapping[str, NodeRange], limit: float = KEEP_ABOVE) -> 
     return [name for name, found in ranges.items() if found.largest > limit]
 
 
-def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str]) -> Gate:
+def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *, precision: str = "fp16") -> Gate:
     """Return the gate `range`: no node that computes in fp16 may write or read a value above 65504.
 
     Args:
         ranges: By node.
         kept_fp32: Nodes that compute in fp32.
+        precision: Of the graph that is judged: what is not int8 in an int8 graph computes in fp16.
     """
     in_fp16 = {name: found.largest for name, found in ranges.items() if name not in kept_fp32}
     failed = {name: size for name, size in in_fp16.items() if size > FP16_MAX}
@@ -121,7 +122,7 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str]) ->
     }
     return Gate(
         name="range",
-        precision="fp16",
+        precision=precision,
         status="failed" if failed else "passed",
         ran=f"onnxruntime {importlib.metadata.version('onnxruntime')} CPUExecutionProvider, float32 values",
         figures=figures,

@@ -127,7 +127,8 @@ def judge_reference(
 ) -> Gate:
     """Compute `graph` with real fp16 arithmetic and hold it against the limits of `precision`.
 
-    No fp16 value on the way may be infinite or not a number. What the first image takes says how long all would.
+    No fp16 value on the way may be infinite or not a number; answers are a figure without a limit. What the first image
+    takes says how long all would.
 
     Args:
         graph: The fp16 graph.
@@ -166,13 +167,19 @@ def judge_reference(
         "non_finite_logits": int(found.size - np.isfinite(found).sum()),
     }
     compared = parity.compare(expected, np.nan_to_num(found), ran=name, precision=precision)
-    figures |= {"relative_error": compared.relative_error, "min_cosine": compared.min_cosine}
+    assert compared.relative_error is not None and compared.min_cosine is not None
+    # So few images cannot tell 99.5 % of answers: one that flips would be 98 %. The gate top1 has them all.
+    figures |= {
+        "relative_error": compared.relative_error,
+        "min_cosine": compared.min_cosine,
+        "top1_agreement": compared.top1_agreement,
+    }
     limits = parity.LIMITS[precision]
     reasons = []
     if figures["non_finite_values"] or figures["non_finite_logits"]:
         where = ", ".join(list(spoiled)[:3]) or "the logits"
         reasons.append(f"values that are not finite, first from {where}")
-    if not compared.passed:
+    if not (compared.relative_error <= limits.relative_error and compared.min_cosine >= limits.min_cosine):
         reasons.append("the logits are off")
     return Gate(
         name="reference",
@@ -194,7 +201,8 @@ def measure_errors(graph: Path, images: Array, *, limit_s: float = 300.0) -> dic
     """Return for each node of a float32 graph how much it alone loses when it computes in fp16.
 
     Each node reads its float32 inputs rounded to fp16; the error is the largest difference of what it writes, over the
-    largest number in it; infinite where only fp16 is not finite. So a node is not blamed for what it was handed.
+    largest number in it; infinite where only fp16 is not finite. So a node is not blamed for what it was handed. Left
+    out is what the evaluator cannot compute: in fp16 the node alone, in float32 all that come after it as well.
 
     Args:
         graph: The float32 graph.
@@ -211,10 +219,13 @@ def measure_errors(graph: Path, images: Array, *, limit_s: float = 300.0) -> dic
         if not wide or node.op_type in float16.DEFAULT_OP_BLOCK_LIST:
             return
         narrow = {name: _narrow(value) for name, value in inputs.items()}
-        found = opened.run_node(node, narrow)
+        try:
+            found = opened.run_node(node, narrow)
+        except NotImplementedError:
+            return
         errors[node.name] = max(_relative(wide[name], found[name]) for name in wide)
 
-    with contextlib.suppress(TooSlow):
+    with contextlib.suppress(TooSlow, NotImplementedError):
         opened.run(images, on_node=compare, deadline=time.monotonic() + limit_s)
     return errors
 

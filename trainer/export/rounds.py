@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from contracts.artifacts.export import Attempt, Gate
+from contracts.errors import ModelError
 from trainer.export.coverage import LIMITS, WEIGHT_BYTES
 from trainer.export.precision import Conversion, convert_to_fp16
 from trainer.export.ranges import NodeRange, judge_ranges, nodes_beyond
@@ -54,7 +55,7 @@ class Search:
 
     attempts: list[Attempt]
     gates: list[Gate]
-    """Of the last try: range first, then the judge's."""
+    """Of the last try: range first, then the judge's; none where there was no graph to judge."""
 
     @property
     def found(self) -> bool:
@@ -74,7 +75,7 @@ def find_fp16(
     """Write an fp16 graph that passes its gates, with as few nodes in fp32 as the rounds find.
 
     A round that has nothing to add is left out. A graph that holds too few weights in fp16 ends the search: keeping
-    more nodes in fp32 cannot mend that.
+    more nodes in fp32 cannot mend that; nor a graph that cannot be converted.
 
     Args:
         source: The float32 graph.
@@ -95,7 +96,12 @@ def find_fp16(
             continue
         kept |= added
         chosen += [ROUNDS[number]] if added else []
-        conversion = convert(source, target, keep_fp32=[name for name in ranges if name in kept])
+        try:
+            conversion = convert(source, target, keep_fp32=[name for name in ranges if name in kept])
+        except ModelError as error:
+            attempts.append(Attempt(precision="fp16", outcome="failed", reason=str(error)))
+            gates = []
+            break
         kept |= set(conversion.kept_fp32)
         gates = [judge_ranges(ranges, conversion.kept_fp32), *judge(target)]
         failed = [gate for gate in gates if gate.status == "failed"]

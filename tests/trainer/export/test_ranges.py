@@ -115,6 +115,7 @@ def test_half_of_the_largest_number_is_kept_and_the_whole_fails() -> None:
     assert (gate.status, gate.figures["above_half"]) == ("failed", 3)
     assert gate.reason == "fp16 cannot hold values of 1 node(s): over (writes 65505.0)"
     assert judge_ranges(ranges, ["over"]).status == "passed"
+    assert (gate.precision, judge_ranges(ranges, [], precision="int8").precision) == ("fp16", "int8")
 
 
 def test_a_reader_in_fp16_of_a_large_value_fails_too() -> None:

@@ -85,6 +85,18 @@ def test_logits_that_are_off_fail(fp16: Path, images: np.ndarray, expected: np.n
     assert (gate.status, gate.reason) == ("failed", "the logits are off")
 
 
+def test_an_answer_that_flips_is_a_figure_and_no_failure(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["images", "one"], ["logits"], name="same")]
+    source = write_graph(tmp_path / "fp32.onnx", nodes, {"one": np.float32(1.0)}, image=(6,), classes=6)
+    convert_to_fp16(source, tmp_path / "fp16.onnx")
+    images = 10 * np.eye(6, dtype=np.float32)
+    images[0, 1] = 10.001  # 10 in fp16, as its neighbour is
+    gate = judge_reference(tmp_path / "fp16.onnx", images, images)
+    assert gate.figures["top1_agreement"] == 5 / 6
+    assert (gate.status, gate.reason) == ("passed", "")
+    assert "top1_agreement" not in gate.limits
+
+
 def test_what_would_take_too_long_is_not_run(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
     gate = judge_reference(fp16, images, expected, limit_s=0.0)
     assert gate.status == "not run"
@@ -133,3 +145,22 @@ def test_the_error_of_a_node_is_its_own(tmp_path: Path) -> None:
     assert errors["double"] < 1e-3  # and what it was handed wrong is not its own
     assert errors["overflow"] == np.inf
     assert measure_errors(graph, np.array([[1.3]], np.float32), limit_s=-1.0) == {}
+
+
+def test_errors_are_measured_as_far_as_the_evaluator_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["images", "first", "second", "unknown", "logits"]
+    nodes = [
+        helper.make_node("Unknown" if target == "unknown" else "Neg", [source], [target], name=target)
+        for source, target in itertools.pairwise(names)
+    ]
+    graph = write_graph(tmp_path / "model.onnx", nodes, {})
+    assert list(measure_errors(graph, np.ones((1, 1), np.float32))) == ["first", "second"]
+    run_node = ReferenceGraph.run_node
+
+    def lack(self: ReferenceGraph, node: onnx.NodeProto, inputs: Values) -> dict[str, np.ndarray]:
+        if node.name == "first" and inputs["images"].dtype == np.float16:
+            raise NotImplementedError("no fp16")
+        return run_node(self, node, inputs)
+
+    monkeypatch.setattr(ReferenceGraph, "run_node", lack)
+    assert list(measure_errors(graph, np.ones((1, 1), np.float32))) == ["second"]

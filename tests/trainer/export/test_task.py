@@ -225,6 +225,7 @@ def test_int8_keeps_the_digits_right(digits_line: Any) -> None:
     assert [engine.name for engine in manifest.engines] == ["model.int8.sm89.engine"]
     status = status_of(manifest)
     assert {status["int8", name] for name in ("parity", "top1", "accuracy", "coverage", "range")} == {"passed"}
+    assert status["int8", "speed"] == "not run"
     assert manifest.accuracy["fp32"] > 0.95
     assert manifest.accuracy["fp32"] - manifest.accuracy["int8"] <= 0.005
 
