@@ -400,7 +400,7 @@ def test_a_profile_with_min_above_opt_is_refused(line: Any, capfd: pytest.Captur
 
 
 def test_calibration_with_few_samples_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "calibration_samples 127" in refuse(line, capfd, export={"calibration_samples": 127})
+    assert "calibration_samples = 127" in refuse(line, capfd, export={"calibration_samples": 127})
 
 
 def test_a_checkpoint_of_another_model_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
