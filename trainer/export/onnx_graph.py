@@ -8,6 +8,7 @@ precision.py does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import warnings
 from collections.abc import Iterator
@@ -78,6 +79,11 @@ def export_graph(model: nn.Module, path: Path, *, image_size: int, opset: int) -
             allowed="a model that torch.export can trace with a dynamic batch dimension",
             todo="remove what depends on the batch size or on values of tensors from its forward",
         ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # The exporter writes weights with numpy, whose short write has no number.
+        raise OSError(errno.ENOSPC, str(error), str(path)) from error
 
 
 def join_graph(source: Path, target: Path) -> tuple[Shapes, Shapes]:
