@@ -9,10 +9,10 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench bench-training clean
+.PHONY: help install demo test test-slow check format bench bench-training bench-export clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 # torch goes first and by its exact version: pip then takes the CPU build where it is set up with one.
 $(STAMP): pyproject.toml constraints/constraints.txt
@@ -51,6 +51,9 @@ bench: $(STAMP) ## benchmarks, as ratios against named peers
 bench-training: $(STAMP) ## checkpoints, the training loop and restarts, beside named peers
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/training.py
+
+bench-export: $(STAMP) ## the export beside its three calls by hand
+	$(BIN)/python benchmarks/export.py
 
 clean: ## remove the environment, caches, the demo's images and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits

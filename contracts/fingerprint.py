@@ -100,9 +100,12 @@ def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
 
 
 def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[str, str]:
-    """Hashes that decide an export: its section, the model, the transform, the weights, and what builds the engine."""
+    """Hashes that decide an export: its section, the model, the transform, the weights, and what builds the engines."""
     return {
-        "export": fingerprint(config.export.model_dump(mode="json")),
+        # A permission changes no file.
+        "export": fingerprint(config.export.model_dump(mode="json", exclude={"allow_unproven"})),
+        # It draws the calibration images.
+        "seed": fingerprint(config.run.seed),
         "model": model_fingerprint(config),
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,

@@ -157,7 +157,7 @@ class Stage:
             if self.output is not None:
                 mark_folder(uri, self.name)
             if self.fresh:
-                self._discard(uri)
+                self.discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
         if joins and self.fresh:
             # What is there now is about to be deleted.
@@ -177,7 +177,7 @@ class Stage:
                 return Output(uri, key, made_from, reused=True)
             if not (self.locate or joins):
                 self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
-                self._discard(uri)
+                self.discard(uri)
         if self.locate:
             raise DataError(
                 f"no finished output of stage {self.name} for this configuration in {storage.display(uri)}",
@@ -197,7 +197,7 @@ class Stage:
                 raise
             return None
 
-    def _discard(self, uri: str) -> None:
+    def discard(self, uri: str) -> None:
         """Delete what is in this stage's folder."""
         if self.output is None:
             storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
@@ -259,6 +259,8 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     """Return what is wrong with a finished output before it is reused, or None."""
     if document is None:
         return f"{MANIFEST_NAME} cannot be read"
+    if contradiction := document.find_contradiction():
+        return contradiction
     files = document.owned_files()
     checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
     return find_damage(uri, files, checksums=checksums)

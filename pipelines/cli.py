@@ -139,10 +139,12 @@ def export(
     output: Output = None,
     shards: Shards = None,
     checkpoint: Checkpoint = None,
+    bench: Annotated[bool, typer.Option("--bench", help="Measure latency too: the same as export.bench=true.")] = False,
     fresh: Fresh = False,
     debug: Debug = False,
 ) -> None:
-    """Turn the best checkpoint into an engine, and prove its parity."""
+    """Turn the best checkpoint into engines, and prove their parity."""
+    overrides = [*(overrides or []), *(["export.bench=true"] if bench else [])]
     given = {"shards": shards, "checkpoint": checkpoint}
     _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
 
@@ -197,6 +199,42 @@ def goodput(
             print(to_json(found))
         else:
             print_goodput(found, sys.stdout)
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+    ],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels an image.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print the labels of image files, with scores, by an exported model."""
+    with _reported(debug):
+        from pipelines.predict import run_predict
+
+        code = run_predict(model, images, top=top, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command("verify")
+def verify_export(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+    ],
+    shards: Annotated[
+        str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Check every hash of an export and try its bundle; on its GPU, run the engine, which completes the proof."""
+    with _reported(debug):
+        from pipelines.predict import run_verify
+
+        code = run_verify(model, shards=shards)
+    raise typer.Exit(code)
 
 
 @config_app.command()

@@ -11,14 +11,12 @@ from typing import Any, TextIO
 
 from contracts import storage
 from contracts.artifacts import GoodputRecord
-from contracts.config import RunSection
 from contracts.errors import ConfigError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from contracts.goodput import account
-from pipelines.orchestrator import RUN_START_NAME
+from pipelines.place import find_run
 
 _STAGE = "train"
-_RUNS_FOLDER = "runs"
 # What each class is called in the table, in the order of a training's life.
 _NAMES = {
     "productive_s": "productive",
@@ -41,7 +39,7 @@ def find_goodput(run: str) -> GoodputRecord:
     Raises:
         ConfigError: There is no such run, or it has no training.
     """
-    line, run_id = _find(run)
+    line, run_id = find_run(run, stage=_STAGE)
     found = read_goodput(line, run_id)
     if found is None:
         raise ConfigError(
@@ -89,27 +87,6 @@ def print_goodput(record: GoodputRecord, stream: TextIO) -> None:
 def to_json(record: GoodputRecord) -> str:
     """Return the account as JSON."""
     return json.dumps(record.model_dump(mode="json"), indent=1)
-
-
-def _find(run: str) -> tuple[str, str | None]:
-    """Return the line's URI and the run's id."""
-    uri = storage.normalise(run)
-    if storage.exists(storage.join(uri, RUN_START_NAME)):
-        folder, _, run_id = uri.rpartition("/")
-        return folder.rpartition("/")[0], run_id
-    if storage.exists(storage.join(uri, _STAGE)):
-        return uri, None
-    if "/" not in run:
-        root = storage.normalise(RunSection().root)
-        for name in storage.list_names(root):
-            line = storage.join(root, name)
-            if storage.exists(storage.join(line, _RUNS_FOLDER, run, RUN_START_NAME)):
-                return line, run
-    raise ConfigError(
-        f"{run} is no run",
-        allowed="the folder of a line or of a run (path or URI), or the id of a run below ./runs",
-        todo="name a folder that `shardline run` or `shardline train` has printed",
-    )
 
 
 def _read(uri: str) -> list[dict[str, Any]]:

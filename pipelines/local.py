@@ -33,7 +33,7 @@ from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from pipelines.goodput import read_goodput
 from pipelines.orchestrator import RUN_START_NAME
-from pipelines.place import line_uri
+from pipelines.place import RUNS_FOLDER, line_uri
 from pipelines.progress import make_view
 from pipelines.report import to_markdown
 from pipelines.summary import Times, make_record
@@ -42,7 +42,6 @@ from pipelines.watch import Ending, find_interruption, watch
 
 # Sources that may name each image's split (sharding/sources/tables.py).
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
-RUNS_FOLDER = "runs"
 RUN_NAME = "run.json"
 REPORT_NAME = "report.md"
 KFP_LOG_NAME = "kfp.log"

@@ -6,7 +6,11 @@ import os
 from pathlib import Path
 
 from contracts import storage
-from contracts.config import RunConfig
+from contracts.config import RunConfig, RunSection
+from contracts.errors import ConfigError
+from pipelines.orchestrator import RUN_START_NAME
+
+RUNS_FOLDER = "runs"
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
@@ -38,6 +42,35 @@ def line_uri(config: RunConfig) -> str:
 def stage_root(config: RunConfig, stage: str) -> str:
     """Return the URI of the folder that holds a stage's outputs."""
     return storage.join(line_uri(config), stage)
+
+
+def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
+    """Return the URI of a run's line, and the run's id; None where the line itself was named.
+
+    Args:
+        run: Folder of a line or of a run, as a path or URI, or the id of a run below ./runs.
+        stage: The line must have come to this stage, where it is named itself.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    uri = storage.normalise(run)
+    if storage.exists(storage.join(uri, RUN_START_NAME)):
+        folder, _, run_id = uri.rpartition("/")
+        return folder.rpartition("/")[0], run_id
+    if storage.exists(storage.join(uri, stage)):
+        return uri, None
+    if "/" not in run:
+        root = storage.normalise(RunSection().root)
+        for name in storage.list_names(root):
+            line = storage.join(root, name)
+            if storage.exists(storage.join(line, RUNS_FOLDER, run, RUN_START_NAME)):
+                return line, run
+    raise ConfigError(
+        f"{run} is no run",
+        allowed="the folder of a line or of a run (path or URI), or the id of a run below ./runs",
+        todo="name a folder that `shardline run` or `shardline train` has printed",
+    )
 
 
 def _absolute(text: str) -> str:

@@ -58,17 +58,31 @@ def result_rows(record: RunRecord) -> list[Row]:
     if batch := results.get("batch"):
         rows.append(Row("global batch", None, describe_batch(batch)))
         rows.append(Row("num_workers", None, str(batch["num_workers"])))
-    if engine := results.get("engine"):
+    if exported := results.get("export"):
+        fell = exported["precision"] != exported["asked_precision"]
+        why = f"; {exported['asked_precision']} was asked for and failed its gates" if fell else ""
+        rows.append(Row("export", None, f"{exported['precision']}, {exported['verdict']}{why}"))
+    for engine in results.get("engines", []):
         size = f"{engine['bytes'] / 1e6:.2f} MB"
-        rows.append(Row("engine", None, f"{storage.display(engine['uri'])} ({size}, {engine['precision']})"))
-        rows.append(Row("built by", None, f"{engine['builder']}, for {', '.join(engine['targets'])}"))
+        rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))
+    if engines := results.get("engines"):
+        rows.append(Row("built by", None, engines[0]["builder"]))
+    if gates := results.get("gates"):
+        rows.append(Row("gates", None, describe_gates(gates)))
     for ran, by_precision in results.get("parity", {}).items():
         for precision, parity in by_precision.items():
             rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
-    if exported := results.get("exported_accuracy"):
-        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in exported.items())
+    if accuracies := results.get("exported_accuracy"):
+        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in accuracies.items())
         rows.append(Row("exported accuracy", None, f"{shown} ({results['exported_test_samples']} test samples)"))
     return rows
+
+
+def describe_gates(gates: list[dict[str, Any]]) -> str:
+    """Say how many gates passed, and name the others."""
+    passed = sum(gate["status"] == "passed" for gate in gates)
+    others = [f"{gate['precision']} {gate['name']} {gate['status']}" for gate in gates if gate["status"] != "passed"]
+    return "; ".join([f"{passed} of {len(gates)} passed", *others])
 
 
 def describe_batch(batch: dict[str, Any]) -> str:

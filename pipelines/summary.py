@@ -129,10 +129,18 @@ def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, 
 
 def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
     return {
-        "engine": {
-            "uri": storage.join(uri, *exported.engine.name.split("/")),
-            **exported.engine.model_dump(mode="json"),
+        "export": {
+            "uri": uri,
+            "precision": exported.precision,
+            "asked_precision": exported.asked_precision,
+            "tried": [attempt.model_dump(mode="json") for attempt in exported.tried],
+            "verdict": exported.verdict,
         },
+        "engines": [
+            {"uri": storage.join(uri, *engine.name.split("/")), **engine.model_dump(mode="json")}
+            for engine in exported.engines
+        ],
+        "gates": [gate.model_dump(mode="json") for gate in exported.gates],
         "parity": {
             ran: {precision: parity.model_dump(mode="json") for precision, parity in by_precision.items()}
             for ran, by_precision in exported.parity.items()

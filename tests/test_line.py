@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest, RunRecord
+from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, RunRecord
 from tests.conftest import small_config
 
 REPOSITORY = Path(__file__).parents[1]
@@ -64,16 +64,39 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
     exported = next(stage for stage in record.stages if stage.name == "export").uri
     assert exported is not None
     manifest = ExportManifest.load(exported)
-    engine = storage.local_path(exported) / manifest.engine.name
-    assert hashlib.sha256(engine.read_bytes()).hexdigest() == manifest.engine.sha256
+    for entry in manifest.engines:
+        engine = storage.local_path(exported) / entry.name
+        assert hashlib.sha256(engine.read_bytes()).hexdigest() == entry.sha256
     assert manifest.parity["onnx"]["fp16"].passed
-    assert manifest.parity["engine"]["fp16"].ran.startswith(("not run: no GPU", "tensorrt"))
+    assert {entry.ran.partition(":")[0] for entry in manifest.parity["engine"].values()} == {"not run"}
     trained = CheckpointManifest.load(next(stage for stage in record.stages if stage.name == "train").uri or "")
     assert manifest.accuracy["torch"] == trained.metrics["test_accuracy"]
     for text in (done.stdout, report):
         assert f"{trained.metrics['test_accuracy']:.4f}" in text
         assert "not run: no GPU" in text
+    check_use(line, manifest, trained, pictures)
     check_rerun(config, line, record)
+
+
+def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest, pictures: Path) -> None:
+    """What was exported answers as training's evaluation did, and looks sound to whoever verifies it."""
+    (bundle,) = [gate for gate in manifest.gates if gate.name == "bundle"]
+    evaluation = EvaluationReport.load(find_evaluation(line))
+    assert bundle.figures["evaluation_right"] == round(evaluation.accuracy * evaluation.samples)
+    images = sorted(pictures.rglob("*.png"))[:3]
+    done = shardline("predict", line, *images, "--json")
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [answer["file"] for answer in answers] == [str(image) for image in images]
+    assert {answer["predictions"][0]["label"] for answer in answers} <= set(trained.classes)
+    done = shardline("verify", line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "unproven as before" in done.stdout
+
+
+def find_evaluation(line: Path) -> str:
+    (path,) = line.glob("train/*/checkpoints/*/evaluation.json")
+    return storage.normalise(path)
 
 
 def check_rerun(config: Path, line: Path, first: RunRecord) -> None:

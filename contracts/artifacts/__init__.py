@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
 from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
-from contracts.artifacts.export import EngineEntry, ExportManifest, Parity
+from contracts.artifacts.export import (
+    Attempt,
+    Calibration,
+    EngineEntry,
+    EngineTensor,
+    ExportManifest,
+    Gate,
+    GraphEntry,
+    Latency,
+    Parity,
+    ShippedFile,
+    Verification,
+    hash_content,
+)
 from contracts.artifacts.goodput import GoodputRecord
 from contracts.artifacts.profile import ProfileChoice, ProfilePoint, ProfileReport
 from contracts.artifacts.run import RunRecord, StageRecord
@@ -25,6 +38,8 @@ __all__ = [
     "CONTRACTS",
     "EVALUATION_NAME",
     "MANIFEST_NAME",
+    "Attempt",
+    "Calibration",
     "CheckpointManifest",
     "ClassOutcome",
     "Contract",
@@ -33,11 +48,15 @@ __all__ = [
     "DuplicateGroup",
     "Duplicates",
     "EngineEntry",
+    "EngineTensor",
     "EvaluationReport",
     "ExportManifest",
     "FileEntry",
+    "Gate",
     "GoodputRecord",
+    "GraphEntry",
     "ImageStatistics",
+    "Latency",
     "NewerVersion",
     "Parity",
     "Prepared",
@@ -50,10 +69,13 @@ __all__ = [
     "SampleOrder",
     "ShardEntry",
     "ShardManifest",
+    "ShippedFile",
     "SplitEntry",
     "StageRecord",
+    "Verification",
     "WorstSample",
     "find_damage",
+    "hash_content",
     "tensor_file",
 ]
 
@@ -63,5 +85,6 @@ CONTRACTS: dict[str, type[Contract]] = {
     "checkpoint": CheckpointManifest,
     "evaluation": EvaluationReport,
     "export": ExportManifest,
+    "verification": Verification,
     "run": RunRecord,
 }

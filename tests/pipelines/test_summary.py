@@ -5,11 +5,13 @@ import pytest
 
 from contracts.artifacts import (
     MANIFEST_NAME,
+    Attempt,
     CheckpointManifest,
     Contract,
     EngineEntry,
     ExportManifest,
     FileEntry,
+    Gate,
     Parity,
     ProfileChoice,
     ProfileReport,
@@ -72,21 +74,36 @@ DOCUMENTS: dict[str, Contract] = {
     "export": ExportManifest(
         fingerprint="e",
         precision="fp16",
+        asked_precision="int8",
+        tried=[Attempt(precision="int8", outcome="failed", reason="why"), Attempt(precision="fp16", outcome="kept")],
+        verdict="unproven",
         opset=20,
         inputs={},
         outputs={},
-        engine=EngineEntry(
-            name="model.engine",
-            bytes=345_678,
-            crc32c="00000000",
-            sha256="cd",
-            builder="tensorrt_rtx 1.7",
-            precision="fp16",
-            targets=["sm80"],
-            min_batch=1,
-            opt_batch=8,
-            max_batch=64,
-        ),
+        graphs=[],
+        engines=[
+            EngineEntry(
+                name="model.sm80.engine",
+                bytes=345_678,
+                crc32c="00000000",
+                sha256="cd" * 32,
+                onnx_sha256="ab" * 32,
+                builder="tensorrt_rtx 1.7",
+                precision="fp16",
+                target="sm80",
+                min_batch=1,
+                opt_batch=8,
+                max_batch=64,
+                build_s=0.5,
+                peak_bytes=1,
+            )
+        ],
+        gates=[
+            Gate(name="parity", precision="fp32", status="passed", ran="onnxruntime 1.31"),
+            Gate(name="engine sm80", precision="fp16", status="not run", ran="not run: no GPU"),
+        ],
+        shards_fingerprint="s",
+        made_with={},
         parity={
             "onnx": {
                 "fp32": Parity(
@@ -98,7 +115,7 @@ DOCUMENTS: dict[str, Contract] = {
                     passed=True,
                 )
             },
-            "engine": {"fp16": Parity(ran="not run: no GPU")},
+            "engine": {"sm80": Parity(ran="not run: no GPU")},
         },
         accuracy={"torch": 0.5, "fp32": 0.25},
         test_samples=5,
@@ -147,8 +164,8 @@ def test_the_record_holds_times_documents_and_results(tmp_path: Path) -> None:
         "num_workers": 1,
     }
     assert record.results["metrics"]["test_accuracy"] == 0.98765
-    assert record.results["engine"]["sha256"] == "cd"
-    assert record.results["parity"]["engine"]["fp16"]["ran"] == "not run: no GPU"
+    assert record.results["engines"][0]["sha256"] == "cd" * 32
+    assert record.results["parity"]["engine"]["sm80"]["ran"] == "not run: no GPU"
     assert RunRecord.parse(record.to_json(), where="here") == record
 
 
@@ -166,9 +183,11 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
         "shard made this",
         "0.9877",
         "64 = slot size 16 x 2 per rank x 2 ranks",
-        "model.engine (0.35 MB, fp16)",
+        "model.sm80.engine (0.35 MB)",
+        "fp16, unproven; int8 was asked for and failed its gates",
+        "1 of 2 passed; fp16 engine sm80 not run",
         "passed: relative error 1.2e-06, cosine 1.000000, top-1 agreement 100.00% (onnxruntime 1.31, 5 samples)",
-        "fp16: not run: no GPU",
+        "sm80: not run: no GPU",
         "torch 0.5000",
         "46.0",
         "3.5",

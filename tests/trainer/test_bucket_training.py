@@ -101,19 +101,19 @@ def test_a_cache_that_is_not_ours_ends_with_2_before_any_rank_starts(
 
 @pytest.mark.slow
 def test_what_a_checkpoint_has_recorded_is_what_must_fit(
-    shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small_shards: str, shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A training that began in full order goes on from a bucket within a bound that its blocks would not fit."""
-    whole = small_config(data={**BLOCKS, "order": "full"}, checkpoint={"every_steps": 2})
-    assert run_train(tmp_path / "out", shards, whole) == 0
+    """A training that began on a disk, in full order, goes on from a bucket in a bound that blocks would not fit."""
+    data = {**BLOCKS, "order": "auto", "canonical_streams": 48}
+    assert run_train(tmp_path / "out", small_shards, small_config(data=data, checkpoint={"every_steps": 2})) == 0
     (tmp_path / "out" / MANIFEST_NAME).unlink()
-    for last in sorted((tmp_path / "out" / "checkpoints").iterdir())[1:]:
+    for last in sorted((tmp_path / "out" / "checkpoints").glob("step-*"))[1:]:
         shutil.rmtree(last)
     # Its blocks would need more than the bound; and a bound that even a range is too large for is refused by the ranks.
-    fits = small_config(data={**BLOCKS, "memory_bytes": 16384, "canonical_streams": 48})
+    fits = small_config(data={**data, "memory_bytes": 16384})
     with pytest.raises(ConfigError):
         check_room(shards, DataSection(**fits["data"]), ShardManifest.load(shards))
-    assert run_train(tmp_path / "out", shards, small_config(data={**BLOCKS, "memory_bytes": 2048})) == 2
+    assert run_train(tmp_path / "out", shards, small_config(data={**data, "memory_bytes": 2048})) == 2
     assert "data.memory_bytes = 2048 does not hold" in capfd.readouterr().err
     assert list(tmp_path.rglob(ASSIGNMENT_NAME))
     assert run_train(tmp_path / "out", shards, fits) == 0

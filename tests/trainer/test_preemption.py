@@ -183,6 +183,7 @@ def run_to_end(root: Path, shards: str, config: dict[str, Any], attempt: str = "
     return last_checkpoint(root)
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_agree_leave_all_the_same(small_shards: str, tmp_path: Path) -> None:
     """The loader that all wait for sleeps on: the budget is spent, and the newest checkpoint stands."""
     config = slow_config(data={"prefetch_factor": 1}, resources={"stop_budget_s": 2})

@@ -149,6 +149,7 @@ def check_scalars(folder: Path) -> None:
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
 
 
+@pytest.mark.slow
 def test_kill_9_of_everything_then_the_same_command(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:
@@ -267,6 +268,7 @@ def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: str, tmp_path: Path) -> None:
     config = small_config(parallel={"slot_size": "auto"}, data={"num_workers": "auto"}, train={"epochs": 1})
     profile = profile_folder(tmp_path / "profile", config)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from contracts.artifacts import EngineTensor
 from contracts.errors import ConfigError, ModelError
 from trainer.export.onnx_graph import INPUT_NAME
 from trainer.export.targets import TENSORRT_RTX, Builder
@@ -45,7 +46,7 @@ def build_engine(
     opt_batch: int,
     max_batch: int,
     min_batch: int = MIN_BATCH,
-) -> None:
+) -> list[EngineTensor]:
     """Build an engine from an ONNX file and write it.
 
     Two builds of one graph need not be equal bytes (seen with tensorrt_rtx): lineage hangs on the graph's hash.
@@ -58,6 +59,9 @@ def build_engine(
         opt_batch: Batch size to tune for.
         max_batch: Largest batch size.
         min_batch: Smallest batch size.
+
+    Returns:
+        What the engine takes and gives: nobody can ask the file without a GPU.
 
     Raises:
         ConfigError: The batch sizes are not ordered, or the builder package does not load.
@@ -84,7 +88,18 @@ def build_engine(
     plan = factory.build_serialized_network(network, config)
     if plan is None:
         raise _refusal(graph, builder, messages)
+    tensors = _describe(network)
     target.write_bytes(plan)
+    return tensors
+
+
+def _describe(network: Any) -> list[EngineTensor]:
+    def describe(mode: Literal["input", "output"], tensor: Any) -> EngineTensor:
+        shape = [int(size) for size in tensor.shape]
+        return EngineTensor(mode=mode, name=tensor.name, dtype=tensor.dtype.name.lower(), shape=shape)
+
+    inputs = [describe("input", network.get_input(number)) for number in range(network.num_inputs)]
+    return inputs + [describe("output", network.get_output(number)) for number in range(network.num_outputs)]
 
 
 def load_api(module: str) -> Any:
@@ -142,5 +157,5 @@ def _refusal(graph: Path, builder: Builder, messages: list[str]) -> ModelError:
     return ModelError(
         f"{builder.name} builds no engine from {graph.name} for {'+'.join(builder.targets)}:\n    {log}",
         allowed="a graph whose operators and types the builder supports",
-        todo="see its messages above; export.precision=fp32 or another architecture may work",
+        todo="see its messages above; another export.precision or architecture may work",
     )

@@ -8,11 +8,18 @@ reads tensors or images.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.config import DataSection, RunConfig
+from contracts import storage
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
+from contracts.config import DataSection, ModelSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from trainer.export.targets import Builder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.data.transforms import EvaluationTransform
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,63 @@ class Inputs:
     def image_size(self) -> int:
         """Side of the model's input, in pixels."""
         return int(self.checkpoint.data["image_size"])
+
+    @property
+    def transform(self) -> EvaluationTransform:
+        """What evaluation makes of an image."""
+        from trainer.data.transforms import EvaluationTransform
+
+        mean, std = self.checkpoint.data["mean"], self.checkpoint.data["std"]
+        return EvaluationTransform(self.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+
+    def load_model(self) -> nn.Module:
+        """Return the network with the checkpoint's weights, in evaluation mode.
+
+        Raises:
+            DataError: The weights are damaged, or not those of the network.
+        """
+        from trainer.checkpoint.loading import load_model_state
+        from trainer.model import build_model
+
+        section = ModelSection.model_validate(self.checkpoint.model)
+        model = build_model(section, num_classes=len(self.checkpoint.classes), image_size=self.image_size)
+        try:
+            model.load_state_dict(load_model_state(self.checkpoint_uri, self.checkpoint))
+        except RuntimeError as error:
+            raise DataError(
+                f"the tensors in {storage.display(self.checkpoint_uri)} are not those of its model: {error}",
+                allowed="a checkpoint written by the train stage",
+                todo="train again with --fresh",
+            ) from error
+        return model.eval()
+
+    def find_evaluation(self) -> tuple[EvaluationReport | None, str]:
+        """Return what training found on the test split with these very weights, in fp32; or None, and why.
+
+        Raises:
+            DataError: The document is missing, damaged, or of other weights.
+        """
+        entry = self.checkpoint.evaluation
+        if entry is None:
+            return None, f"the checkpoint has no {EVALUATION_NAME}: compared with the trainer's own pixels alone"
+        if (damage := find_damage(self.checkpoint_uri, [entry])) is not None:
+            raise self._damaged_evaluation(damage)
+        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
+        if report.parameters_sha256 != self.checkpoint.parameters_sha256:
+            raise self._damaged_evaluation(f"{entry.name} is of other weights")
+        numerics = self.checkpoint.numerics
+        on_gpu = self.checkpoint.environment.get("device") == "cuda"
+        if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
+            # An image near a border may have another answer.
+            return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own pixels alone"
+        return report, ""
+
+    def _damaged_evaluation(self, what: str) -> DataError:
+        return DataError(
+            f"the checkpoint in {storage.display(self.checkpoint_uri)} is damaged: {what}",
+            allowed=f"a checkpoint with the {EVALUATION_NAME} that training left",
+            todo="copy the whole training folder again, or train again with --fresh",
+        )
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> None:

@@ -1,17 +1,24 @@
-"""From the fp32 graph to an fp16 graph. Precision lives in the graph: the engine builder is given no flags.
+"""From a float32 graph to one of mixed precision. Precision lives in the graph: the engine builder is given no flags.
 
-Here: `convert_to_fp16`. Run by trainer/export/task.py. It never clamps a weight: one that fp16 cannot hold is an error.
-Whether activations fit is not decided here; docs of trainer/export/parity.py say what the proof covers.
+Here: `convert_to_fp16` (onnxconverter_common) and `convert_with_autocast` (nvidia-modelopt, for bf16). Both keep inputs
+and outputs float32. Which nodes are to be kept in fp32 is decided in rounds.py, by what ranges.py measured; only nodes
+with a weight that fp16 cannot hold are added here. No weight is ever clamped.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contracts.errors import ModelError
+import numpy as np
+
+from contracts.errors import ConfigError, ModelError
+from trainer.export.nodes import Weights, float_tensors, load_parts, reads
 from trainer.export.onnx_graph import save_checked
 
 if TYPE_CHECKING:
@@ -19,66 +26,258 @@ if TYPE_CHECKING:
 
 # Largest finite number of IEEE 754 binary16.
 FP16_MAX = 65504.0
+# Half of the smallest one that is not 0: what is smaller is rounded to 0.
+FP16_TINY = 2.0**-25
+
+# Their scales stay float32: int8's are the quantiser's, and TensorRT takes them so.
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_COPY_SUFFIX = "_fp32"
 
 
-def convert_to_fp16(source: Path, target: Path) -> None:
+@dataclass(frozen=True)
+class Conversion:
+    """What became of a graph."""
+
+    kept_fp32: list[str]
+    """Nodes that compute in fp32, in the graph's order: those asked for, those with a weight that fp16 cannot hold, and
+    those of operators that the converter never touches (Resize, Min, Max, ...)."""
+    too_large: dict[str, float]
+    """Weights that fp16 cannot hold, with their largest size."""
+    vanishing: list[str]
+    """Scalars that fp16 would make 0: an epsilon, without which a division by zero is near."""
+
+
+def convert_to_fp16(source: Path, target: Path, *, keep_fp32: Sequence[str] = ()) -> Conversion:
     """Write `source` with weights and arithmetic in fp16; inputs and outputs stay float32.
 
-    Weights are rounded to the nearest fp16 number; those below 2^-25 in size become 0, as in any cast.
+    Weights are rounded to the nearest fp16 number; those below 2^-25 in size become 0, as in any cast. A node that is
+    kept reads float32 from other kept nodes without a detour over fp16. Works on int8 graphs too: Q/DQ nodes keep
+    float32 scales, and the weights in front of them stay float32. The bytes written are a function of the arguments.
+
+    Args:
+        source: The float32 graph.
+        target: File to write.
+        keep_fp32: Names of nodes that are to compute in fp32. A name that the graph does not have is ignored: a
+            quantised graph may lack a node of the graph that it was made from.
 
     Raises:
-        ModelError: A weight is larger than fp16 can hold, or the converter's graph is not valid.
+        ModelError: Parts of the model are fp16 already, or the converter's graph is not valid.
     """
-    import onnx
     from onnxconverter_common import float16  # type: ignore[import-untyped]
 
-    graph = onnx.load(source)
+    graph, weights = load_parts(source)
+    if float16.check_if_fp16_ready(graph.graph):
+        raise ModelError(
+            f"parts of {source.name} are fp16 already",
+            allowed="a model that computes in float32; the export makes it fp16",
+            todo="remove torch.autocast, .half() and casts to float16 from the model's forward",
+        )
+    blocked = {*float16.DEFAULT_OP_BLOCK_LIST, *_QUANTIZERS}
+    too_large, vanishing = _unholdable(graph, weights)
+    wanted = {*keep_fp32}
+    for node in graph.graph.node:
+        if node.op_type not in blocked and not {*too_large, *vanishing}.isdisjoint(reads(node)):
+            wanted.add(node.name)
+    in_fp32 = {node.name for node in graph.graph.node if node.op_type in blocked or node.name in wanted}
+    kept = _touching_floats(graph, in_fp32)
+    _separate_weights(graph, weights, in_fp32)
+    originals = {node.name for node in graph.graph.node}
     with warnings.catch_warnings():
-        # The converter warns of each weight that it would clamp; such a graph is refused below, by name.
+        # It says so of weights that are 65504 in size, which is no loss; larger ones are not handed to it.
         warnings.filterwarnings("ignore", message="the float32 number .* will be truncated", category=UserWarning)
         converted = float16.convert_float_to_float16(
             graph,
             keep_io_types=True,
+            disable_shape_infer=True,
             # Its defaults clamp weights to sizes of 1e-7 to 1e4 without an error, although fp16 goes to 65504 and
             # rounds what is tiny by itself: a weight of 20,000 would become half of itself.
             min_positive_val=0.0,
             max_finite_val=FP16_MAX,
+            op_block_list=sorted(blocked),
+            node_block_list=sorted(in_fp32),
         )
-    too_large = _find_too_large(graph, converted)
-    if too_large:
-        shown = ", ".join(f"{name} ({size:.3g})" for name, size in too_large[:5])
-        raise ModelError(
-            f"fp16 cannot hold {len(too_large)} tensor(s) of the model: {shown}",
-            allowed=f"weights up to {FP16_MAX:.0f} in size",
-            todo="set export.precision=fp32, or train with weight decay or normalisation that keeps weights small",
-        )
+    _narrow_casts(converted.graph, originals - in_fp32)
+    _join_casts(converted.graph, originals, in_fp32)
+    _fill_weights(converted.graph, weights)
+    save_checked(converted, target)
+    return Conversion(kept_fp32=kept, too_large=too_large, vanishing=vanishing)
+
+
+def convert_with_autocast(
+    source: Path, target: Path, *, precision: str = "bf16", keep_fp32: Sequence[str] = ()
+) -> None:
+    """Write `source` in bf16 (or fp16) with nvidia-modelopt's AutoCast; inputs and outputs stay float32.
+
+    Not executed here: modelopt pins another onnx and is no dependency of ours. Written after its documentation
+    (https://nvidia.github.io/Model-Optimizer/guides/8_autocast.html). It raises bf16 graphs to opset 22.
+
+    Args:
+        source: The float32 graph.
+        target: File to write.
+        precision: bf16 or fp16.
+        keep_fp32: Names of nodes that are to compute in fp32.
+
+    Raises:
+        ConfigError: modelopt is not installed.
+    """
+    require_autocast(precision)
+    from modelopt.onnx.autocast import convert_to_mixed_precision  # type: ignore[import-not-found]
+
+    converted = convert_to_mixed_precision(
+        onnx_path=str(source),
+        low_precision_type=precision,
+        # It takes patterns that match at the start of a name.
+        nodes_to_exclude=[f"{re.escape(name)}$" for name in keep_fp32],
+        keep_io_types=True,
+        # Which nodes are kept is decided by rounds.py; its own threshold of 512 would run the model on noise.
+        data_max=np.inf,
+        init_max=np.inf if precision == "bf16" else FP16_MAX,
+    )
     save_checked(converted, target)
 
 
-def _find_too_large(graph: onnx.ModelProto, converted: onnx.ModelProto) -> list[tuple[str, float]]:
-    """Return names and sizes of the tensors that are fp16 in `converted` and too large for it in `graph`."""
-    import numpy as np
+def require_autocast(precision: str) -> None:
+    """Refuse what needs nvidia-modelopt where it is not installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if importlib.util.find_spec("modelopt") is None:
+        raise ConfigError(
+            f"export.precision={precision} needs nvidia-modelopt, which is not installed",
+            allowed="fp32, fp16 and int8 without it",
+            todo='pip install "nvidia-modelopt[onnx]" in an environment of its own (it pins another onnx), or set '
+            "export.precision=fp16",
+        )
+
+
+def _unholdable(graph: onnx.ModelProto, weights: Weights) -> tuple[dict[str, float], list[str]]:
+    """Return weights larger than fp16's largest number, with their size, and scalars that it would make 0."""
     import onnx
 
-    # Tensors that the converter leaves in fp32 (bounds of a Clip, scales of a Resize) may be of any size.
-    halved = {name for name, tensor in _tensors(converted) if tensor.data_type == onnx.TensorProto.FLOAT16}
-    found = []
-    for name, tensor in _tensors(graph):
-        if name not in halved or tensor.data_type != onnx.TensorProto.FLOAT:
+    too_large, vanishing = {}, []
+    for tensor in graph.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.FLOAT:
             continue
-        values = onnx.numpy_helper.to_array(tensor)
-        # Infinities are kept as they are: masks are made of them.
-        finite = np.abs(values[np.isfinite(values)])
-        if finite.size and float(finite.max()) > FP16_MAX:
-            found.append((name, float(finite.max())))
-    return found
+        size = largest(weights[tensor.name] if tensor.name in weights else onnx.numpy_helper.to_array(tensor))
+        if size > FP16_MAX:
+            too_large[tensor.name] = size
+        elif not tensor.dims and 0 < size <= FP16_TINY:
+            vanishing.append(tensor.name)
+    return too_large, vanishing
 
 
-def _tensors(graph: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Yield the constant tensors of a graph: weights by name, constants by the name of what they feed."""
-    for initializer in graph.graph.initializer:
-        yield initializer.name, initializer
+def largest(values: np.ndarray) -> float:
+    """Return the largest finite size in a weight, 0 without one; infinities are for masks, and fp16 has them."""
+    top = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+    if not np.isfinite(top):
+        finite = values[np.isfinite(values)]
+        top = float(np.abs(finite).max(initial=0.0))
+    return top
+
+
+def _touching_floats(graph: onnx.ModelProto, names: Collection[str]) -> list[str]:
+    """Return those of the named nodes that read or write float32, Q/DQ aside, in the graph's order."""
+    floats = float_tensors(graph.graph)
+    return [
+        node.name
+        for node in graph.graph.node
+        if node.name in names
+        and node.op_type not in _QUANTIZERS
+        and not floats.isdisjoint((*reads(node), *node.output))
+    ]
+
+
+def _separate_weights(graph: onnx.ModelProto, weights: Weights, in_fp32: Collection[str]) -> None:
+    """Give fp32 nodes a copy of each weight that they share with fp16 nodes: the converter knows one type for each."""
+    import onnx
+
+    readers: dict[str, set[bool]] = {}
     for node in graph.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield node.output[0], attribute.t
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.name in in_fp32)
+    shared = {
+        tensor.name: tensor
+        for tensor in graph.graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(readers.get(tensor.name, ())) > 1
+    }
+    for name, tensor in shared.items():
+        copy = graph.graph.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = name + _COPY_SUFFIX
+        if name in weights:
+            weights[copy.name] = weights[name]
+    for node in graph.graph.node:
+        if node.name in in_fp32:
+            node.input[:] = [name + _COPY_SUFFIX if name in shared else name for name in node.input]
+
+
+def _narrow_casts(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Let the model's own casts to float32 be casts to fp16: the converter leaves them, and their readers are fp16."""
+    import onnx
+
+    for node in graph.node:
+        if node.op_type == "Cast" and node.name in names:
+            for attribute in node.attribute:
+                if attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+                    attribute.i = onnx.TensorProto.FLOAT16
+
+
+def _join_casts(graph: onnx.GraphProto, originals: Collection[str], in_fp32: Collection[str]) -> None:
+    """Let fp32 nodes hand float32 to each other and to the outputs.
+
+    The converter removes the casts between two kept nodes only where nothing else reads the value, and makes an output
+    of a kept node fp16: in both cases a value above 65504 would pass through fp16.
+    """
+    import onnx
+
+    casts = {
+        node.output[0]: node for node in graph.node if node.op_type == "Cast" and node.name not in originals
+    }  # the converter's
+    wide = {output for node in graph.node if node.name in in_fp32 for output in node.output}
+
+    def source_of(name: str) -> str:
+        outer = casts.get(name)
+        inner = casts.get(outer.input[0]) if outer is not None and _casts_to(outer, onnx.TensorProto.FLOAT) else None
+        if inner is not None and _casts_to(inner, onnx.TensorProto.FLOAT16):
+            return str(inner.input[0])
+        return name
+
+    outputs = {item.name for item in graph.output}
+    for item in graph.output:
+        if item.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            item.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    renamed = {
+        node.input[0]: output for output, node in casts.items() if output in outputs and node.input[0] in wide
+    }  # what a kept node writes, and the output that it is
+    for node in graph.node:
+        node.input[:] = [renamed.get(source_of(name), source_of(name)) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    dead = [node for node in graph.node if node.output[0] in casts and node.input[0] == node.output[0]]
+    while dead:
+        for node in dead:
+            graph.node.remove(node)
+        used = {name for node in graph.node for name in reads(node)} | outputs
+        dead = [node for node in graph.node if node.output[0] in casts and node.output[0] not in used]
+    written = {name for node in graph.node for name in node.output}
+    stale = [item for item in graph.value_info if item.name not in written]
+    for item in stale:
+        graph.value_info.remove(item)
+
+
+def _casts_to(node: onnx.NodeProto, kind: int) -> bool:
+    return any(attribute.name == "to" and attribute.i == kind for attribute in node.attribute)
+
+
+def _fill_weights(graph: onnx.GraphProto, weights: Weights) -> None:
+    """Put the weights back, each in the type that the converter gave to its tensor."""
+    import onnx
+
+    for tensor in graph.initializer:
+        if tensor.name not in weights:
+            continue
+        values = weights.pop(tensor.name)
+        if tensor.data_type == onnx.TensorProto.FLOAT16:
+            with np.errstate(under="ignore"):
+                values = values.astype(np.float16)
+        tensor.raw_data = values.tobytes()

@@ -25,7 +25,7 @@ def collected() -> Iterator[None]:
     ("nodes", "shards"),
     [
         (1, 48),
-        (2, 48),
+        pytest.param(2, 48, marks=pytest.mark.slow),
         *(pytest.param(nodes, 500, marks=pytest.mark.slow) for nodes in (1, 2, 4, 8)),
     ],
 )

@@ -17,7 +17,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardEntry, ShardManifest, SplitEntry
 from contracts.config import ModelSection
 from records.index import INDEX_NAME, RECORD, write_index
-from trainer.export.onnx_graph import export_graph
+from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.model import build_model, parameters_sha256
 
@@ -64,7 +64,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     torch.manual_seed(0)
     model = build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
-    export_graph(model, fp32, image_size=IMAGE_SIZE, opset=20)
+    export_graph(model, folder / "traced.onnx", image_size=IMAGE_SIZE, opset=20)
+    join_graph(folder / "traced.onnx", fp32)
     convert_to_fp16(fp32, fp16)
     images = np.random.default_rng(0).standard_normal((64, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
     return Exported(model, fp32, fp16, images)
@@ -72,41 +73,50 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.fixture
 def line(tmp_path: Path, exported: Exported) -> Line:
-    shards = write_shards(tmp_path / "shards", samples=24)
+    shards = write_shards(tmp_path / "shards", samples=64)
     write_checkpoint(tmp_path / "train", exported.model, shards)
     # Name and place of a line are in no fingerprint; they are left to their defaults.
     config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 10}}
     return Line(tmp_path, config)
 
 
-def write_shards(folder: Path, *, samples: int) -> ShardManifest:
-    """Write a test split of random PNG files: readers go by the index, so one after the other will do."""
+def write_shards(
+    folder: Path, *, samples: int, train: int = 160, splits: dict[str, list[tuple[bytes, int]]] | None = None
+) -> ShardManifest:
+    """Write a split as a file each: readers go by the index, so one image after the other will do.
+
+    Args:
+        samples: Test images, random ones.
+        train: Training images, random ones.
+        splits: Image files and labels by split, instead of random ones.
+    """
     folder.mkdir()
     random = np.random.default_rng(1)
-    records, content = np.zeros(samples, RECORD), b""
-    for place in range(samples):
-        stream = io.BytesIO()
-        # Blocks of colour: images that differ, as noise of one kind does not.
-        pixels = random.integers(0, 256, (4, 4, 3), dtype=np.uint8).repeat(10, axis=0).repeat(10, axis=1)
-        Image.fromarray(pixels).save(stream, "PNG")
-        payload = stream.getvalue()
-        key = place.to_bytes(16, "big")
-        records[place] = (0, place % 10, len(content), len(payload), int(storage.crc32c(payload), 16), key)
-        content += payload
-    (folder / "test-0.bin").write_bytes(content)
-    write_index(folder / INDEX_NAME, records)
+    given = splits or {"train": random_pictures(random, train), "test": random_pictures(random, samples)}
     uri = storage.normalise(folder)
-    by_class = [len(range(label, samples, 10)) for label in range(10)]
-    empty = SplitEntry(first=0, samples=0, source_bytes=0, samples_by_class=[0] * 10)
-    test = SplitEntry(first=0, samples=samples, source_bytes=len(content), samples_by_class=by_class)
-    entry = FileEntry.of(uri, "test-0.bin").model_dump()
+    records, entries, found = [], {}, []
+    for split in ("train", "validation", "test"):
+        pictures, content, first = given.get(split, []), b"", len(records)
+        for payload, label in pictures:
+            key = len(records).to_bytes(16, "big")
+            records.append((len(found), label, len(content), len(payload), int(storage.crc32c(payload), 16), key))
+            content += payload
+        by_class = np.bincount([label for _, label in pictures], minlength=len(CLASSES)).tolist()
+        entries[split] = SplitEntry(
+            first=first, samples=len(pictures), source_bytes=len(content), samples_by_class=by_class
+        )
+        if pictures:
+            (folder / f"{split}-0.bin").write_bytes(content)
+            entry = FileEntry.of(uri, f"{split}-0.bin").model_dump()
+            found.append(ShardEntry(**entry, split=split, first=first, samples=len(pictures)))
+    write_index(folder / INDEX_NAME, np.array(records, RECORD))
     manifest = ShardManifest(
         fingerprint="5" * 16,
         format="webdataset",
         seed=0,
         classes=CLASSES,
-        splits={"train": empty, "validation": empty, "test": test},
-        shards=[ShardEntry(**entry, split="test", first=0, samples=samples)],
+        splits=entries,
+        shards=found,
         index=FileEntry.of(uri, INDEX_NAME),
         rejected=[],
         mean=[0.5] * 3,
@@ -114,6 +124,17 @@ def write_shards(folder: Path, *, samples: int) -> ShardManifest:
     )
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
     return manifest
+
+
+def random_pictures(random: np.random.Generator, number: int) -> list[tuple[bytes, int]]:
+    """Return PNG files of colour blocks, which differ as noise of one kind does not, and labels in turn."""
+    found = []
+    for place in range(number):
+        stream = io.BytesIO()
+        pixels = random.integers(0, 256, (4, 4, 3), dtype=np.uint8).repeat(10, axis=0).repeat(10, axis=1)
+        Image.fromarray(pixels).save(stream, "PNG")
+        found.append((stream.getvalue(), place % 10))
+    return found
 
 
 def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest) -> None:
@@ -142,3 +163,62 @@ def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest
         files=[FileEntry.of(storage.normalise(folder), "checkpoints/step-00000007.a/model.safetensors")],
     )
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A model that was trained on the digits, its twin that int8 destroys, and the images that judge them."""
+
+    model: torch.nn.Module
+    damaged: torch.nn.Module
+    fp32: Path
+    """Graph of the model."""
+    damaged_fp32: Path
+    """Graph of the twin; both compute the same."""
+    calibration: Path
+    """128 training images, as the evaluation transform gives them."""
+    images: np.ndarray
+    """[539, 3, S, S], the test split."""
+    labels: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    """Trained and exported once in a test run, whichever processes it has."""
+    from tests.trainer.export import digits as made
+
+    with made.once_for_all_workers(tmp_path_factory, "digits") as folder:
+        weights, paths = folder / "model.pt", [folder / "fp32.onnx", folder / "damaged.onnx"]
+        model = made.new_model()
+        if not folder.is_dir():
+            model = made.train_digits()
+            folder.with_suffix(".part").mkdir()
+            torch.save(model.state_dict(), folder.with_suffix(".part") / weights.name)
+            for path, network in zip(paths, (model, made.damage_for_int8(model)), strict=True):
+                traced = folder.with_suffix(".part") / f"traced-{path.name}"
+                export_graph(network, traced, image_size=IMAGE_SIZE, opset=20)
+                join_graph(traced, traced.with_name(path.name))
+            images, _ = made.to_input(made.read_digits()["train"][:128])
+            np.save(folder.with_suffix(".part") / "calibration.npy", images.numpy())
+            folder.with_suffix(".part").rename(folder)
+        model.load_state_dict(torch.load(weights))
+    images, labels = made.to_input(made.read_digits()["test"])
+    return Digits(
+        model.eval(),
+        made.damage_for_int8(model),
+        *paths,
+        folder / "calibration.npy",
+        images.numpy(),
+        labels.numpy(),
+    )
+
+
+@pytest.fixture
+def digits_line(tmp_path: Path, digits: Digits) -> Line:
+    """A line of the trained digits: `write_checkpoint` with `digits.damaged` makes it one whose int8 falls back."""
+    from tests.trainer.export import digits as made
+
+    shards = write_shards(tmp_path / "shards", samples=0, splits=made.read_digits())
+    write_checkpoint(tmp_path / "train", digits.model, shards)
+    config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 64}}
+    return Line(tmp_path, config)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contracts.errors import ModelError
-from trainer.export.onnx_graph import describe, export_graph, save_checked
+from trainer.export.onnx_graph import describe, export_graph, join_graph, save_checked
 from trainer.export.parity import open_graph
 
 
@@ -62,8 +62,8 @@ def test_a_model_that_fixes_the_batch_is_refused(tmp_path: Path, monkeypatch: py
     registration.removeHandler(handler)
     assert said == []  # that torchvision is not installed is no news
     assert not registration.disabled
-    with pytest.raises(ModelError, match=r"logits of model\.onnx has shape"):
-        describe(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"logits of joined\.onnx has shape"):
+        join_graph(tmp_path / "model.onnx", tmp_path / "joined.onnx")
 
 
 def test_a_graph_with_a_fixed_batch_is_refused(exported: Any, tmp_path: Path) -> None:
@@ -79,4 +79,31 @@ def test_an_invalid_graph_is_not_written(exported: Any, tmp_path: Path) -> None:
     graph.graph.node[0].op_type = "NoSuchOperator"
     with pytest.raises(ModelError, match="not valid ONNX"):
         save_checked(graph, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+class OpensAutocast(torch.nn.Module):
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self.linear, self.enabled = torch.nn.Linear(3 * 8 * 8, 10), enabled
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            return self.linear(images.flatten(1))
+
+
+def test_a_model_that_opens_autocast_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"(?s)opens torch\.autocast.*remove autocast"):
+        export_graph(OpensAutocast(True), tmp_path / "model.onnx", image_size=8, opset=20)
+    assert not list(tmp_path.iterdir())
+    # What closes it asks for fp32, and others may open it again.
+    export_graph(OpensAutocast(False), tmp_path / "model.onnx", image_size=8, opset=20)
+    with torch.autocast("cpu"):
+        pass
+
+
+def test_a_graph_beyond_one_file_is_refused(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.export.onnx_graph.MAX_FILE_BYTES", 1000)
+    with pytest.raises(ModelError, match="which one ONNX file can hold"):
+        join_graph(exported.fp32, tmp_path / "joined.onnx")
     assert not list(tmp_path.iterdir())

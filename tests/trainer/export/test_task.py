@@ -2,35 +2,58 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ShardManifest, find_damage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
+from contracts.errors import EXIT_TRY_AGAIN
 from contracts.stage import run_stage
+from tests.trainer.export.conftest import write_checkpoint
 from trainer.data.loader import evaluation_batches
 from trainer.data.transforms import EvaluationTransform
-from trainer.export import engine_run, onnx_graph, precision, targets
-from trainer.export.parity import open_graph
+from trainer.export import inputs, onnx_graph, parity, workshop
+from trainer.export.parity import Limits, open_graph
+from trainer.export.processes import Cost
 from trainer.export.task import export
+from trainer.model import parameters_sha256
+
+REPOSITORY = Path(__file__).parents[3]
+L4 = {"targets": ["l4"]}
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (targets, engine_run):
-        monkeypatch.setattr(module, "gpu_target", lambda: None)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call steps here: where a step is changed for a test, or starting processes is not what the test is about."""
+    monkeypatch.setattr(
+        workshop, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
+    )
 
 
 @pytest.fixture
 def graph_at_hand(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the session's graph, which is of the same weights, instead of exporting it again."""
-    monkeypatch.setattr(onnx_graph, "export_graph", lambda model, path, **settings: shutil.copy(exported.fp32, path))
+    """Take the session's graph, which is of the same weights, instead of tracing it again."""
+
+    def copy(source: Path, target: Path) -> Any:
+        target.write_bytes(exported.fp32.read_bytes())
+        return onnx_graph.describe(target)
+
+    monkeypatch.setattr(onnx_graph, "export_graph", lambda model, path, **settings: None)
+    monkeypatch.setattr(onnx_graph, "join_graph", copy)
 
 
 def events_of(line: Any) -> list[dict[str, Any]]:
@@ -53,36 +76,61 @@ def refuse(line: Any, capfd: pytest.CaptureFixture[str], **sections: dict[str, A
     return captured.err
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_a_checkpoint_becomes_an_engine_with_its_proof(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_stage("export", export, line.arguments()) == 0
-    captured = capfd.readouterr()
+def finished(line: Any) -> ExportManifest:
     (path,) = line.manifests
     uri = storage.normalise(path.parent)
-    # Neither torch, ONNX Runtime nor the builder says a word of its own.
-    assert (captured.out, captured.err) == (uri + "\n", "")
     manifest = ExportManifest.load(uri)
     assert find_damage(uri, manifest.owned_files()) is None
+    assert manifest.is_sealed
+    return manifest
+
+
+def status_of(manifest: ExportManifest) -> dict[tuple[str, str], str]:
+    return {(gate.precision, gate.name): gate.status for gate in manifest.gates}
+
+
+def test_a_checkpoint_becomes_engines_with_their_proof(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """All of it as a user runs it: every step a process, an engine for each of two GPUs."""
+    assert run_stage("export", export, line.arguments(export={"targets": ["t4", "l4"]})) == 0
+    captured = capfd.readouterr()
+    folder = line.manifests[0].parent
+    uri = storage.normalise(folder)
+    # Neither torch, ONNX Runtime nor the builder says a word of its own.
+    assert (captured.out, captured.err) == (uri + "\n", "")
+    manifest = finished(line)
     assert {entry.name for entry in manifest.owned_files()} | {MANIFEST_NAME} == {
-        file.name for file in path.parent.iterdir()
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     }
-    check_engine(manifest, path.parent)
+    check_engines(manifest, folder)
     check_proof(manifest)
-    check_accuracy(manifest, line, path.parent)
-    assert json.loads((path.parent / "labels.json").read_text()) == [str(digit) for digit in range(10)]
-    preprocess = json.loads((path.parent / "preprocess.json").read_text())
-    assert preprocess["image_size"] == 32
-    assert preprocess["steps"][-1] == {"op": "normalise", "mean": [0.5] * 3, "std": [0.25] * 3}
+    check_accuracy(manifest, line, folder)
+    assert json.loads((folder / "labels.json").read_text()) == [str(digit) for digit in range(10)]
+    weights = load_file(folder / "model.safetensors")
+    assert parameters_sha256(weights) == manifest.checkpoint_sha256
+    assert "0.5" in (folder / "preprocess.json").read_text()
+    assert manifest.engines[0].target in (folder / "MODEL_CARD.md").read_text()
     check_events(line, uri)
+    assert all(cost["peak_bytes"] > 10 << 20 for cost in manifest.steps.values())
+    assert "trace" in (folder / "MODEL_CARD.md").read_text()
+    assert manifest.calibration is not None and manifest.calibration.samples == 160
+    # Only the process that traces has torch's graph tools in memory.
+    assert manifest.steps["fp16"]["peak_bytes"] < manifest.steps["trace"]["peak_bytes"]
 
 
-def check_engine(manifest: ExportManifest, folder: Path) -> None:
-    engine = manifest.engine
-    assert engine.name == "model.fp16.engine"
-    assert hashlib.sha256((folder / engine.name).read_bytes()).hexdigest() == engine.sha256
-    assert engine.builder.startswith("tensorrt_rtx 1.")
-    assert (engine.min_batch, engine.opt_batch, engine.max_batch) == (1, 4, 10)
-    assert engine.targets == list(targets.DEFAULT_TARGETS)
+def check_engines(manifest: ExportManifest, folder: Path) -> None:
+    assert [(engine.name, engine.target) for engine in manifest.engines] == [
+        ("model.fp16.sm75.engine", "sm75"),
+        ("model.fp16.sm89.engine", "sm89"),
+    ]
+    for engine in manifest.engines:
+        assert hashlib.sha256((folder / engine.name).read_bytes()).hexdigest() == engine.sha256
+        assert engine.onnx_sha256 == hashlib.sha256((folder / "model.fp16.onnx").read_bytes()).hexdigest()
+        assert engine.builder.startswith("tensorrt_rtx 1.")
+        assert (engine.min_batch, engine.opt_batch, engine.max_batch) == (1, 4, 10)
+        assert [(one.mode, one.name, one.dtype, one.shape) for one in engine.tensors] == [
+            ("input", "images", "float", [-1, 3, 32, 32]),
+            ("output", "logits", "float", [-1, 10]),
+        ]
     assert manifest.inputs == {"images": ["batch", 3, 32, 32]}
 
 
@@ -90,10 +138,20 @@ def check_proof(manifest: ExportManifest) -> None:
     assert set(manifest.parity["onnx"]) == {"fp32", "fp16"}
     for found in manifest.parity["onnx"].values():
         assert found.passed is True
-        assert found.samples == manifest.test_samples == 24
+        assert found.samples == manifest.test_samples == 64
         assert found.ran.startswith("onnxruntime ")
-    engine = manifest.parity["engine"]["fp16"]
-    assert (engine.ran, engine.passed, engine.relative_error) == ("not run: no GPU", None, None)
+    assert {found.ran for found in manifest.parity["engine"].values()} == {"not run: no GPU"}
+    assert manifest.verdict == "unproven"
+    status = status_of(manifest)
+    assert {key: value for key, value in status.items() if value != "passed" and key[1] != "top1"} == {
+        ("fp16", "engine sm75"): "not run",
+        ("fp16", "engine sm89"): "not run",
+    }
+    assert set(status) >= {
+        *(("fp32", name) for name in ("parity", "top1", "batch", "bundle")),
+        *(("fp16", name) for name in ("parity", "top1", "range", "reference", "coverage")),
+    }
+    assert [(attempt.precision, attempt.outcome) for attempt in manifest.tried] == [("fp32", "kept"), ("fp16", "kept")]
 
 
 def check_accuracy(manifest: ExportManifest, line: Any, folder: Path) -> None:
@@ -110,57 +168,239 @@ def check_accuracy(manifest: ExportManifest, line: Any, folder: Path) -> None:
 def check_events(line: Any, uri: str) -> None:
     events = events_of(line)
     names = [event["event"] for event in events]
-    assert names == ["start", "folder", "ready", *["progress"] * 5, "finish"]
     progress = [event for event in events if event["event"] == "progress"]
-    assert [(event["done"], event["total"]) for event in progress] == [(number, 5) for number in range(1, 6)]
+    assert names == ["start", "folder", "ready", *["progress"] * len(progress), "finish"]
+    total = len(progress)
+    assert [(event["done"], event["total"]) for event in progress] == [
+        (number, total) for number in range(1, total + 1)
+    ]
     assert events[-1]["uri"] == uri
-    assert "model.fp16.engine" in events[-1]["made"]
+    assert "fp16 engines by tensorrt_rtx" in events[-1]["made"]
 
 
-@pytest.mark.usefixtures("no_gpu", "graph_at_hand")
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_a_finished_export_is_found_again_without_torch(line: Any) -> None:
-    assert run_stage("export", export, line.arguments()) == 0
+    assert run_stage("export", export, line.arguments(export={"precision": "fp32", **L4})) == 0
     before = line.manifests[0].stat().st_mtime_ns
     program = (
-        "import sys; from contracts.stage import run_stage; from trainer.export import task, targets\n"
-        "targets.gpu_target = lambda: None\n"
+        "import sys; from contracts.stage import run_stage; from trainer.export import task\n"
         "code = run_stage('export', task.export, sys.argv[1:])\n"
         "print([name for name in ('torch', 'onnx', 'numpy', 'tensorrt_rtx') if name in sys.modules])\n"
         "sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", program, *line.arguments()], capture_output=True, text=True)
+    arguments = line.arguments(export={"precision": "fp32", **L4})
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "[]"
     assert line.manifests[0].stat().st_mtime_ns == before
 
 
-@pytest.mark.usefixtures("no_gpu", "graph_at_hand")
-def test_fp32_makes_no_fp16(line: Any) -> None:
-    assert run_stage("export", export, line.arguments(export={"precision": "fp32"})) == 0
-    manifest = ExportManifest.load(storage.normalise(line.manifests[0].parent))
-    assert manifest.engine.name == "model.fp32.engine"
-    assert set(manifest.parity["onnx"]) == set(manifest.parity["engine"]) == {"fp32"}
-    assert not (line.manifests[0].parent / "model.fp16.onnx").exists()
-    assert events_of(line)[-2]["total"] == 4
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_what_a_killed_attempt_left_is_not_beside_the_manifest(line: Any) -> None:
+    arguments = [*line.arguments(export={"precision": "fp32", **L4})]
+    assert run_stage("export", export, arguments) == 0
+    folder = line.manifests[0].parent
+    (folder / MANIFEST_NAME).unlink()
+    (folder / "model.fp16.sm89.engine").write_bytes(b"of another precision")
+    assert run_stage("export", export, arguments) == 0
+    finished(line)
+    assert not (folder / "model.fp16.sm89.engine").exists()
 
 
-@pytest.mark.usefixtures("no_gpu", "graph_at_hand")
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_fp32_makes_no_fp16_and_looks_at_no_training_image(line: Any) -> None:
+    assert run_stage("export", export, line.arguments(export={"precision": "fp32", **L4})) == 0
+    manifest = finished(line)
+    assert [engine.name for engine in manifest.engines] == ["model.fp32.sm89.engine"]
+    assert [graph.precision for graph in manifest.graphs] == ["fp32"]
+    assert set(manifest.parity["onnx"]) == {"fp32"}
+    assert manifest.calibration is None
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_int8_keeps_the_digits_right(digits_line: Any) -> None:
+    assert run_stage("export", export, digits_line.arguments(export={"precision": "int8", **L4})) == 0
+    manifest = finished(digits_line)
+    assert manifest.precision == "int8"
+    assert [engine.name for engine in manifest.engines] == ["model.int8.sm89.engine"]
+    status = status_of(manifest)
+    assert {status["int8", name] for name in ("parity", "top1", "accuracy", "coverage", "range")} == {"passed"}
+    assert status["int8", "speed"] == "not run"
+    assert manifest.accuracy["fp32"] > 0.95
+    assert manifest.accuracy["fp32"] - manifest.accuracy["int8"] <= 0.005
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_model_that_int8_damages_falls_back_and_says_why(digits_line: Any, digits: Any, tmp_path: Path) -> None:
+    shards = ShardManifest.load(storage.normalise(tmp_path / "shards"))
+    shutil.rmtree(tmp_path / "train")
+    write_checkpoint(tmp_path / "train", digits.damaged, shards)
+    assert run_stage("export", export, digits_line.arguments(export={"precision": "int8", **L4})) == 0
+    manifest = finished(digits_line)
+    assert (manifest.precision, manifest.asked_precision) == ("fp16", "int8")
+    assert [(one.precision, one.outcome) for one in manifest.tried] == [
+        ("fp32", "kept"),
+        ("int8", "failed"),
+        ("fp16", "kept"),
+    ]
+    assert "int8 parity: it does not compute what torch computes (" in manifest.tried[1].reason
+    assert "min_cosine" in manifest.tried[1].reason
+    assert [graph.precision for graph in manifest.graphs] == ["fp32", "fp16"]
+    assert "int8" in (digits_line.manifests[0].parent / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_int8_falls_back_where_too_few_images_can_judge_it(line: Any) -> None:
+    assert run_stage("export", export, line.arguments(export={"precision": "int8", **L4})) == 0
+    manifest = finished(line)
+    assert manifest.precision == "fp16"
+    assert "with fewer than 200" in manifest.tried[1].reason
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_fp16_that_fails_falls_back_to_fp32_where_the_target_has_it(
+    line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(parity.LIMITS, "fp16", Limits(relative_error=1e-9, min_cosine=1.0, top1_agreement=1.0))
+    message = refuse(line, capfd, export={"targets": ["t4"]})
+    assert "has no fp32 for sm75 (t4)" in message
+    assert run_stage("export", export, line.arguments(export=L4)) == 0
+    manifest = finished(line)
+    assert manifest.precision == "fp32"
+    failed = [attempt for attempt in manifest.tried if attempt.outcome == "failed"]
+    assert 1 <= len(failed) <= 4
+    assert {attempt.precision for attempt in failed} == {"fp16"}
+    assert "parity failed" in failed[-1].reason
+    assert manifest.tried[-1].reason == "what was tried before failed its gates"
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_a_graph_that_computes_something_else_is_not_published(
     line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    convert = precision.convert_to_fp16
+    join = onnx_graph.join_graph
 
-    def convert_badly(source: Path, target: Path) -> None:
-        convert(source, target)
+    def zero_a_filter(source: Path, target: Path) -> Any:
+        found = join(source, target)
         graph = onnx.load(target)
-        weights = graph.graph.initializer[0]
-        weights.raw_data = bytes(len(weights.raw_data) // 2) + weights.raw_data[len(weights.raw_data) // 2 :]
+        tensor = max(graph.graph.initializer, key=lambda item: len(item.dims))
+        weights = onnx.numpy_helper.to_array(tensor).copy()
+        weights[0] = 0
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(weights), tensor.name))
         onnx.save(graph, target)
+        return found
 
-    monkeypatch.setattr(precision, "convert_to_fp16", convert_badly)
-    assert run_stage("export", export, line.arguments()) == 1
+    monkeypatch.setattr(onnx_graph, "join_graph", zero_a_filter)
+    assert run_stage("export", export, line.arguments(export=L4)) == 1
     assert line.manifests == []
-    assert "onnx fp16 on 24 samples" in capfd.readouterr().err
+    message = capfd.readouterr().err
+    assert "fp32 parity: it does not compute what torch computes (samples 64, relative_error" in message
+
+
+class MixesTheBatch(torch.nn.Module):
+    """What an image's logits are depends on the others of its batch."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(images)
+        return logits + logits.mean(dim=0, keepdim=True)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_graph_whose_images_are_not_alone_is_not_published(
+    line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load = inputs.Inputs.load_model
+    monkeypatch.setattr(inputs.Inputs, "load_model", lambda self: MixesTheBatch(load(self)).eval())
+    assert run_stage("export", export, line.arguments(export=L4)) == 1
+    assert line.manifests == []
+    assert "fp32 batch: an image's logits depend on the others of its batch" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_an_evaluation_of_other_weights_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    (line.folder / "train" / "evaluation.json").write_text("{}")
+    entry = FileEntry.of(storage.normalise(line.folder / "train"), "evaluation.json").model_dump()
+    rewrite(line.folder / "train", evaluation={**entry, "crc32c": "00000000"})
+    assert "is damaged: evaluation.json has crc32c" in refuse(line, capfd, export=L4)
+
+
+def limit_file_size() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+
+def test_a_full_disk_is_worth_another_attempt_and_leaves_nothing(line: Any) -> None:
+    command = [sys.executable, "-m", "trainer.export.task", *line.arguments(export={"precision": "fp32", **L4})]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, preexec_fn=limit_file_size)
+    assert done.returncode == EXIT_TRY_AGAIN, done.stderr
+    assert "no room is left on the disk" in done.stderr
+    assert line.manifests == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["fp32 graph", "fp32 graph and its parity", "fp16 graph", "1 engines", "bundle"])
+def test_an_export_that_is_killed_leaves_nothing_that_looks_finished(line: Any, at: str) -> None:
+    arguments = line.arguments(export=L4)
+    command = [sys.executable, "-m", "trainer.export.task", *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_for(lambda: any(event.get("message", "").startswith(at) for event in events_so_far(line)))
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    finally:
+        process.kill()
+    assert line.manifests == []
+    # Its steps end with it.
+    wait_for(lambda: not alive_in_group(process.pid))
+    assert run_stage("export", export, arguments) == 0
+    finished(line)
+
+
+def events_so_far(line: Any) -> list[dict[str, Any]]:
+    return events_of(line) if list((line.folder / "export").glob("attempts/*/events.jsonl")) else []
+
+
+def alive_in_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_unknown_gpu_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "no GPU that is known here" in refuse(line, capfd, export={"targets": ["l5"]})
+
+
+def test_a_gpu_that_only_its_own_machine_builds_for_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "on that GPU only" in refuse(line, capfd, export={"targets": ["h100"]})
+
+
+def test_a_precision_that_the_target_lacks_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "no fp32 for sm75" in refuse(line, capfd, export={"targets": ["t4"], "precision": "fp32"})
+
+
+def test_bf16_says_what_to_install(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "modelopt" in refuse(line, capfd, export={"targets": ["l4"], "precision": "bf16"})
+
+
+def test_a_profile_with_min_above_opt_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "min_batch 5, opt_batch 4" in refuse(line, capfd, export={"min_batch": 5})
+
+
+def test_calibration_with_few_samples_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "calibration_samples = 127" in refuse(line, capfd, export={"calibration_samples": 127})
 
 
 def test_a_checkpoint_of_another_model_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -177,17 +417,19 @@ def test_shards_that_it_was_not_trained_on_are_refused(line: Any, capfd: pytest.
     assert "was trained on shards 5555555555555555" in refuse(line, capfd)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_an_empty_test_split_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     shards = ShardManifest.load(storage.normalise(line.folder / "shards"))
     splits = shards.model_dump()["splits"]
-    rewrite(line.folder / "shards", splits={**splits, "test": splits["train"]})
+    rewrite(line.folder / "shards", splits={**splits, "test": splits["validation"]})
     assert "test split of the shards is empty" in refuse(line, capfd)
 
 
 def test_batch_sizes_out_of_order_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "larger than max_batch" in refuse(line, capfd, export={"opt_batch": 11})
+    assert "opt_batch 11, max_batch 10" in refuse(line, capfd, export={"opt_batch": 11})
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_damaged_weights_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     train = line.folder / "train"
     weights = train / CheckpointManifest.load(storage.normalise(train)).files[0].name
@@ -197,6 +439,7 @@ def test_damaged_weights_are_refused(line: Any, capfd: pytest.CaptureFixture[str
     assert "crc32c" in refuse(line, capfd)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_weights_of_another_shape_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     rewrite(line.folder / "train", classes=[str(number) for number in range(11)])
     assert "are not those of its model" in refuse(line, capfd)
@@ -216,5 +459,6 @@ def test_inputs_are_named_when_they_are_missing(line: Any, capfd: pytest.Capture
 @pytest.mark.gpu
 def test_the_engine_computes_what_torch_computes(line: Any) -> None:
     assert run_stage("export", export, line.arguments()) == 0
-    manifest = ExportManifest.load(storage.normalise(line.manifests[0].parent))
-    assert manifest.parity["engine"]["fp16"].passed is True
+    manifest = finished(line)
+    assert manifest.verdict == "proven"
+    assert all(found.passed for found in manifest.parity["engine"].values())

@@ -70,7 +70,6 @@ def goes_on(machine: Machine) -> None:
 
 
 # Its own limit is that of a hang: a start takes 2 s on a quiet machine and 30 s on a busy one.
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_10_restarts_in_a_row(machine: Machine) -> None:
     machine.start()

@@ -78,6 +78,7 @@ def last_checkpoint(root: Path) -> tuple[Path, CheckpointManifest]:
     return path.parent, CheckpointManifest.load(storage.normalise(path))
 
 
+@pytest.mark.slow
 def test_a_sharded_network_trains_to_the_end(small_shards: str, tmp_path: Path) -> None:
     config = config_of(ranks=2, epochs=3, strategy="fsdp")
     uri = finish(start(tmp_path / "run", small_shards, "a", config, tmp_path / "trace"))

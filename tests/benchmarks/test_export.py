@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchmarks.export import GATES, SERVING_GATES, gate_seconds
+from contracts.artifacts import ExportManifest
+
+STEPS = Path(__file__).parents[2] / "trainer" / "export"
+
+
+def test_only_what_is_named_as_a_gate_is_left_out_of_the_export_s_time() -> None:
+    gates = ["torch", "fp32 logits", "fp16 logits", "batches", "coverage", "fp16 reference", "bundle", "bench"]
+    serving = ["images", "ranges", "fp16 errors"]
+    making = ["trace", "join", "fp16", "int8", "bf16", "engine sm89", "repository", "a step of tomorrow"]
+    names = [*gates, "engine sm89 logits", *serving, *making]
+    steps = {name: {"seconds": float(2**place), "peak_bytes": 0.0} for place, name in enumerate(names)}
+    found = gate_seconds(ExportManifest.model_construct(steps=steps))
+    assert found == (sum(2**place for place in range(9)), sum(2**place for place in range(9, 12)))
+
+
+def test_every_gate_s_name_is_a_step_of_the_export() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in STEPS.glob("*.py"))
+    # "torch" is no process of its own: its share of "trace" is kept under this name.
+    named = {"torch"} | set(re.findall(r"""\bstep\(\s*"([^"]+)",""", source))
+    assert set(GATES) | set(SERVING_GATES) <= named

@@ -1,0 +1,153 @@
+"""Which exports are proven: by their manifest, by what ran since, and by nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import EngineEntry, ExportManifest, Gate, GraphEntry, Verification
+from contracts.errors import ConfigError, DataError
+from contracts.proof import find_unproven, require_proven, verdict_of, verification_uri
+from contracts.stage import find_output_damage
+
+FILE = {"bytes": 1, "crc32c": "0" * 8}
+
+
+def make_engine(target: str) -> EngineEntry:
+    return EngineEntry(
+        name=f"model.{target}.engine",
+        **FILE,
+        sha256="ab" * 32,
+        onnx_sha256="cd" * 32,
+        builder="tensorrt_rtx 1.7",
+        precision="fp32",
+        target=target,
+        min_batch=1,
+        opt_batch=8,
+        max_batch=64,
+        build_s=1,
+        peak_bytes=1,
+    )
+
+
+def make_export(*targets: str, **changes: Any) -> ExportManifest:
+    values = {
+        "fingerprint": "9" * 16,
+        "precision": "fp32",
+        "asked_precision": "fp32",
+        "tried": [],
+        "verdict": "unproven",
+        "opset": 20,
+        "inputs": {},
+        "outputs": {},
+        "graphs": [GraphEntry(name="model.fp32.onnx", **FILE, sha256="cd" * 32, precision="fp32")],
+        "engines": [make_engine(target) for target in targets],
+        "gates": [
+            Gate(name=f"engine {target}", precision="fp32", status="not run", ran="no GPU") for target in targets
+        ],
+        "parity": {},
+        "accuracy": {"fp32": 0.5},
+        "test_samples": 2,
+        "checkpoint_sha256": "0" * 64,
+        "shards_fingerprint": "5" * 16,
+        "made_with": {},
+        "files": [],
+    }
+    return ExportManifest(**{**values, **changes}).sealed()
+
+
+def write_verification(uri: str, document: ExportManifest, place: str, **changes: Any) -> None:
+    values = {
+        "fingerprint": document.fingerprint,
+        "export_sha256": document.sha256,
+        "engine_sha256": "ab" * 32,
+        "target": place,
+        "device": "a GPU",
+        "gates": [Gate(name=f"engine {place}", precision="fp32", status="passed", ran="a test")],
+    }
+    found = Verification(**{**values, **changes})
+    storage.replace(verification_uri(uri, place), found.to_json())
+
+
+def test_every_engine_must_have_run(tmp_path: Path) -> None:
+    uri, document = storage.normalise(tmp_path), make_export("sm80", "sm89")
+    assert find_unproven(uri, document) == ["sm80", "sm89"]
+    write_verification(uri, document, "sm80")
+    assert find_unproven(uri, document) == ["sm89"]
+    with pytest.raises(ConfigError, match=r"is unproven: sm89\n.*allow_unproven: true\n.*shardline verify"):
+        require_proven(uri, document, allow_unproven=False)
+    require_proven(uri, document, allow_unproven=True)
+    write_verification(uri, document, "sm89")
+    assert verdict_of(uri, document) == "proven"
+    require_proven(uri, document, allow_unproven=False)
+
+
+def test_an_engine_may_have_run_when_it_was_built(tmp_path: Path) -> None:
+    gate = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
+    document = make_export("sm80", verdict="proven", gates=[gate])
+    assert verdict_of(storage.normalise(tmp_path), document) == "proven"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"export_sha256": "0" * 64},
+        {"engine_sha256": "0" * 64},
+        {"target": "sm89"},
+        {"gates": []},
+        {"gates": [Gate(name="engine sm80", precision="fp32", status="failed", ran="a GPU")]},
+        {"gates": [Gate(name="checksum", precision="fp32", status="passed", ran="a GPU")]},
+    ],
+)
+def test_a_verification_of_something_else_proves_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    uri, document = storage.normalise(tmp_path), make_export("sm80")
+    write_verification(uri, document, "sm80", **changes)
+    assert find_unproven(uri, document) == ["sm80"]
+
+
+def test_a_damaged_verification_and_an_export_without_engines_prove_nothing(tmp_path: Path) -> None:
+    uri, document = storage.normalise(tmp_path), make_export("sm80")
+    storage.replace(verification_uri(uri, "sm80"), b"{")
+    assert find_unproven(uri, document) == ["sm80"]
+    assert verdict_of(uri, make_export()) == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"verdict": "proven"}, "the manifest was changed after it was written"),
+        ({"seal": ""}, "the manifest was changed after it was written"),
+        ({"accuracy": {"fp32": float("nan")}}, "the manifest was changed after it was written"),
+    ],
+)
+def test_a_changed_manifest_is_refused_and_not_reused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    uri, document = storage.normalise(tmp_path), make_export("sm80").model_copy(update=change)
+    assert find_output_damage(uri, document) == words
+    assert verdict_of(uri, document) == "unproven"
+    with pytest.raises(ConfigError, match=words):
+        require_proven(uri, document, allow_unproven=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"precision": "fp16"}, "the manifest has no graph of fp16"),
+        ({"graphs": []}, "the manifest has no graph of fp32"),
+        ({"accuracy": {}}, "the manifest has no accuracy of fp32"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_named(change: dict[str, Any], words: str) -> None:
+    document = make_export("sm80", **change)
+    assert document.find_contradiction() == words
+    if "graph" in words:
+        with pytest.raises(DataError, match=words):
+            document.graph()
+
+
+@pytest.mark.parametrize("target", ["../../sm80", "sm", "", "SM80"])
+def test_a_target_names_no_other_file(target: str) -> None:
+    with pytest.raises(ValueError, match="target"):
+        make_engine(target)

@@ -1,0 +1,376 @@
+"""`shardline predict`: which export is meant, that its files are checked, and what it prints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
+from contracts.errors import ConfigError
+from pipelines.predict import find_export
+from rehearsal.gcs import BucketServer
+from tests.trainer.export import colours
+from trainer.export import engine_run, predict_task, targets
+
+ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "export"
+    colours.write_export(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of plain images by what they show."""
+    folder = tmp_path_factory.mktemp("images")
+    for name, colour in colours.COLOURS.items():
+        Image.new("RGB", (30, 20), tuple(round(255 * part) for part in colour)).save(folder / f"{name}.jpg", quality=95)
+    return {name: str(folder / f"{name}.jpg") for name in colours.COLOURS}
+
+
+def shardline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "predict", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: str) -> tuple[int, str, str]:
+    """Run what the command runs, in this process: exit code, stdout, stderr."""
+    code = predict_task.main([f"--folder={folder}", *arguments])
+    captured = capfd.readouterr()
+    assert "Traceback" not in captured.err
+    return code, captured.out, captured.err
+
+
+def test_an_export_names_what_images_show(exported: Path, images: dict[str, str]) -> None:
+    said = shardline(exported, *images.values(), "--top", "2", "--json")
+    assert said.returncode == 0, said.stderr
+    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [line["file"] for line in lines] == list(images.values())
+    assert [line["predictions"][0]["label"] for line in lines] == list(images)
+    assert all(len(line["predictions"]) == 2 for line in lines)
+    assert said.stderr.startswith("predict: model.fp32.onnx by onnxruntime 1.")
+    assert len(said.stderr.splitlines()) == 1
+
+
+def test_the_shipped_program_gives_the_same_answers(
+    exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-I", str(exported / "predict.py"), *images.values()]
+    shipped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert answer(capfd, exported, *images.values())[:2] == (0, shipped.stdout)
+
+
+def test_other_images_are_answered(exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = answer(capfd, exported, images["red"], "none.png", __file__, images["blue"])
+    assert code == 2
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [images["red"], images["blue"]]
+    assert "none.png: cannot be read: No such file" in err
+    assert f"{__file__}: not an image of a known format" in err
+    assert "error: 2 of 4 files could not be used" in err
+    assert "to do:" in err
+
+
+def change_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any], *, seal: bool = True) -> None:
+    values = json.loads((folder / MANIFEST_NAME).read_text())
+    edit(values)
+    (folder / MANIFEST_NAME).write_text(json.dumps(values))
+    if seal:
+        document = ExportManifest.load(storage.normalise(folder)).sealed()
+        (folder / MANIFEST_NAME).write_bytes(document.to_json())
+
+
+def rewrite_preprocessing(folder: Path, **values: Any) -> None:
+    path = folder / "preprocess.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    colours.write_manifest(folder, ["labels.json", "preprocess.json", "predict.py"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: change_byte(folder / "model.fp32.onnx"), "model.fp32.onnx has crc32c"),
+        (lambda folder: change_byte(folder / "labels.json"), "labels.json has crc32c"),
+        (lambda folder: change_byte(folder / "preprocess.json"), "preprocess.json has crc32c"),
+        (lambda folder: (folder / "labels.json").write_text("[]"), "labels.json has bytes 2, its manifest says"),
+        (lambda folder: (folder / "model.fp32.onnx").unlink(), "model.fp32.onnx is missing"),
+        (lambda folder: (folder / MANIFEST_NAME).unlink(), "holds no manifest.json: nothing finished there"),
+        (lambda folder: (folder / MANIFEST_NAME).write_text("{}"), "is a None document"),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16"), seal=False),
+            "the manifest was changed",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values["graphs"][0].update(sha256="0" * 64)),
+            "its manifest says 0000",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values.update(seal=""), seal=False),
+            "the manifest was changed",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16")),
+            "the manifest has no graph of fp16",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values["files"][0].update(sha256="0" * 64)),
+            "labels.json has sha256",
+        ),
+        (
+            lambda folder: edit_manifest(folder, lambda values: values["files"].pop(0)),
+            "its manifest has no labels.json",
+        ),
+        (
+            lambda folder: rewrite_preprocessing(folder, model="other.onnx"),
+            "is for other.onnx, and model.fp32.onnx ships",
+        ),
+        (lambda folder: rewrite_preprocessing(folder, layout="NHWC"), "(layout NHWC)"),
+    ],
+)
+def test_a_damaged_export_is_refused(
+    copy: Path,
+    images: dict[str, str],
+    capfd: pytest.CaptureFixture[str],
+    damage: Callable[[Path], Any],
+    words: str,
+) -> None:
+    damage(copy)
+    code, out, err = answer(capfd, copy, images["red"])
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "to do:" in err
+
+
+def test_nothing_of_the_folder_is_executed(
+    copy: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copy / "predict.py").write_text("raise SystemExit(9)")
+    (copy / "numpy.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(copy)
+    # Files that are not used are not looked at: the program is for others.
+    assert answer(capfd, copy, images["red"])[0] == 0
+    assert shardline(copy, images["red"]).returncode == 0
+
+
+def test_a_bucket_holds_models_and_images(
+    exported: Path, images: dict[str, str], bucket_server: BucketServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for path in exported.iterdir():
+        storage.publish(f"gs://bucket-1/runs/x/export/{path.name}", path.read_bytes())
+    storage.publish("gs://bucket-1/images/red.jpg", Path(images["red"]).read_bytes())
+    folder = "gs://bucket-1/runs/x/export"
+    code, out, err = answer(capfd, folder, "gs://bucket-1/images/red.jpg", "gs://bucket-1/none.jpg")
+    assert (code, out.split()[:2]) == (2, ["gs://bucket-1/images/red.jpg:", "red"])
+    assert "gs://bucket-1/none.jpg: cannot be read" in err
+    storage.replace(f"{folder}/labels.json", b"[]")
+    assert "labels.json has bytes 2" in answer(capfd, folder, images["red"])[2]
+
+
+def write_attempt(line: Path, name: str, *events: dict[str, Any], tail: str = "") -> None:
+    folder = line / "export" / "attempts" / name
+    folder.mkdir(parents=True)
+    start = {"event": "start"}
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (start, *events)) + tail)
+
+
+@pytest.fixture
+def line(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A line with two finished exports, made by three attempts, the newest of which failed."""
+    monkeypatch.chdir(tmp_path)
+    line = tmp_path / "runs" / "photos"
+    for name in ("a" * 16, "b" * 16):
+        shutil.copytree(exported, line / "export" / name)
+    first, second = (storage.normalise(line / "export" / (letter * 16)) for letter in "ab")
+    write_attempt(line, ID, {"event": "reused", "uri": first})
+    write_attempt(line, NEWER, {"event": "finish", "uri": second}, tail='{"event": "fi')
+    write_attempt(line, FAILED, {"event": "error"})
+    for run in (ID, FAILED):
+        (line / "runs" / run).mkdir(parents=True)
+        (line / "runs" / run / "run-start.json").touch()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "letter"),
+    [
+        (lambda line: str(line), "b"),
+        (lambda line: line.as_uri(), "b"),
+        (lambda line: "runs/photos/", "b"),
+        (lambda line: str(line / "runs" / ID), "a"),
+        (lambda line: ID, "a"),
+        (lambda line: str(line / "export" / ("a" * 16)), "a"),
+    ],
+)
+def test_a_model_is_an_export_or_a_run(line: Path, name: Callable[[Path], str], letter: str) -> None:
+    assert find_export(name(line)) == storage.normalise(line / "export" / (letter * 16))
+
+
+def test_a_damaged_event_is_passed_over(line: Path) -> None:
+    path = line / "export" / "attempts" / NEWER / "events.jsonl"
+    path.write_bytes(b'\xff{\n[]\n{"event": "finish"}\n' + path.read_bytes())
+    assert find_export(str(line)) == storage.normalise(line / "export" / ("b" * 16))
+
+
+def test_whoever_has_read_enough_may_leave(exported: Path, images: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={exported}", images["red"]]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writer)
+    assert done.returncode == 2
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_a_line_that_was_moved_has_its_exports_with_it(line: Path) -> None:
+    moved = line.rename(line.with_name("moved"))
+    assert find_export("runs/moved") == storage.normalise(moved / "export" / ("b" * 16))
+
+
+def test_a_single_export_needs_no_events(line: Path) -> None:
+    shutil.rmtree(line / "export" / "attempts")
+    with pytest.raises(ConfigError, match="2 exports, and nothing says which is meant"):
+        find_export(str(line))
+    shutil.rmtree(line / "export" / ("a" * 16))
+    assert find_export(str(line)) == storage.normalise(line / "export" / ("b" * 16))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("nowhere", "nowhere holds no manifest.json, so no export was finished there, and it is no run"),
+        ("runs", "runs holds no manifest.json"),
+        (FAILED, "2 exports, and nothing says which is meant"),
+        ("s3://bucket/model", "s3://"),
+    ],
+)
+def test_what_is_no_model_ends_with_2(line: Path, given: str, words: str) -> None:
+    said = shardline(given, "x.png")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert words in said.stderr
+    assert "to do:" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_bad_arguments_are_usage_errors(exported: Path) -> None:
+    for arguments in ([exported], [exported, "x.png", "--top", "0"]):
+        said = shardline(*arguments)
+        assert (said.returncode, "Usage:" in said.stderr) == (2, True)
+
+
+def make_engine(**changes: Any) -> EngineEntry:
+    values = {
+        "name": "model.engine",
+        "bytes": 1,
+        "crc32c": "0" * 8,
+        "sha256": "0" * 64,
+        "onnx_sha256": "0" * 64,
+        "builder": f"numpy {np.__version__}",
+        "precision": "fp32",
+        "target": "sm89",
+        "min_batch": 3,
+        "opt_batch": 4,
+        "max_batch": 4,
+        "build_s": 1.0,
+        "peak_bytes": 1,
+    }
+    return EngineEntry(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "builder", "reason"),
+    [
+        (None, "numpy 1.0", "no GPU"),
+        ("sm90", "numpy 1.0", "no engine for sm90"),
+        ("sm89", "tensorrt_none 1.0", "the engine builder tensorrt_none does not load"),
+        # A package that is there stands for a builder.
+        ("sm89", "numpy 1.0", "model.engine was built by numpy 1.0, installed is numpy 2"),
+    ],
+)
+def test_where_no_engine_runs_the_graph_answers(
+    copy: Path,
+    images: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    gpu: str | None,
+    builder: str,
+    reason: str,
+) -> None:
+    (copy / "model.engine").write_bytes(b"not an engine")
+    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
+    sha256 = hashlib.sha256(b"not an engine").hexdigest()
+    engine = make_engine(**entry, builder=builder, sha256=sha256)
+    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
+    for module in (targets, engine_run):
+        monkeypatch.setattr(module, "gpu_target", lambda: gpu)
+    code, out, err = answer(capfd, copy, images["red"])
+    assert (code, out.split()[1]) == (0, "red")
+    assert "model.fp32.onnx by onnxruntime" in err
+    assert reason in err
+
+
+def test_the_engine_answers_where_it_runs(
+    copy: Path, images: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "model.engine").write_bytes(b"an engine")
+    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
+    engine = make_engine(**entry, sha256=hashlib.sha256(b"an engine").hexdigest())
+    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
+    monkeypatch.setattr(targets, "gpu_target", lambda: "sm89")
+    calls = []
+
+    def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Callable[[np.ndarray], np.ndarray]:
+        calls.append((path, entry, num_classes))
+        return lambda batch: np.tile(np.arange(num_classes, dtype=np.float32), (len(batch), 1))
+
+    # There is no GPU here: what stands for the engine prefers the last class.
+    monkeypatch.setattr(engine_run, "open_engine", open_engine)
+    code, out, err = answer(capfd, copy, images["red"], images["blue"])
+    assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["white", "white"])
+    assert calls == [(copy / "model.engine", engine, 6)]
+    assert f"predict: model.engine by {engine.builder} on the GPU (sm89)" in err
+    change_byte(copy / "model.engine")
+    code, _, err = answer(capfd, copy, images["red"])
+    assert (code, "model.engine has crc32c" in err) == (2, True)
+
+
+def test_an_engine_gets_batches_of_its_profile_only() -> None:
+    sizes = []
+
+    def run(images: np.ndarray) -> np.ndarray:
+        sizes.append(len(images))
+        return images[:, :1] * 2
+
+    images = np.arange(9, dtype=np.float32).reshape(9, 1)
+    found = predict_task.within_profile(run, make_engine())(images)
+    assert np.array_equal(found, images * 2)
+    assert sizes == [4, 4, 3]

@@ -1,0 +1,187 @@
+"""A model that needs no training: it names the colour that an image's average is nearest to. With shards and an export.
+
+Its answers change with every way in which pixels can be prepared wrongly, since some of the images lie between colours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    Attempt,
+    CheckpointManifest,
+    ExportManifest,
+    FileEntry,
+    GraphEntry,
+    ShardEntry,
+    ShardManifest,
+    ShippedFile,
+    SplitEntry,
+)
+from records.index import INDEX_NAME, RECORD, write_index
+from records.sample import ChecksumStream, Sample
+from records.tar import TarWriter
+from trainer.export.bundle import write_bundle
+
+SIZE = 12
+COLOURS = {
+    "black": (0.0, 0.0, 0.0),
+    "blue": (0.1, 0.2, 0.9),
+    "green": (0.2, 0.8, 0.1),
+    "grey": (0.5, 0.5, 0.5),
+    "red": (0.9, 0.1, 0.2),
+    "white": (1.0, 1.0, 1.0),
+}
+CLASSES = list(COLOURS)
+MEAN, STD = [0.45, 0.5, 0.4], [0.2, 0.3, 0.25]
+GRAPH_NAME = "model.fp32.onnx"
+
+
+def draw(label: int, number: int, *, grey: bool = False) -> np.ndarray:
+    """Return an image [H, W, 3] uint8 of some shape, whose average is near a class's colour, or between two."""
+    random = np.random.default_rng([label, number])
+    colour = np.array(list(COLOURS.values())[label]) * 255 + random.normal(0, 45, 3)
+    if grey:
+        colour[:] = colour.mean()
+    height, width = random.integers(8, 40, 2)
+    noise = random.integers(-20, 20, (height, width, 1 if grey else 3))
+    return (colour + noise).clip(0, 255).astype(np.uint8)
+
+
+def encode(pixels: np.ndarray, name: str = "PNG", **options: object) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, name, **options)
+    return stream.getvalue()
+
+
+def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> ShardManifest:
+    """Write a test split in a tar, as the shard stage does it."""
+    folder.mkdir(parents=True)
+    samples = per_class * len(CLASSES)
+    records = np.zeros(samples, RECORD)
+    with (folder / "test-00000.tar").open("wb") as stream:
+        sums = ChecksumStream(stream)
+        writer = TarWriter(sums)
+        for place in range(samples):
+            number, label = divmod(place, len(CLASSES))
+            image_format = ("png", "jpeg")[number % 2]
+            content = encode(draw(label, number, grey=grey), image_format)
+            name, key = CLASSES[label], place.to_bytes(16, "big")
+            path = f"{name}/{number:03d}.{image_format}"
+            where = writer.write(Sample(key, content, image_format, label, name, path, 0, 0, ""))
+            records[place] = (0, label, where.offset, where.size, int(storage.crc32c(content), 16), key)
+        writer.close()
+    write_index(folder / INDEX_NAME, records)
+    uri = storage.normalise(folder)
+    empty = SplitEntry(first=0, samples=0, source_bytes=0, samples_by_class=[0] * len(CLASSES))
+    test = SplitEntry(first=0, samples=samples, source_bytes=1, samples_by_class=[per_class] * len(CLASSES))
+    entry = FileEntry.of(uri, "test-00000.tar").model_dump()
+    manifest = ShardManifest(
+        fingerprint="5" * 16,
+        format="webdataset",
+        seed=0,
+        classes=CLASSES,
+        splits={"train": empty, "validation": empty, "test": test},
+        shards=[ShardEntry(**entry, split="test", first=0, samples=samples)],
+        index=FileEntry.of(uri, INDEX_NAME),
+        rejected=[],
+        mean=MEAN,
+        std=STD,
+    )
+    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
+    return manifest
+
+
+def write_graph(path: Path) -> None:
+    """Write the model: the negative squared distance of an image's average from each colour, over five."""
+    prototypes = (np.array(list(COLOURS.values())) - MEAN) / STD
+    constants = {
+        "shape": np.array([-1, 1, 3], np.int64),
+        "prototypes": prototypes[None].astype(np.float32),
+        "axes": np.array([2], np.int64),
+        "scale": np.array(-0.2, np.float32),
+    }
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+        helper.make_node("Reshape", ["pooled", "shape"], ["average"]),
+        helper.make_node("Sub", ["average", "prototypes"], ["apart"]),
+        helper.make_node("Mul", ["apart", "apart"], ["squares"]),
+        helper.make_node("ReduceSum", ["squares", "axes"], ["distance"], keepdims=0),
+        helper.make_node("Mul", ["distance", "scale"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "colours",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(CLASSES)])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+
+
+def make_checkpoint() -> CheckpointManifest:
+    return CheckpointManifest(
+        fingerprint="7" * 16,
+        finished=True,
+        step=7,
+        position=448,
+        epoch=1,
+        slot_size=8,
+        model={},
+        classes=CLASSES,
+        data={"image_size": SIZE, "mean": MEAN, "std": STD},
+        shards_fingerprint="5" * 16,
+        metrics={},
+        best_step=7,
+        parameters_sha256="0" * 64,
+        environment={},
+        files=[],
+    )
+
+
+def write_export(folder: Path) -> ExportManifest:
+    """Write a finished export without an engine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_graph(folder / GRAPH_NAME)
+    names = write_bundle(folder, make_checkpoint(), model_name=GRAPH_NAME, max_batch=5)
+    return write_manifest(folder, names)
+
+
+def write_manifest(folder: Path, names: list[str]) -> ExportManifest:
+    """Write the manifest of what is in a folder now."""
+    uri = storage.normalise(folder)
+    graph = FileEntry.of(uri, GRAPH_NAME).model_dump()
+    sha256 = hashlib.sha256((folder / GRAPH_NAME).read_bytes()).hexdigest()
+    document = ExportManifest(
+        fingerprint="9" * 16,
+        precision="fp32",
+        asked_precision="fp32",
+        tried=[Attempt(precision="fp32", outcome="kept")],
+        verdict="unproven",
+        opset=20,
+        inputs={"images": ["batch", 3, SIZE, SIZE]},
+        outputs={"logits": ["batch", len(CLASSES)]},
+        graphs=[GraphEntry(**graph, sha256=sha256, precision="fp32")],
+        engines=[],
+        gates=[],
+        parity={},
+        accuracy={"fp32": 1.0},
+        test_samples=1,
+        checkpoint_sha256="0" * 64,
+        shards_fingerprint="5" * 16,
+        made_with={},
+        files=[ShippedFile.of(uri, name) for name in names],
+    ).sealed()
+    (folder / MANIFEST_NAME).write_bytes(document.to_json())
+    return document

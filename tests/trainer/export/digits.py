@@ -1,0 +1,107 @@
+"""A model that was trained on scikit-learn's digits, and one that computes the same but that int8 destroys."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from contracts.config import ModelSection
+from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
+from trainer.model import build_model
+
+# 1,797 images in all; the rest are training images.
+VALIDATION, TEST = 120, 539
+MEAN, STD = 0.5, 0.25
+EPOCHS, BATCH_SIZE = 4, 32
+
+
+def read_digits() -> dict[str, list[tuple[bytes, int]]]:
+    """Return PNG files of 32 px and labels by split, shuffled by a fixed seed."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    found = []
+    for place in order.tolist():
+        grey = Image.fromarray(np.rint(digits.images[place] * (255 / 16)).astype(np.uint8))
+        stream = io.BytesIO()
+        grey.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC).save(stream, "PNG", compress_level=1)
+        found.append((stream.getvalue(), int(digits.target[place])))
+    train = len(found) - VALIDATION - TEST
+    return {"train": found[:train], "validation": found[train:-TEST], "test": found[-TEST:]}
+
+
+def to_input(pictures: list[tuple[bytes, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the evaluation transform makes of images of this size, [N, 3, S, S], and labels [N]."""
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(content)).convert("RGB")) for content, _ in pictures])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float()
+    return images.div_(255).sub_(MEAN).div_(STD), torch.tensor([label for _, label in pictures])
+
+
+def new_model() -> nn.Module:
+    return build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
+
+
+def train_digits(*, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:
+    """Return the digits model after some epochs over the training images: some seconds on one core."""
+    images, labels = to_input(read_digits()["train"])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = new_model().train()
+        steps = epochs * (len(images) // BATCH_SIZE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=steps)
+        for _ in range(epochs):
+            order = torch.randperm(len(images))
+            for start in range(0, len(images) - BATCH_SIZE + 1, BATCH_SIZE):
+                batch = order[start : start + BATCH_SIZE]
+                loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+    return model.eval()
+
+
+def damage_for_int8(model: nn.Module, *, factor: float = 2.0**11) -> nn.Module:
+    """Return a copy that computes the same in fp32, and in which int8 cannot hold the activations of any block.
+
+    One channel between the two convolutions of each block is `factor` times as large, and the second convolution's
+    weights for it as much smaller. A ReLU lets a positive factor through, and a power of two loses nothing. One scale
+    for the whole tensor then has no step left for the other channels. fp16, which has an exponent, does not mind: the
+    largest activation stays below its range.
+    """
+    damaged = copy.deepcopy(model)
+    blocks = [module for name, module in damaged.named_modules() if name.endswith("layers.0")]
+    assert blocks
+    for block in blocks:
+        first, second = block.layer[0], block.layer[1]
+        with torch.no_grad():
+            # The one that matters least: what it loses to fp16's small numbers is not seen.
+            channel = int(second.convolution.weight.abs().sum(dim=(0, 2, 3)).argmin())
+            first.normalization.weight[channel] *= factor
+            first.normalization.bias[channel] *= factor
+            second.convolution.weight[:, channel] /= factor
+    return damaged.eval()
+
+
+@contextmanager
+def once_for_all_workers(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """Give a path that the processes of one test run share, to one at a time."""
+    base = factory.getbasetemp()
+    # With xdist, a worker's folder lies in that of the run.
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder / name

@@ -1,0 +1,82 @@
+"""Graphs made by hand, and bad layers planted in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def write_graph(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    weights: Mapping[str, Any],
+    *,
+    image: Sequence[int] = (1,),
+    classes: int = 1,
+) -> Path:
+    """Write a graph from images [batch, *image] to logits [batch, classes]."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", *image])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+def plant(source: Path, target: Path, factors: Mapping[str, float]) -> Path:
+    """Scale what the named convolutions write, and divide by as much right behind them: the network computes the same.
+
+    The dividing nodes are called NAME_back. Factors that are powers of two change no digit of any number.
+    """
+    model = onnx.load(source)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        model.graph.node.append(node)
+        if node.name not in factors:
+            continue
+        conv = model.graph.node[-1]
+        assert conv.op_type == "Conv"
+        factor = np.float32(factors[node.name])
+        for name in conv.input[1:]:
+            tensor = weights[name]
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * factor, name))
+        output = conv.output[0]
+        conv.output[0] = f"{output}_planted"
+        model.graph.initializer.append(numpy_helper.from_array(1 / factor, f"{output}_factor"))
+        inputs = [conv.output[0], f"{output}_factor"]
+        model.graph.node.append(helper.make_node("Mul", inputs, [output], name=f"{node.name}_back"))
+    del model.graph.value_info[:]
+    onnx.save(model, target)
+    return target
+
+
+def plant_between(source: Path, target: Path, pairs: Mapping[str, str], factor: float) -> Path:
+    """Scale what convolutions write, and divide the weights of those that read it, through a Relu at most."""
+    model = onnx.load(source)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    convs = {node.name: node for node in model.graph.node}
+    for first, second in pairs.items():
+        for name in convs[first].input[1:]:
+            weights[name].CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(weights[name]) * np.float32(factor), name)
+            )
+        name = convs[second].input[1]
+        weights[name].CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights[name]) / np.float32(factor), name))
+    onnx.save(model, target)
+    return target
+
+
+def convolutions(path: Path) -> list[str]:
+    """Return the names of a graph's convolutions, in order."""
+    return [node.name for node in onnx.load(path).graph.node if node.op_type == "Conv"]

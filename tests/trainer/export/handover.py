@@ -1,0 +1,140 @@
+"""A finished export's folder and manifest, made by hand around real graphs: figures are arbitrary, hashes are not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from contracts import storage
+from contracts.artifacts import (
+    Attempt,
+    EngineEntry,
+    ExportManifest,
+    FileEntry,
+    Gate,
+    GraphEntry,
+    Latency,
+    Parity,
+    ShippedFile,
+)
+from contracts.artifacts.export import EngineTensor
+from tests.trainer.export.conftest import CLASSES
+from trainer.export.onnx_graph import describe
+
+RTX = "tensorrt_rtx 1.7.1.116"
+TENSORRT = "tensorrt 11.2.1.2"
+ONNX_RAN = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
+
+
+def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: Any) -> ExportManifest:
+    """Write graphs, an engine that no GPU ever saw, and labels; return a manifest that speaks for them."""
+    folder.mkdir(exist_ok=True)
+    for precision in ("fp32", "fp16"):
+        shutil.copyfile(getattr(exported, precision), folder / f"model.{precision}.onnx")
+    (folder / "labels.json").write_text(json.dumps(CLASSES))
+    engine = folder / "model.fp16.sm89.engine"
+    engine.write_bytes(b"a plan" * 100)
+    graphs = [
+        GraphEntry(**entry_of(folder, "model.fp32.onnx"), precision="fp32"),
+        GraphEntry(**entry_of(folder, "model.fp16.onnx"), precision="fp16", kept_fp32=["node_softmax"]),
+    ]
+    inputs, outputs = describe(folder / "model.fp16.onnx")
+    values: dict[str, Any] = {
+        "fingerprint": "e" * 16,
+        "made_from": {"export": "1" * 16, "model": "2" * 16, "transform": "3" * 16, "builder": builder},
+        "precision": "fp16",
+        "asked_precision": "int8",
+        "tried": [
+            Attempt(precision="int8", outcome="failed", reason="int8 accuracy: 9 images | fewer right"),
+            Attempt(precision="fp16", kept_fp32=["node_softmax"], outcome="kept"),
+        ],
+        "verdict": "unproven",
+        "opset": 20,
+        "inputs": inputs,
+        "outputs": outputs,
+        "graphs": graphs,
+        "engines": [
+            EngineEntry(
+                **entry_of(folder, engine.name),
+                onnx_sha256=graphs[-1].sha256,
+                builder=builder,
+                precision="fp16",
+                target="sm89",
+                gpus=["l4", "rtx-4090"],
+                min_batch=1,
+                opt_batch=4,
+                max_batch=10,
+                tensors=[
+                    EngineTensor(mode="input", name="images", dtype="float", shape=[-1, 3, 32, 32]),
+                    EngineTensor(mode="output", name="logits", dtype="float", shape=[-1, 10]),
+                ],
+                build_s=1.25,
+                peak_bytes=400_000_000,
+            )
+        ],
+        "gates": [
+            Gate(
+                name="parity",
+                precision="fp16",
+                status="passed",
+                ran=ONNX_RAN,
+                figures={"relative_error": 3.125e-4, "samples": 24, "refuses max_batch + 1": True, "worst": None},
+                limits={"relative_error": 5e-3},
+            ),
+            Gate(
+                name="engine sm89",
+                precision="fp16",
+                status="not run",
+                ran="not run: no GPU",
+                reason="shardline verify on a GPU of sm89 completes the proof",
+            ),
+        ],
+        "parity": {
+            "onnx": {
+                name: Parity(
+                    ran=ONNX_RAN,
+                    samples=24,
+                    relative_error=error,
+                    min_cosine=0.99999875,
+                    top1_agreement=1.0,
+                    reference_classes=7,
+                    passed=True,
+                )
+                for name, error in (("fp32", 2.5e-7), ("fp16", 3.125e-4))
+            },
+            "engine": {"sm89": Parity(ran="not run: no GPU")},
+        },
+        "accuracy": {"torch": 22 / 24, "fp32": 22 / 24, "fp16": 21 / 24},
+        "test_samples": 24,
+        "coverage": {"fp16": {"weight_bytes": 0.9921875}},
+        "latency": [
+            Latency(
+                runner="onnxruntime 1.31.1",
+                precision="fp16",
+                device="cpu, 2 threads",
+                batch=batch,
+                p50_ms=1.5 * batch,
+                p90_ms=1.75 * batch,
+                p99_ms=2.125 * batch,
+                images_per_s=640.5,
+                repeats=25,
+            )
+            for batch in (1, 4)
+        ],
+        "latency_left_out": {"engine sm89": "not run: no GPU"},
+        "checkpoint_sha256": "c" * 64,
+        "shards_fingerprint": "5" * 16,
+        "made_with": {"torch": "2.13.0", "onnx": "1.23.2"},
+        "steps": {"trace": {"seconds": 4.5, "peak_bytes": 500_000_000}},
+        "files": [ShippedFile.of(storage.normalise(folder), "labels.json")],
+    }
+    return ExportManifest(**{**values, **changes})
+
+
+def entry_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return the fields of an entry of a file with its hash."""
+    sha256 = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    return {**FileEntry.of(storage.normalise(folder), name).model_dump(), "sha256": sha256}

@@ -1,0 +1,232 @@
+"""The bundle gate: the shipped predict.py on the source's own files sees what parity on tensors does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts import storage
+from contracts.artifacts import Gate, ShardManifest
+from contracts.config import DataSection
+from tests.trainer.export import colours
+from tests.trainer.export.colours import GRAPH_NAME
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import EvaluationTransform
+from trainer.export import bundle, shipped
+from trainer.export.parity import open_graph
+from trainer.export.predict import softmax
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export, the shards, and what the model says of them by the trainer's own way."""
+
+    folder: Path
+    shards_uri: str
+    shards: ShardManifest
+    right: int
+    score: float
+
+    def check(self, folder: Path | None = None, **changes: Any) -> Gate:
+        arguments = {
+            "expected_right": self.right,
+            "expected_score": None,
+            "data": DataSection(),
+            "threads": 1,
+            **changes,
+        }
+        return bundle.check_bundle(
+            folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
+        )
+
+
+def make_export(place: Path, **options: Any) -> Export:
+    shards = colours.write_shards(place / "shards", **options)
+    colours.write_export(place / "export")
+    uri = storage.normalise(place / "shards")
+    reader = ShardReader(uri, shards, "test")
+    mean, std = colours.MEAN, colours.STD
+    transform = EvaluationTransform(colours.SIZE, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    samples = [reader.read(place) for place in range(len(reader))]
+    images = transform.normalise(np.stack([transform.pixels(image) for image, _ in samples])).numpy()
+    logits = open_graph(place / "export" / GRAPH_NAME, threads=1)(images)
+    right = int((logits.argmax(axis=1) == [label for _, label in samples]).sum())
+    return Export(place / "export", uri, shards, right, float(softmax(logits).max(axis=1).mean()))
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
+    return make_export(tmp_path_factory.mktemp("coloured"))
+
+
+@pytest.fixture
+def copy(export: Export, tmp_path: Path) -> Path:
+    """The export's folder, to be damaged."""
+    return Path(shutil.copytree(export.folder, tmp_path / "copy"))
+
+
+def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four chunks and a rest, batches of five that do not divide them.
+    monkeypatch.setattr(bundle, "_CHUNK_IMAGES", 16)
+    assert 0 < export.right < 72
+    gate = export.check(expected_score=export.score)
+    assert (gate.name, gate.precision, gate.status, gate.reason) == ("bundle", "fp32", "passed", "")
+    assert gate.ran.startswith("the shipped predict.py with onnxruntime 1.")
+    expected = {"images": 72, "right": export.right, "evaluation_right": export.right, "right_difference": 0}
+    assert expected.items() <= gate.figures.items()
+    assert (gate.figures["unanswered"], gate.figures["classes_predicted"]) == (0, 6)
+    # Blue, green and red at least; noise makes coloured what is called black, grey and white.
+    assert gate.figures["coloured_images"] == 72
+    assert (gate.figures["source_paths"], gate.figures["source_paths_with_class"]) == (24, 24)
+    assert gate.limits == {"right_difference": 0, "score_difference": bundle.MAX_SCORE_DIFFERENCE}
+    assert 0 <= float(gate.figures["score_difference"] or 0) < 1e-6
+
+
+def set_value(name: str, value: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "preprocess.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+
+    return change
+
+
+def shuffle_labels(folder: Path) -> None:
+    labels = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps([labels[1], labels[0], *labels[2:]]))
+
+
+def edit_program(folder: Path, old: str, new: str) -> None:
+    path = folder / "predict.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        pytest.param(shuffle_labels, id="shuffled labels"),
+        pytest.param(set_value("mean", [0.75, 0.5, 0.4]), id="mean"),
+        pytest.param(set_value("std", [0.1, 0.3, 0.25]), id="std"),
+        pytest.param(set_value("range", [0, 255]), id="range"),
+        pytest.param(set_value("layout", "NHWC"), id="layout"),
+        pytest.param(set_value("color", "BGR"), id="channels"),
+        pytest.param(set_value("model", "none.onnx"), id="model"),
+        pytest.param(lambda folder: (folder / "predict.py").unlink(), id="no program"),
+        pytest.param(lambda folder: edit_program(folder, "_RULES.items()", "None"), id="broken program"),
+    ],
+)
+def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Path], None]) -> None:
+    mutate(copy)
+    gate = export.check(copy)
+    assert gate.status == "failed", gate
+    assert gate.reason
+    gate.model_dump_json()
+
+
+def test_what_moves_no_answer_is_seen_by_the_average_probability(export: Export, copy: Path) -> None:
+    mean = [colours.MEAN[0] + 0.004, *colours.MEAN[1:]]
+    set_value("mean", mean)(copy)
+    assert export.check(copy).status == "passed"
+    gate = export.check(copy, expected_score=export.score)
+    assert (gate.status, "average probability" in gate.reason) == ("failed", True)
+
+
+def test_why_the_program_failed_is_in_its_own_words(export: Export, copy: Path) -> None:
+    set_value("layout", "NHWC")(copy)
+    reason = export.check(copy).reason
+    assert "predict.py ended with exit code 2: error: " in reason
+    assert "layout NHWC" in reason
+    assert "answers are right" not in reason
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ('print("hello", flush=True)', "predict.py said 'hello'"),
+        ("return 3", "ended with exit code 3: (it said nothing)"),
+        ("pass", "ended with exit code -9: (it said nothing)"),
+    ],
+)
+def test_a_program_that_does_not_answer_fails_the_gate(
+    export: Export, copy: Path, new: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "_CHUNK_LIMIT_S", 3.0 if new == "pass" else 300.0)
+    edit_program(copy, "print(answer.to_json(), flush=True)", new)
+    assert words in export.check(copy).reason
+
+
+def test_images_without_an_answer_fail_the_gate(export: Export, copy: Path) -> None:
+    edit_program(copy, "        pixels = decode_rgb(content)\n", '        raise BadImage("no")\n')
+    gate = export.check(copy)
+    assert (gate.status, gate.figures["unanswered"], gate.figures["mean_score"]) == ("failed", 72, None)
+    assert "72 images got no answer, the first: no" in gate.reason
+
+
+def test_channels_in_another_order_do_not_show_on_grey_images(tmp_path: Path) -> None:
+    export = make_export(tmp_path, grey=True, per_class=4)
+    set_value("color", "BGR")(export.folder)
+    gate = export.check()
+    assert gate.figures["coloured_images"] == 0
+    assert "no test image is coloured: channels in another order may not be seen" in gate.reason
+
+
+def test_without_an_evaluation_the_trainers_transform_is_compared_with(export: Export) -> None:
+    assert export.check(expected_right=None).status == "not decidable"
+    gate = export.check(expected_right=None, transformed_right=export.right)
+    assert (gate.status, gate.figures["transformed_right"]) == ("passed", export.right)
+    assert "evaluation_right" not in gate.figures
+    assert export.check(transformed_right=export.right + 1).status == "failed"
+
+
+def test_an_empty_test_split_decides_nothing(export: Export) -> None:
+    empty = export.shards.splits["train"]
+    shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
+    gate = bundle.check_bundle(
+        export.folder, export.shards_uri, shards, model_name=GRAPH_NAME, expected_right=0, data=DataSection(), threads=1
+    )
+    assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")
+
+
+def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
+    assert bundle.write_bundle(export.folder, colours.make_checkpoint(), model_name=GRAPH_NAME, max_batch=5) == [
+        "labels.json",
+        "preprocess.json",
+        "predict.py",
+    ]
+    assert json.loads((export.folder / "labels.json").read_text()) == colours.CLASSES
+    values = json.loads((export.folder / "preprocess.json").read_text())
+    assert (values["mean"], values["std"], values["image_size"]) == (colours.MEAN, colours.STD, colours.SIZE)
+    assert (values["model"], values["max_batch"]) == (GRAPH_NAME, 5)
+
+
+def test_the_program_finds_nothing_in_its_own_folder(export: Export, copy: Path) -> None:
+    (copy / "numpy.py").write_text("raise SystemExit(9)")
+    assert export.check(copy).status == "passed"
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_CHUNK_IMAGES", 8), ("_CHUNK_BYTES", 1)])
+def test_few_files_lie_on_the_disk_at_a_time(
+    export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(bundle, limit, value)
+    monkeypatch.setattr(bundle.tempfile, "tempdir", str(tmp_path))
+    seen: list[int] = []
+    add = bundle._Findings.add
+
+    def counting(*arguments: Any) -> None:
+        seen.append(len(list(tmp_path.glob("shardline-bundle-*/0*"))))
+        add(*arguments)
+
+    monkeypatch.setattr(bundle._Findings, "add", counting)
+    assert export.check().status == "passed"
+    assert len(seen) == 72
+    assert max(seen) <= 16
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime.quantization
+import pytest
+from onnx import TensorProto, helper
+
+from contracts.config import ExportSection
+from contracts.errors import ModelError
+from tests.trainer.export.graphs import write_graph
+from trainer.export import choosing, workshop
+from trainer.export.inputs import Inputs
+from trainer.export.processes import Cost
+from trainer.export.quantize import quantize_to_int8
+from trainer.export.targets import TENSORRT_RTX, Builder
+from trainer.export.workshop import Workshop
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        workshop, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
+    )
+
+
+def open_workshop(folder: Path, precision: str) -> Workshop:
+    builder = Builder(TENSORRT_RTX, "1", ("sm89",))
+    inputs = Inputs("", None, "", None, builder, None)  # type: ignore[arg-type]
+    settings = ExportSection.model_validate({"precision": precision})
+    work = Workshop(inputs, settings, seed=0, folder=folder, threads=1, tell=lambda line: None)
+    np.save(work.calibration_path, np.full((2, 3, 2, 2), 1e20, np.float32))
+    return work
+
+
+def write_product(path: Path, *, cast_to: int = TensorProto.FLOAT) -> Path:
+    """Write a graph with one product, of values that get infinite with images as large as the workshop's."""
+    nodes = [
+        helper.make_node("Flatten", ["images"], ["flat"], name="flat"),
+        helper.make_node("Cast", ["flat"], ["narrow"], name="narrow", to=cast_to),
+        helper.make_node("Cast", ["narrow"], ["same"], name="same", to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["same", "weight"], ["logits"], name="product"),
+    ]
+    return write_graph(path, nodes, {"weight": np.full((12, 2), 1e20, np.float32)}, image=(3, 2, 2), classes=2)
+
+
+def test_graphs_that_cannot_be_made_fall_back_and_say_why(tmp_path: Path) -> None:
+    work = open_workshop(tmp_path, "int8")
+    write_product(work.path("fp32"), cast_to=TensorProto.FLOAT16)
+    choosing.choose_precision(work)
+    assert work.precision == "fp32"
+    assert [(attempt.precision, attempt.outcome) for attempt in work.tried] == [
+        ("int8", "failed"),
+        ("fp16", "failed"),
+        ("fp32", "kept"),
+    ]
+    assert "are not finite in fp32: " in work.tried[0].reason
+    assert "parts of model.fp32.onnx are fp16 already" in work.tried[1].reason
+    assert work.gates == []
+
+
+def test_bf16_that_nothing_can_judge_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "gpu_target", lambda: None)
+    work = open_workshop(tmp_path, "bf16")
+    write_product(work.path("fp32"), cast_to=TensorProto.FLOAT16)
+    choosing.choose_precision(work)
+    assert [attempt.precision for attempt in work.tried] == ["bf16", "fp16", "fp32"]
+    assert (work.tried[0].outcome, work.tried[0].reason) == ("failed", choosing.BF16_UNSEEN)
+
+
+def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise ValueError("Quantization parameters are not specified for param same.")
+
+    monkeypatch.setattr(onnxruntime.quantization, "quantize_static", refuse)
+    np.save(tmp_path / "calibration.npy", np.ones((2, 3, 2, 2), np.float32))
+    graph = write_product(tmp_path / "fp32.onnx")
+    with pytest.raises(ModelError, match=r"quantiser refuses fp32\.onnx: ValueError: Quantization parameters"):
+        quantize_to_int8(
+            graph,
+            tmp_path / "int8.onnx",
+            calibration=tmp_path / "calibration.npy",
+            batch_size=2,
+            threads=1,
+            work=tmp_path,
+        )
+
+
+@pytest.mark.parametrize(("gpu", "ran"), [(None, "not run: no GPU"), ("sm89", "not run: not built")])
+def test_that_int8_is_faster_is_not_claimed(monkeypatch: pytest.MonkeyPatch, gpu: str | None, ran: str) -> None:
+    monkeypatch.setattr(choosing, "gpu_target", lambda: gpu)
+    gate = choosing._speed_of_int8()
+    assert (gate.name, gate.precision, gate.status, gate.ran) == ("speed", "int8", "not run", ran)

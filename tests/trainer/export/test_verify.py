@@ -1,0 +1,364 @@
+"""What `shardline verify` sees in a finished export that was changed afterwards, its checksums mended or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
+from contracts.errors import ConfigError
+from contracts.proof import verdict_of
+from contracts.stage import run_stage
+from tests.trainer.export import conftest
+from trainer.export import engine_run
+from trainer.export.engine_run import NoGpu, open_engine
+from trainer.export.task import export
+from trainer.export.verify import _judge_engine, main
+from trainer.export.workshop import hash_file
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, exported: Any) -> Path:
+    """A line with a finished export, made once."""
+    folder = tmp_path_factory.mktemp("line")
+    shards = conftest.write_shards(folder / "shards", samples=64)
+    conftest.write_checkpoint(folder / "train", exported.model, shards)
+    config = {
+        "data": {"image_size": conftest.IMAGE_SIZE},
+        "model": conftest.MODEL,
+        "export": {"opt_batch": 4, "max_batch": 10, "targets": ["l4"]},
+    }
+    line = conftest.Line(folder, config)
+    assert run_stage("export", export, line.arguments()) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(original: Path, tmp_path: Path) -> Path:
+    """The folder of a copy of it, in a line laid out as `shardline run` does it."""
+    (found,) = (original / "export").glob(f"*/{MANIFEST_NAME}")
+    shutil.copytree(found.parent, tmp_path / "export" / found.parent.name)
+    manifest = ExportManifest.load(storage.normalise(found.parent))
+    shutil.copytree(original / "shards", tmp_path / "shard" / manifest.shards_fingerprint)
+    return tmp_path / "export" / found.parent.name
+
+
+def verify(folder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main([str(folder)])
+    captured = capfd.readouterr()
+    assert "Traceback" not in captured.err
+    return code, captured.out + captured.err
+
+
+def failed_gates(folder: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
+    """Verify a folder that must fail; return the gates that it names."""
+    code, said = verify(folder, capfd)
+    assert code == 1, said
+    return set(said.strip().splitlines()[-1].rpartition("failed: ")[2].split(", "))
+
+
+def mend(folder: Path) -> None:
+    """Make every checksum right again, as someone would who knows how: only what files do can tell then."""
+    uri = storage.normalise(folder)
+    document = ExportManifest.load(uri)
+
+    def again(entry: Any) -> Any:
+        changes = FileEntry.of(uri, entry.name).model_dump(include={"bytes", "crc32c"})
+        if "sha256" in type(entry).model_fields:
+            changes["sha256"] = hash_file(folder / entry.name)
+        return entry.model_copy(update=changes)
+
+    graphs = [again(entry) for entry in document.graphs]
+    engines = [again(entry).model_copy(update={"onnx_sha256": graphs[-1].sha256}) for entry in document.engines]
+    files = [again(entry) for entry in document.files]
+    document = document.model_copy(update={"graphs": graphs, "engines": engines, "files": files})
+    (folder / MANIFEST_NAME).write_bytes(document.sealed().to_json())
+
+
+def edit(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
+    values = json.loads((folder / name).read_text())
+    changed = change(values)
+    (folder / name).write_text(json.dumps(values if changed is None else changed))
+
+
+def test_what_was_made_is_unproven_and_nothing_is_wrong(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, said = verify(copy, capfd)
+    assert code == 0, said
+    for gate in ("checksum", "repository", "bundle"):
+        assert any(line.startswith("passed") and f" {gate} " in line for line in said.splitlines()), said
+    assert "engine sm89" in said and "this machine has no GPU" in said
+    assert "unproven as before: the same command on a GPU of sm89 runs the engine" in said
+
+
+class FakeGpu:
+    """What stands for a GPU of the engine's target: it records what it was given to run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[str] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(engine_run, "require_gpu", lambda entry: None)
+        monkeypatch.setattr(engine_run, "judge_engine", self.judge)
+        monkeypatch.setattr("trainer.export.verify._device_name", lambda: "a GPU")
+
+    def judge(self, path: Path, entry: Any, images: Any, reference: Any, **_: Any) -> tuple[Gate, None]:
+        if self.error is not None:
+            raise self.error
+        self.ran.append(hash_file(path))
+        return Gate(name=f"engine {entry.target}", precision="fp16", status="passed", ran="a test"), None
+
+
+def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, uri = FakeGpu(monkeypatch), storage.normalise(copy)
+    document = ExportManifest.load(uri)
+    gpu.error = ConfigError("another version", allowed="the very version", todo="install it")
+    code, said = verify(copy, capfd)
+    assert (code, verdict_of(uri, document)) == (0, "unproven"), said
+    assert "not run       engine sm89    fp16  another version" in said
+    gpu.error = None
+    code, said = verify(copy, capfd)
+    assert code == 0, said
+    assert said.strip().endswith("proven: every engine ran on its GPU")
+    assert gpu.ran == [document.engines[0].sha256]
+    assert verdict_of(uri, document) == "proven"
+    assert Verification.load(f"{uri}/verified/sm89.json").engine_sha256 == gpu.ran[0]
+
+
+def test_a_changed_engine_never_runs(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu(monkeypatch)
+    path = copy / "model.fp16.sm89.engine"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    code, said = verify(copy, capfd)
+    assert (code, gpu.ran) == (1, []), said
+    assert "engine sm89    fp16  checksum failed" in said
+    assert not (copy / "verified").exists()
+
+
+def test_an_engine_does_not_run_after_a_gate_that_failed(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu(monkeypatch)
+    edit(copy, "labels.json", shuffle_labels)
+    mend(copy)
+    code, said = verify(copy, capfd)
+    assert (code, gpu.ran) == (1, []), said
+    assert "engine sm89    fp16  repository, bundle failed" in said
+
+
+def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, uri = FakeGpu(monkeypatch), storage.normalise(copy)
+    document = ExportManifest.load(uri)
+    (copy / "model.fp16.sm89.engine").unlink()
+    (copy / "model.fp16.sm89.engine").write_bytes(b"other code")
+    shards_uri = storage.normalise(copy.parents[1] / "shard" / document.shards_fingerprint)
+    shards = ShardManifest.load(shards_uri)
+    gate = _judge_engine(uri, copy, document, document.engines[0], shards_uri, shards, tmp_path)
+    assert (gate.status, gpu.ran) == ("failed", [])
+
+
+@pytest.mark.parametrize("name", ["triton/classifier/2/model.onnx", "numpy.py", "verified/sm80.json"])
+def test_a_file_that_was_added_is_found(copy: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    (copy / name).write_bytes(b"")
+    code, said = verify(copy, capfd)
+    assert code == 1
+    assert f"{name} is not of this export" in said
+
+
+def test_a_file_whose_crc32c_was_kept_is_found_by_its_sha256(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # As if the other content had this crc32c: the manifest keeps the first sha256.
+    document = ExportManifest.load(storage.normalise(copy))
+    (copy / "predict.py").write_text("raise SystemExit")
+    crc = FileEntry.of(storage.normalise(copy), "predict.py").model_dump(include={"bytes", "crc32c"})
+    files = [entry.model_copy(update=crc if entry.name == "predict.py" else {}) for entry in document.files]
+    (copy / MANIFEST_NAME).write_bytes(document.model_copy(update={"files": files}).sealed().to_json())
+    code, said = verify(copy, capfd)
+    assert code == 1
+    assert "predict.py has sha256" in said
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(precision="int8"),
+        lambda manifest: manifest.update(accuracy={}),
+        lambda manifest: manifest.update(graphs=[]),
+    ],
+    ids=["precision", "accuracy", "graphs"],
+)
+def test_a_manifest_that_contradicts_itself_fails_by_its_checksum(
+    copy: Path, capfd: pytest.CaptureFixture[str], change: Callable[[Any], Any], seal: bool
+) -> None:
+    edit(copy, MANIFEST_NAME, change)
+    if seal:
+        document = ExportManifest.load(storage.normalise(copy)).sealed()
+        (copy / MANIFEST_NAME).write_bytes(document.to_json())
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+@pytest.mark.parametrize(
+    "values", [{"seal": ""}, {"opset": 21}, {"latency_left_out": {"engine": ""}}, {"shards_fingerprint": "../../.."}]
+)
+def test_a_manifest_that_was_changed_fails_by_its_checksum(
+    copy: Path, capfd: pytest.CaptureFixture[str], values: dict[str, Any]
+) -> None:
+    edit(copy, MANIFEST_NAME, change(**values))
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+def test_a_manifest_with_a_nan_fails_by_its_checksum(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    edit(copy, MANIFEST_NAME, lambda manifest: manifest["accuracy"].update(fp32=float("nan")))
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    code, said = verify(copy, capfd)
+    assert code == 0
+    assert "pass --shards" in said
+    assert not any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.fp16.sm89.engine", "model.fp32.onnx", "model.safetensors", "predict.py", "triton/classifier/config.pbtxt"],
+)
+def test_a_changed_byte_is_found(copy: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    # A file may have two names here, as it has none in a bucket.
+    (copy / name).unlink()
+    (copy / name).write_bytes(content)
+    shutil.rmtree(copy.parents[1] / "shard")
+    assert "checksum" in failed_gates(copy, capfd)
+
+
+def test_a_truncated_engine_is_found_by_its_hash(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    os.truncate(copy / "model.fp16.sm89.engine", 100_000)
+    assert failed_gates(copy, capfd) == {"checksum"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("target", "sm80"), ("max_batch", 64), ("min_batch", 2), ("precision", "fp32")]
+)
+def test_a_changed_target_or_profile_is_found(
+    copy: Path, capfd: pytest.CaptureFixture[str], name: str, value: Any
+) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    edit(copy, MANIFEST_NAME, lambda manifest: manifest["engines"][0].update({name: value}))
+    assert "checksum" in failed_gates(copy, capfd)
+
+
+def shuffle_labels(labels: list[str]) -> list[str]:
+    return labels[1:] + labels[:1]
+
+
+def change(**values: Any) -> Callable[[Any], None]:
+    return lambda preprocess: preprocess.update(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "mutate"),
+    [
+        ("labels.json", shuffle_labels),
+        ("preprocess.json", change(mean=[0.4, 0.5, 0.5])),
+        ("preprocess.json", change(std=[0.25, 0.25, 0.2])),
+        ("preprocess.json", change(range=[0, 255])),
+        ("preprocess.json", change(layout="NHWC")),
+        ("preprocess.json", change(color="BGR")),
+    ],
+    ids=["labels", "mean", "std", "range", "layout", "swapped channels"],
+)
+def test_preprocessing_that_is_not_the_trainer_s_fails_the_bundle(
+    copy: Path, capfd: pytest.CaptureFixture[str], name: str, mutate: Callable[[Any], Any]
+) -> None:
+    edit(copy, name, mutate)
+    mend(copy)
+    assert "bundle" in failed_gates(copy, capfd)
+
+
+def test_a_repository_that_says_other_things_is_named(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    path = copy / "triton" / "classifier" / "config.pbtxt"
+    path.write_text(path.read_text().replace("max_batch_size: 10", "max_batch_size: 640"))
+    mend(copy)
+    assert failed_gates(copy, capfd) == {"repository"}
+
+
+def test_a_bundle_that_names_another_model_is_named(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    edit(copy, "preprocess.json", change(model="model.fp32.onnx"))
+    mend(copy)
+    assert failed_gates(copy, capfd) == {"repository"}
+
+
+def test_a_graph_that_was_exchanged_does_not_fit_its_engine(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.parents[1] / "shard")
+    document = ExportManifest.load(storage.normalise(copy))
+    engine = document.engines[0].model_copy(update={"onnx_sha256": "0" * 64})
+    changed = document.model_copy(update={"engines": [engine]}).sealed()
+    (copy / MANIFEST_NAME).write_bytes(changed.to_json())
+    code, said = verify(copy, capfd)
+    assert code == 1
+    assert "was built from another graph" in said
+
+
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, said = verify(tmp_path, capfd)
+    assert code == 2
+    assert "nothing finished there" in said
+
+
+def test_other_shards_are_refused(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shards = next((copy.parents[1] / "shard").iterdir())
+    edit(shards, MANIFEST_NAME, lambda manifest: manifest.update(fingerprint="6" * 16))
+    assert main([str(copy), "--shards", str(shards)]) == 2
+    assert "made from shards 5555555555555555" in capfd.readouterr().err
+
+
+def test_an_engine_without_its_gpu_says_what_to_do(copy: Path) -> None:
+    entry = ExportManifest.load(storage.normalise(copy)).engines[0]
+    with pytest.raises(NoGpu, match=r"(?s)was built for sm89 \(l4.*no GPU.*predict\.py") as caught:
+        open_engine(copy / entry.name, entry, num_classes=10)
+    assert caught.value.exit_code == 2
+
+
+def test_the_program_of_the_folder_is_not_executed(
+    copy: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (copy / "predict.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    mend(copy)
+    verify(copy, capfd)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_were_changed_with_their_checksums_fail_the_bundle(
+    copy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = copy / "model.fp32.onnx"
+    graph = onnx.load(path)
+    tensor = max(graph.graph.initializer, key=lambda item: len(item.dims))
+    weights = onnx.numpy_helper.to_array(tensor) * np.float32(1.3)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
+    onnx.save(graph, path)
+    mend(copy)
+    assert "bundle" in failed_gates(copy, capfd)

@@ -1,0 +1,318 @@
+"""Looks at a finished export once more: every hash, every contradiction, the bundle, and on its GPU the engine.
+
+    python -m trainer.export.verify FOLDER [--shards URI]
+
+Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
+is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
+written beside the manifest. predict.py is not executed: its work is tried with this package's own copy. An engine is,
+since it is machine code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    EngineEntry,
+    ExportManifest,
+    FileEntry,
+    Gate,
+    ShardManifest,
+    Verification,
+    find_damage,
+    hash_content,
+)
+from contracts.config import DataSection
+from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
+from contracts.output import MARK_NAME
+from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
+from contracts.proof import VERIFIED_FOLDER, find_unproven, verdict_of, verification_uri
+from trainer.export import bundle, engine_run, proof, triton
+from trainer.export.making import FP32_NAME
+from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, Preprocessing
+from trainer.export.processes import run_step
+from trainer.export.shipped import PREDICT_NAME
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Verify the folder that the arguments name; return the exit code."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="verify", allow_abbrev=False)
+    parser.add_argument("folder")
+    parser.add_argument("--shards", default=None)
+    options = parser.parse_args(arguments)
+    os.environ.update(thread_environment(threads_per_rank(1)))
+    imports_done()
+    try:
+        uri = storage.normalise(options.folder)
+        document = ExportManifest.load(uri)
+        gates = verify(uri, document, None if options.shards is None else storage.normalise(options.shards))
+        words = _conclude(uri, document, gates)
+    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        failure = ErrorDocument.of(error, traceback.format_exc())
+        print(f"verify: error: {failure.message}", file=sys.stderr)
+        return failure.exit_code
+    for gate in gates:
+        print(f"{gate.status:13} {gate.name:14} {gate.precision:5} {gate.reason or gate.ran}")
+    print(words)
+    return EXIT_CHECK_FAILED if _failed(gates) else EXIT_OK
+
+
+def _conclude(uri: str, document: ExportManifest, gates: list[Gate]) -> str:
+    """Return the last line: what all of it means."""
+    if failed := _failed(gates):
+        return f"{storage.display(uri)} is not what was proven; failed: {', '.join(failed)}"
+    if verdict_of(uri, document) == "proven":
+        return "nothing is wrong; proven: every engine ran on its GPU"
+    targets = ", ".join(find_unproven(uri, document))
+    return f"nothing is wrong; unproven as before: the same command on a GPU of {targets} runs the engine"
+
+
+def _failed(gates: list[Gate]) -> list[str]:
+    return [gate.name for gate in gates if gate.status == "failed"]
+
+
+def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) -> list[Gate]:
+    """Return the gates of a finished export: checksum, repository, bundle, and one for each engine.
+
+    Args:
+        uri: Its folder.
+        document: Its manifest.
+        shards_uri: The shards that it was made from; unset: those of its line, where they are there.
+
+    Raises:
+        DataError: The shards are others.
+    """
+    gates = [_judge_checksums(uri, document)]
+    later = ["repository", "bundle", *(f"engine {entry.target}" for entry in document.engines)]
+    if _failed(gates):
+        # Neither files nor manifest are what was made: they are nothing to load, and no place to look for shards.
+        return gates + [_not_run(name, document, "checksum failed") for name in later]
+    shards_uri, shards = _find_shards(uri, document, shards_uri)
+    with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name, _on_this_machine(uri, document) as folder:
+        work = Path(name)
+        gates.append(_judge_repository(folder, document))
+        gates.append(_judge_bundle(folder, document, shards_uri, shards, work))
+        wrong = ", ".join(_failed(gates))
+        for entry in document.engines:
+            if wrong:
+                gates.append(_not_run(f"engine {entry.target}", document, f"{wrong} failed"))
+            else:
+                gates.append(_judge_engine(uri, folder, document, entry, shards_uri, shards, work))
+    return gates
+
+
+def _find_shards(uri: str, document: ExportManifest, given: str | None) -> tuple[str, ShardManifest | None]:
+    # A line's stages lie side by side, their outputs named by fingerprint.
+    line = uri.rpartition("/")[0].rpartition("/")[0]
+    shards_uri = given or storage.join(line, "shard", document.shards_fingerprint)
+    try:
+        shards = ShardManifest.load(shards_uri)
+    except DataError:
+        if given is not None:
+            raise
+        return shards_uri, None
+    if shards.fingerprint != document.shards_fingerprint:
+        raise DataError(
+            f"shards {shards.fingerprint}, but the export was made from shards {document.shards_fingerprint}",
+            allowed="the shards that it was made from",
+            todo="pass their URI as --shards",
+        )
+    return shards_uri, shards
+
+
+def _judge_checksums(uri: str, document: ExportManifest) -> Gate:
+    ran = "the manifest's seal; size, crc32c and sha256 of every file, and that there is no other"
+    if contradiction := document.find_contradiction():
+        return _gate("checksum", document, [contradiction], ran=ran)
+    findings = list(_find_strangers(uri, document))
+    for entry in document.shipped_files():
+        damage = find_damage(uri, [entry], read=True)
+        if damage is None and (found := hash_content(entry.uri(uri))) != entry.sha256:
+            damage = f"{entry.name} has sha256 {found}, its manifest says {entry.sha256}"
+        if damage is not None:
+            findings.append(damage)
+    for engine in document.engines:
+        if engine.onnx_sha256 != document.graph().sha256:
+            findings.append(f"{engine.name} was built from another graph than the one that ships")
+    return _gate("checksum", document, findings, ran=ran)
+
+
+def _find_strangers(uri: str, document: ExportManifest) -> Iterator[str]:
+    """Yield what is said about files that the export did not write: Triton serves a version that was added."""
+    known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
+    known |= {f"{VERIFIED_FOLDER}/{entry.target}.json" for entry in document.engines}
+    try:
+        for found in storage.list_objects(uri):
+            if found.name not in known:
+                yield f"{found.name} is not of this export"
+    except OSError as error:
+        yield f"{error.filename} cannot be looked at: {error.strerror}"
+
+
+def _judge_repository(folder: Path, document: ExportManifest) -> Gate:
+    try:
+        findings = triton.find_contradictions(folder, document)
+        named = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model")
+    except (OSError, ValueError, AttributeError) as error:
+        return _gate("repository", document, [str(error)], ran="config.pbtxt, manifest and ONNX compared")
+    if named != (ships := document.graph().name):
+        findings.append(f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships")
+    return _gate("repository", document, findings, ran="config.pbtxt, manifest and ONNX compared")
+
+
+def _judge_bundle(
+    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest | None, work: Path
+) -> Gate:
+    if shards is None:
+        return _not_run("bundle", document, f"no shards in {storage.display(shards_uri)}; pass --shards")
+    recorded = next((gate for gate in document.gates if gate.name == "bundle"), None)
+    figures = recorded.figures if recorded else {}
+    tried = work / "bundle"
+    tried.mkdir()
+    for name in (FP32_NAME, LABELS_NAME, PREPROCESS_NAME, document.graph().name):
+        if not (tried / name).exists():
+            (tried / name).symlink_to(folder / name)
+    (tried / PREDICT_NAME).write_bytes(Path(bundle.__file__).with_name(PREDICT_NAME).read_bytes())
+    score = figures.get("mean_score")
+    gate, _ = run_step(
+        bundle.check_bundle,
+        tried,
+        shards_uri,
+        shards,
+        model_name=FP32_NAME,
+        expected_right=None,
+        transformed_right=round(document.accuracy["fp32"] * document.test_samples),
+        expected_score=score if isinstance(score, float) else None,
+        data=DataSection(),
+        threads=threads_per_rank(1),
+    )
+    return gate
+
+
+def _judge_engine(
+    uri: str,
+    folder: Path,
+    document: ExportManifest,
+    entry: EngineEntry,
+    shards_uri: str,
+    shards: ShardManifest | None,
+    work: Path,
+) -> Gate:
+    """Run an engine where its GPU is. Not executed so far: no GPU."""
+    name = f"engine {entry.target}"
+    try:
+        engine_run.require_gpu(entry)
+    except engine_run.NoGpu as error:
+        return _not_run(name, document, error.given)
+    if shards is None:
+        return _not_run(name, document, f"no shards in {storage.display(shards_uri)}; pass --shards")
+    # A copy: between its checksum and its run the folder's own may become another.
+    engine = work / f"{entry.target}.engine"
+    sha256 = _copy_hashed(folder / entry.name, engine)
+    if sha256 != entry.sha256:
+        return _gate(name, document, [f"{entry.name} was changed meanwhile: it has sha256 {sha256}"], ran="sha256")
+    images, _ = run_step(_write_test_images, shards_uri, shards, folder / PREPROCESS_NAME, work)
+    logits = work / "fp32.npy"
+    run_step(proof.write_graph_logits, folder / FP32_NAME, images, logits, batch_size=16, threads=threads_per_rank(1))
+    try:
+        gate, _ = engine_run.judge_engine(engine, entry, images, np.load(logits), work=work, run=_run_named)
+    except ConfigError as error:  # the builder is not here, or of another version
+        return _not_run(name, document, error.given)
+    except CheckFailed as error:
+        return _gate(name, document, [str(error)], ran=entry.builder)
+    if gate.status == "passed":
+        found = Verification(
+            fingerprint=document.fingerprint,
+            export_sha256=document.sha256,
+            engine_sha256=sha256,
+            target=entry.target,
+            device=_device_name(),
+            gates=[gate],
+        )
+        storage.replace(verification_uri(uri, entry.target), found.to_json())
+    return gate
+
+
+def _device_name() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _copy_hashed(source: Path, target: Path) -> str:
+    """Copy a file; return the sha256 of what was written."""
+    digest = hashlib.sha256()
+    with source.open("rb") as stream, target.open("wb") as copy:
+        while piece := stream.read(1 << 22):
+            digest.update(piece)
+            copy.write(piece)
+    return digest.hexdigest()
+
+
+def _run_named(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    return run_step(function, *given, **named)[0]
+
+
+def _write_test_images(shards_uri: str, shards: ShardManifest, preprocess: Path, work: Path) -> proof.TestImages:
+    from trainer.data.transforms import EvaluationTransform
+
+    said = Preprocessing.read(preprocess)
+    mean, std = said.mean, said.std
+    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    return proof.write_test_images(shards_uri, shards, transform, DataSection(), work)
+
+
+def _gate(name: str, document: ExportManifest, findings: list[str], *, ran: str) -> Gate:
+    return Gate(
+        name=name,
+        precision=document.precision,
+        status="failed" if findings else "passed",
+        ran=ran,
+        reason="; ".join(findings),
+    )
+
+
+def _not_run(name: str, document: ExportManifest, reason: str) -> Gate:
+    return Gate(name=name, precision=document.precision, status="not run", ran=f"not run: {reason}", reason=reason)
+
+
+@contextmanager
+def _on_this_machine(uri: str, document: ExportManifest) -> Iterator[Path]:
+    """Give the export's folder; that of a bucket is copied first, and the copy deleted in the end."""
+    if storage.is_local(uri):
+        yield storage.local_path(uri)
+        return
+    with tempfile.TemporaryDirectory(prefix="shardline-export-") as name:
+        for entry in document.owned_files():
+            _copy(entry, uri, Path(name))
+        yield Path(name)
+
+
+def _copy(entry: FileEntry, uri: str, folder: Path) -> None:
+    path = folder / entry.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with storage.open_read(entry.uri(uri)) as stream, path.open("wb") as target:
+            while piece := stream.read(1 << 22):
+                target.write(piece)
+    except FileNotFoundError:
+        return  # the checksums say so
+
+
+if __name__ == "__main__":
+    run_process(main)

@@ -1,0 +1,177 @@
+"""One export under way: its folder, what was made and found so far, and what every step cost.
+
+Here: `Workshop`. It runs steps as processes (processes.py), holds a graph against torch, and records tries; which steps
+there are is said by making.py, which precision is tried by choosing.py. Nothing here imports torch, onnx or a builder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, ParamSpec, TypeVar
+
+import numpy as np
+
+from contracts import storage
+from contracts.artifacts import Attempt, Calibration, EngineEntry, FileEntry, Gate, GraphEntry, Latency, Parity
+from contracts.config import ExportSection
+from trainer.export import coverage, parity, proof
+from trainer.export.inputs import Inputs
+from trainer.export.onnx_graph import Shapes
+from trainer.export.processes import Cost, run_step
+from trainer.export.proof import TestImages
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+# Images whose logits are computed at a time where no engine's profile is at stake: an even share of memory and speed.
+BATCH = 16
+
+
+class Workshop:
+    """One export under way.
+
+    Args:
+        inputs: Checkpoint, shards and builder.
+        settings: What is asked for.
+        seed: Of calibration.
+        folder: An empty folder of this machine.
+        threads: Intra-op threads of each step.
+        tell: Told of each step that is done.
+
+    Attributes:
+        shipment: Folder of all that ships.
+        images, calibration_path: The test split's pixels, and the calibration's, on disk.
+        reference, labels: torch's logits [N, classes] and the labels [N] of `images`.
+        gates, tried, parity, costs: What was found so far; costs by step.
+        right: Right answers on the test split, by what gave them.
+        precision: What ships.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        settings: ExportSection,
+        *,
+        seed: int,
+        folder: Path,
+        threads: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.inputs, self.settings, self.seed, self.threads, self.tell = inputs, settings, seed, threads, tell
+        self.folder, self.shipment = folder, folder / "shipment"
+        self.calibration_path = folder / "calibration.npy"
+        self.shipment.mkdir()
+        self.gates: list[Gate] = []
+        self.tried: list[Attempt] = []
+        self.parity: dict[str, dict[str, Parity]] = {"onnx": {}, "engine": {}}
+        self.costs: dict[str, Cost] = {}
+        self.right: dict[str, int] = {}
+        self.coverage: dict[str, dict[str, float]] = {}
+        self.graphs: list[GraphEntry] = []
+        self.engines: list[EngineEntry] = []
+        self.latency: list[Latency] = []
+        self.latency_left_out: dict[str, str] = {}
+        self.calibration: Calibration | None = None
+        self.precision = "fp32"
+        # Set once they are there (making.write_fp32).
+        self.images: TestImages
+        self.reference: proof.Array
+        self.labels: proof.Labels
+        self.fp32_logits: proof.Array
+        self.graph_inputs: Shapes
+        self.graph_outputs: Shapes
+
+    @property
+    def test_samples(self) -> int:
+        """Images of the test split."""
+        return self.inputs.shards.splits["test"].samples
+
+    @property
+    def verdict(self) -> Literal["proven", "unproven"]:
+        """Whether every engine ran and passed."""
+        ran = [gate for gate in self.gates if gate.name.startswith("engine")]
+        return "proven" if ran and all(gate.status == "passed" for gate in ran) else "unproven"
+
+    def path(self, precision: str) -> Path:
+        """Return where the graph of a precision lies."""
+        return self.shipment / f"model.{precision}.onnx"
+
+    def step(
+        self, name: str, function: Callable[Parameters, Result], /, *given: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        """Call a function in a process of its own, and keep what it cost under a step's name."""
+        result, cost = run_step(function, *given, **named)
+        self.costs[name] = cost if name not in self.costs else self.costs[name].add(cost)
+        return result
+
+    def judge_graph(self, graph: Path, precision: str) -> list[Gate]:
+        """Run a graph over the test split and return its gates; the last graph of a precision has its figures."""
+        logits_path = self.folder / "graph.npy"
+        self.step(
+            f"{precision} logits",
+            proof.write_graph_logits,
+            graph,
+            self.images,
+            logits_path,
+            batch_size=BATCH,
+            threads=self.threads,
+        )
+        logits: proof.Array = np.load(logits_path)
+        ran = parity.name_of_onnx(precision)
+        found = parity.compare(self.reference, logits, ran=ran, precision=precision)
+        self.parity["onnx"][precision] = found
+        self.right[precision] = parity.count_right(logits, self.labels)
+        if precision == "fp32":
+            self.fp32_logits = logits
+        return parity.judge(found, precision)
+
+    def judge_coverage(self, graph: Path, precision: str) -> Gate:
+        """Return the gate on how much of a graph has its precision."""
+        shares = self.step("coverage", coverage.measure_coverage, graph, precision)
+        self.coverage[precision] = shares
+        return coverage.judge_coverage(shares, precision)
+
+    def settle(self, attempt: Attempt) -> bool:
+        """Record the last try of a precision; return whether it passed, and so ships."""
+        self.tried.append(attempt)
+        path = self.path(attempt.precision)
+        if attempt.outcome == "failed":
+            path.unlink(missing_ok=True)
+            self.tell(f"{attempt.precision} failed: {attempt.reason}")
+            return False
+        self.graphs.append(self._describe_graph(attempt))
+        self.precision = attempt.precision
+        self.tell(f"{attempt.precision} graph and its parity with torch")
+        return True
+
+    def _describe_graph(self, attempt: Attempt) -> GraphEntry:
+        path = self.path(attempt.precision)
+        entry = FileEntry.of(storage.normalise(self.shipment), path.name)
+        return GraphEntry(
+            **entry.model_dump(),
+            sha256=hash_file(path),
+            precision=attempt.precision,
+            kept_fp32=attempt.kept_fp32,
+        )
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def describe_failed(gates: list[Gate]) -> str:
+    """Return the gates that failed, with their figures; empty when none did."""
+    lines = []
+    for gate in gates:
+        if gate.status == "failed":
+            figures = ", ".join(
+                f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in gate.figures.items()
+            )
+            limits = ", ".join(f"{name} {value:g}" for name, value in gate.limits.items())
+            lines.append(f"{gate.precision} {gate.name}: {gate.reason} ({figures}; limits: {limits})")
+    return "\n  ".join(lines)
