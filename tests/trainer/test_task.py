@@ -210,6 +210,7 @@ def test_kill_9_with_the_options_of_the_loop(small_shards: str, tmp_path: Path, 
     assert [entry.crc32c for entry in whole.files] == [entry.crc32c for entry in killed.files]
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

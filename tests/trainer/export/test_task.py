@@ -257,6 +257,7 @@ def test_int8_falls_back_where_too_few_images_can_judge_it(line: Any) -> None:
     assert "with fewer than 200" in manifest.tried[1].reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_fp16_that_fails_falls_back_to_fp32_where_the_target_has_it(
     line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -333,6 +334,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_worth_another_attempt_and_leaves_nothing(line: Any) -> None:
     command = [sys.executable, "-m", "trainer.export.task", *line.arguments(export={"precision": "fp32", **L4})]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, preexec_fn=limit_file_size)
