@@ -41,7 +41,7 @@ class ExportSection(Section):
     def _ordered(self) -> ExportSection:
         if not self.min_batch <= self.opt_batch <= self.max_batch:
             raise ValueError(
-                f"min_batch {self.min_batch}, opt_batch {self.opt_batch}, max_batch {self.max_batch}: "
-                "they must not fall (1 <= min <= opt <= max)"
+                f"1 <= min_batch <= opt_batch <= max_batch; given are min_batch {self.min_batch}, "
+                f"opt_batch {self.opt_batch}, max_batch {self.max_batch}"
             )
         return self

@@ -31,8 +31,6 @@ Values = Mapping[str, npt.NDArray[Any]]
 OnNode = Callable[["onnx.NodeProto", Values, Values], None]
 """Told of a node, what it read and what it wrote, by name."""
 
-# Enough images to see one that overflows, as long as that is not rare.
-SAMPLES = 64
 # Images at once: im2col of a convolution makes nine times the activation of it.
 _CHUNK = 8
 

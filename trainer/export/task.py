@@ -3,7 +3,7 @@
     python -m trainer.export.task --config-json TEXT --root URI --checkpoint URI --shards URI
 
 `--checkpoint` is a finished training folder or one checkpoint's folder; `--shards` are the shards it was trained on: of
-the test split is the proof, of the training split the calibration. The work (work.py) is done in a folder of this
+the test split is the proof, of the training split the calibration. The work (making.py) is done in a folder of this
 machine and published only when the gates have passed, the manifest last.
 """
 
