@@ -24,11 +24,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.launch import attempt_folder, pin
+from components.launch import attempt_folder
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
+from contracts.pinned import pin
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from pipelines.goodput import read_goodput

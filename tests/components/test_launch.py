@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from components.launch import STAGE_MODULES, last_line, pin, stage_command
+from components.launch import STAGE_MODULES, last_line, stage_command
+from contracts.pinned import pin
 
 # A stage of a few lines: what launch_stage does around a process does not depend on what the process does.
 STAND_IN = """
