@@ -16,6 +16,7 @@ from contracts.errors import DataError
 
 RUNS_FOLDER = "runs"
 RESULTS_FOLDER = "results"
+RUN_START_NAME = "run-start.json"
 
 
 class StageResult(Document):

@@ -62,8 +62,8 @@ def run(
 ) -> None:
     """Run the whole line on this machine; finished stages are reused."""
     with reported(debug):
+        from inspection.report import print_table
         from pipelines.local import run_local
-        from pipelines.report import print_table
 
         outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):

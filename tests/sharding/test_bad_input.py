@@ -280,7 +280,7 @@ def test_file_system_without_hard_links(run_shard, monkeypatch):
 
 
 def test_output_that_a_later_attempt_took_over_is_left_to_it(run_shard, monkeypatch):
-    def overtaken(_build, _config, _work, *, job_name, work_uri):
+    def overtaken(_build, _config, _work, *, job_name, work_uri, **_):
         output = work_uri.rpartition("/.work")[0]
         take_over(output, job_name, "newer")
         leave_refusal(output, TryAgain("the successor's own"))
