@@ -14,7 +14,7 @@ from inspection.outputs import write_parameter
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write run-start.json, create-only, and give out the data date.
+    """Write run-start.json, create-only, and give out the run's id and the data date.
 
     Raises:
         ConfigError: The configuration is not what was submitted.
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
     except storage.AlreadyPublished:
         # The task is tried again after it had done its work: the run is the same.
         print(f"begin: run {options.run_id} has begun before")
+    write_parameter(options.write_run_id, options.run_id)
     write_parameter(options.write_data_date, date)
 
 

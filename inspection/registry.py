@@ -13,6 +13,8 @@ def run(options: argparse.Namespace) -> None:
     """Give out the model's resource name, and whether there is one: yes or no."""
     found = find_model(options.project, options.region, options.name)
     write_parameter(options.write_resource, found or "")
+    address = f"https://{options.region}-aiplatform.googleapis.com/v1/"
+    write_parameter(options.write_uri, address + (found or ""))
     write_parameter(options.write_exists, "no" if found is None else "yes")
 
 

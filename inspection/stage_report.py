@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ def run(options: argparse.Namespace) -> None:
     hashes = {"uri": result.uri, "manifest_sha256": result.manifest_sha256, "reused": str(result.reused).lower()}
     write_parameter(options.write_uri, result.uri)
     write_parameter(options.write_summary, to_markdown(result, numbers))
+    write_parameter(options.write_metrics, json.dumps(numbers, sort_keys=True))
     metrics = {name: value for name, value in numbers.items() if isinstance(value, (int, float))}
     write_metadata(options.executor_input, {"metrics": {**metrics, **hashes}, "summary": hashes})
 

@@ -53,19 +53,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         for option in more:
             command.add_argument(f"--{option}", default="")
 
-    add("begin", begin.run, "line", "run-id", "config", "created-at", files=["data-date"], more=["scheduled-at"])
-    add("report", stage_report.run, "stage", "line", "run-id", "executor-input", files=["uri", "summary"], more=["at"])
-    add(
-        "gate",
-        gate.run,
-        "export",
-        "config",
-        files=["verdict", "artifact-uri", "image"],
-        more=["serving-image"],
-    )
+    of_run = ("line", "run-id")
+    times = {"files": ["run-id", "data-date"], "more": ["scheduled-at"]}
+    add("begin", begin.run, *of_run, "config", "created-at", **times)
+    made = {"files": ["uri", "metrics", "summary"], "more": ["at"]}
+    add("report", stage_report.run, *of_run, "stage", "executor-input", **made)
+    add("gate", gate.run, "export", "config", files=["verdict", "artifact-uri", "image"], more=["serving-image"])
     add("refused", gate.run_refused, "verdict")
-    add("find-model", registry.run, "project", "region", "name", files=["resource", "exists"])
-    add("record", record.run, "line", "run-id", "config")
+    add("find-model", registry.run, "project", "region", "name", files=["resource", "uri", "exists"])
+    add("record", record.run, *of_run, "config")
     return parser.parse_args(arguments)
 
 
