@@ -146,7 +146,7 @@ def portable_flags(resources: ResourcesSection, job_name: str) -> list[str]:
 
 
 def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from apache_beam.runners.portability.portable_runner import PortableRunner
 
     resources = config.resources
