@@ -149,7 +149,9 @@ def estimate_time(
     ]
     if nodes * ranks_of(config, machine) > 1:
         assumptions.append("the exchange of gradients between ranks hides behind the backward pass")
-    if any(rung == "SPOT" for rung in [entry.strategy for entry in config.resources.ladder] or [config.resources.strategy]):
+    if any(
+        rung == "SPOT" for rung in [entry.strategy for entry in config.resources.ladder] or [config.resources.strategy]
+    ):
         assumptions.append("no machine is preempted")
     epoch_hours = profile.train_samples / total / 3600
     source = f"profile {profile.uri}: {profile.point.samples_per_s:.1f} samples/s a rank on {_hardware(report)}"

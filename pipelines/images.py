@@ -80,6 +80,7 @@ def find_image(config: RunConfig, role: str) -> str:
         ConfigError: There is none, or it is not pinned by its digest.
     """
     section = config.vertex.images
+    reference: str
     if given := getattr(section, role):
         reference, where = given, f"vertex.images.{role}"
     else:

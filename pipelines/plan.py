@@ -1,5 +1,6 @@
-"""`shardline plan`: what a submission would create where, whether it can work, and what it costs. Nothing is asked of
-Google Cloud here (pipelines/online.py does), and nothing is created.
+"""`shardline plan`: what a submission would create where, whether it can work, and what it costs.
+
+Nothing is asked of Google Cloud here (pipelines/online.py does), and nothing is created.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile
     problems = list(find_problems(config))
     nodes = find_nodes(config)
     machine = _machine_or_none(config)
-    time, unknown = (None, "the machine is not known") if machine is None else estimate_time(config, machine, nodes, profile)
+    time, unknown = (
+        (None, "the machine is not known") if machine is None else estimate_time(config, machine, nodes, profile)
+    )
     rungs = () if machine is None else _plan_rungs(config, machine, nodes, time, book)
     cap = find_cap(config, [rung.price for rung in rungs], time.hours if time else None)
     problems += cap.problems
@@ -187,9 +190,7 @@ def _plan_rungs(
     return tuple(rungs)
 
 
-def _list_creations(
-    config: RunConfig, machine: Machine, nodes: int, book: PriceBook | None
-) -> tuple[Creation, ...]:
+def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: PriceBook | None) -> tuple[Creation, ...]:
     vertex, first = config.vertex, find_rungs(config)[0]
     dataflow = vertex.dataflow
 
@@ -230,7 +231,11 @@ def _list_creations(
         )
     if config.schedule.cron:
         created.append(
-            Creation("schedule, by `shardline schedule create`", vertex.region, f"{config.schedule.cron} {config.schedule.time_zone}")
+            Creation(
+                "schedule, by `shardline schedule create`",
+                vertex.region,
+                f"{config.schedule.cron} {config.schedule.time_zone}",
+            )
         )
     return tuple(created)
 

@@ -16,7 +16,9 @@ def print_plan(plan: Plan, stream: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=stream, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    # A table in a file or a pipe is as wide as it needs to be.
+    width = None if stream.isatty() else 200
+    console = Console(file=stream, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
 
     def table(*columns: str) -> Table:
         return Table(*columns, box=None, pad_edge=False, show_edge=False, header_style="bold")
@@ -32,15 +34,12 @@ def print_plan(plan: Plan, stream: TextIO) -> None:
         rungs = table("training", "region", "strategy", "waits", "USD/h, estimate", "USD, estimate")
         for rung in plan.rungs:
             cost = f"{rung.cost.low_usd:.2f} to {rung.cost.high_usd:.2f}" if rung.cost else "unknown"
-            rungs.add_row(
-                f"rung {rung.number}", rung.region, rung.strategy, rung.max_wait, _dollars(rung.price), cost
-            )
+            rungs.add_row(f"rung {rung.number}", rung.region, rung.strategy, rung.max_wait, _dollars(rung.price), cost)
         console.print(rungs)
         console.print()
-        quotas = table("quota", "region", "needs", "name verified", "source")
         for region, need in dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas):
-            quotas.add_row(need.metric, region, str(need.amount), "yes" if need.verified else "no", need.source)
-        console.print(quotas)
+            known = "verified" if need.verified else "not verified"
+            console.print(f"quota {need.metric} in {region}: {need.amount} (name {known}: {need.source})")
         console.print()
     for line in _facts(plan):
         console.print(line)
@@ -55,14 +54,14 @@ def _facts(plan: Plan) -> list[str]:
     if plan.time is None:
         lines.append(f"time: unknown: {plan.time_unknown}")
     else:
-        lines.append(
-            f"time: {plan.time.hours:.2f} h, {plan.time.epoch_hours:.3f} h an epoch, from {plan.time.source}"
-        )
+        lines.append(f"time: {plan.time.hours:.2f} h, {plan.time.epoch_hours:.3f} h an epoch, from {plan.time.source}")
         lines += [f"  assumed: {assumption}" for assumption in plan.time.assumptions]
     if plan.price_usd_per_h is None:
         lines.append(f"price: {plan.price_source}")
     else:
-        lines.append(f"price: up to {plan.price_usd_per_h:.2f} USD/h for all training machines, from {plan.price_source}")
+        lines.append(
+            f"price: up to {plan.price_usd_per_h:.2f} USD/h for all training machines, from {plan.price_source}"
+        )
         assumptions = dict.fromkeys(text for rung in plan.rungs if rung.price for text in rung.price.assumptions)
         lines += [f"  assumed: {assumption}" for assumption in assumptions]
     lines.append(f"time-out of the training job: {plan.timeout_s} s")

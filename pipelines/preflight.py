@@ -6,41 +6,18 @@ Each rule is a function that yields what it finds; RULES lists them all. A rule 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
-from contracts import storage
 from contracts.config import MachineSection, RunConfig, RungSection
-from contracts.errors import ConfigError, UserError
+from contracts.errors import ConfigError
 from contracts.machines import Machine, find_machine
 from pipelines.cloud_names import check_name, region_of_resource
 from pipelines.images import ROLES, find_image
+from pipelines.name_rules import NAME_RULES, PLACE_RULES
 from pipelines.problem import Problem
 
-# Longest run.name: Dataflow's job names and Vertex AI's label values end at 63 characters, and ids are appended.
-MAX_NAME = 40
 # Vertex AI ends what the Dynamic Workload Scheduler started after 7 days at the latest (schedule-jobs-dws).
 MAX_FLEX_HOURS = 168
-
-# Variables that Vertex AI, torchrun or the launcher set or read; a user's value would be lost, or break the launch.
-OWNED = frozenset(
-    {
-        "CLUSTER_SPEC",
-        "TF_CONFIG",
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "JOB_COMPLETION_INDEX",
-        "PYTHONSAFEPATH",
-        "HOME",
-        "PATH",
-    }
-)
-OWNED_PREFIXES = ("AIP_", "CLOUD_ML_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_", "SHARDLINE_")
 
 
 def find_rungs(config: RunConfig) -> tuple[RungSection, ...]:
@@ -64,49 +41,6 @@ def find_nodes(config: RunConfig) -> int:
 def find_problems(config: RunConfig) -> tuple[Problem, ...]:
     """Return everything that is wrong, the most basic first; no problem twice."""
     return tuple(dict.fromkeys(problem for rule in RULES for problem in rule(config)))
-
-
-def _project(config: RunConfig) -> Iterator[Problem]:
-    yield from check_name("project", "vertex.project", config.vertex.project)
-
-
-def _region(config: RunConfig) -> Iterator[Problem]:
-    yield from check_name("region", "vertex.region", config.vertex.region)
-    for number, rung in enumerate(config.resources.ladder):
-        if rung.region:
-            yield from check_name("region", f"resources.ladder.{number}.region", rung.region)
-
-
-def _root(config: RunConfig) -> Iterator[Problem]:
-    for where, value, what in (
-        ("run.root", config.run.root, "the line"),
-        ("sharding.source", config.sharding.source, "the images"),
-    ):
-        if not value.startswith("gs://"):
-            given = f"{where} = {value}" if value else f"{where} is not set"
-            yield Problem(
-                given,
-                "gs://BUCKET/FOLDER",
-                f"{what} must lie in a bucket: no machine of Vertex AI sees this one's disk",
-            )
-            continue
-        try:
-            storage.check_scheme(value)
-        except UserError as error:
-            yield Problem.of(error, where)
-            continue
-        bucket = value.removeprefix("gs://").partition("/")[0]
-        yield from check_name("bucket", f"{where}: bucket", bucket)
-
-
-def _run_name(config: RunConfig) -> Iterator[Problem]:
-    name = config.run.name
-    if not re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", name) or len(name) > MAX_NAME:
-        yield Problem(
-            f"run.name = {name}",
-            f"a lower-case letter, then up to {MAX_NAME - 1} letters, digits and '-', the last no '-'",
-            "jobs of Vertex AI and Dataflow are named by it: rename the line",
-        )
 
 
 def _machines(config: RunConfig) -> Iterator[Problem]:
@@ -218,37 +152,6 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
             )
 
 
-def _labels(config: RunConfig) -> Iterator[Problem]:
-    for key, value in config.vertex.labels.items():
-        wrong = not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value)
-        if wrong or key.startswith("goog"):
-            yield Problem(
-                f"vertex.labels.{key} = {value}",
-                "keys that begin with a lower-case letter but not with goog, then letters, digits, '_' and '-'; values of "
-                "the same characters; up to 63 each",
-                "write it in lower case, with '-' for other characters",
-            )
-    # Four places are left for the line's own labels.
-    if len(config.vertex.labels) > 60:
-        yield Problem(f"{len(config.vertex.labels)} vertex.labels", "up to 60", "drop some")
-
-
-def _variables(config: RunConfig) -> Iterator[Problem]:
-    for name in config.resources.env:
-        if name in OWNED or name.startswith(OWNED_PREFIXES):
-            yield Problem(
-                f"resources.env.{name}",
-                "variables that neither Vertex AI nor torchrun nor the launcher owns",
-                f"remove it: the job's own {name} decides",
-            )
-        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            yield Problem(
-                f"resources.env: {name!r} is no variable's name",
-                "a letter or '_', then letters, digits and '_'",
-                "rename it",
-            )
-
-
 def _images(config: RunConfig) -> Iterator[Problem]:
     for role in ROLES:
         if config.resources.container == "prebuilt" and not getattr(config.vertex.images, role):
@@ -259,32 +162,6 @@ def _images(config: RunConfig) -> Iterator[Problem]:
             yield Problem.of(error)
             if "there is no" in error.given:
                 return
-
-
-def _names(config: RunConfig) -> Iterator[Problem]:
-    vertex = config.vertex
-    if vertex.service_account:
-        yield from check_name("mail", "vertex.service_account", vertex.service_account)
-    for number, address in enumerate(vertex.mail):
-        yield from check_name("mail", f"vertex.mail.{number}", address)
-    if vertex.experiment:
-        yield from check_name("experiment", "vertex.experiment", vertex.experiment)
-    if vertex.registry:
-        yield from check_name("registry", "vertex.registry", vertex.registry)
-
-
-def _aliases(config: RunConfig) -> Iterator[Problem]:
-    aliases = config.vertex.model.aliases
-    if len(set(aliases)) < len(aliases):
-        yield Problem(
-            f"vertex.model.aliases = {', '.join(aliases)}", "each alias once", "remove the one that is there twice"
-        )
-    if "default" in aliases:
-        yield Problem(
-            "vertex.model.aliases has default",
-            "other aliases, e.g. latest",
-            "remove it: Vertex AI itself moves the alias default",
-        )
 
 
 def _ladder(config: RunConfig) -> Iterator[Problem]:
@@ -310,10 +187,7 @@ def _timeouts(config: RunConfig) -> Iterator[Problem]:
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
-    _project,
-    _region,
-    _root,
-    _run_name,
+    *PLACE_RULES,
     _machines,
     _ranks,
     _ladder,
@@ -321,10 +195,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _network,
     _tensorboard,
     _kms_key,
-    _labels,
-    _variables,
-    _names,
-    _aliases,
+    *NAME_RULES,
     _images,
 )
 

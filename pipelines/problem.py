@@ -18,8 +18,8 @@ class Problem:
     @classmethod
     def of(cls, error: UserError, where: str = "") -> Problem:
         """Describe an error; `where` names the section that it is about."""
-        given = f"{where}.{error.given}" if where and error.given.startswith("machine.") else error.given
-        return cls(f"{where}: {given}" if where and given == error.given else given, error.allowed, error.todo)
+        given = f"{where}: {error.given}" if where else error.given
+        return cls(given, error.allowed, error.todo)
 
     def error(self, others: int = 0) -> ConfigError:
         """Return it as an error; `others` is how many more there are."""

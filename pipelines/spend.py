@@ -73,8 +73,7 @@ def find_cap(config: RunConfig, prices: Sequence[PriceRange | None], hours: floa
     if affordable_s >= timeout_s:
         return Cap(timeout_s, price)
     warning = (
-        f"resources.max_cost_usd = {cap:g} at up to {price:.2f} USD/h: the training job's time-out is {affordable_s} s, "
-        "which counts from its start and over its restarts"
+        f"resources.max_cost_usd = {cap:g} at up to {price:.2f} USD/h: the training job's time-out is {affordable_s} s"
     )
     if hours is None:
         warning += "; whether training is done by then is unknown"

@@ -19,16 +19,16 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     if len(rungs) > 1:
         yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
         if config.schedule.cron:
-            yield f"scheduled runs take the first rung of resources.ladder only: {rungs[0].strategy} in {rungs[0].region}"
+            yield f"scheduled runs take the first rung only: {rungs[0].strategy} in {rungs[0].region}"
     elsewhere = sorted({rung.region for rung in rungs} - {vertex.region, ""})
     if elsewhere:
-        yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and Cloud Storage bills the traffic"
+        yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and the traffic is billed"
     if any(rung.strategy == "FLEX_START" for rung in rungs) and resources.max_wait_s == 0:
         yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
     if any(rung.strategy == "SPOT" for rung in rungs):
         yield (
-            "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to six times, "
-            "and training goes on from its newest checkpoint"
+            "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to six "
+            "times, and training goes on from its newest checkpoint"
         )
     if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
         yield (
@@ -37,8 +37,8 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         )
     if resources.container == "prebuilt":
         yield (
-            "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, and "
-            "it needs a package index that the machines can reach (docs/images.md)"
+            "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, "
+            "and it needs a package index that the machines can reach (docs/images.md)"
         )
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"

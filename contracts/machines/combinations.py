@@ -69,18 +69,28 @@ _BUILT_IN: dict[str, tuple[str, int, int, float]] = {
 # Compute Engine sells them as spot or flex-start machines only (accelerator-optimized machines, A3 High).
 _NOT_STANDARD = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 _NOTES = {
-    "a4x-highgpu-4g": "ARM processors, blocks of 18 machines and a shared reservation, which a configuration cannot name",
+    "a4x-highgpu-4g": "ARM processors, blocks of 18 machines and a shared reservation, which no configuration can name",
 }
 
 # GPUs that an n1 takes, by its vCPUs: SOURCE's table of valid numbers.
+_UP_TO_FOUR: dict[int, tuple[int, ...]] = {
+    **dict.fromkeys((2, 4, 8, 16), (1, 2, 4)),
+    32: (2, 4),
+    64: (4,),
+    96: (4,),
+}
 _N1_GPUS: dict[str, dict[int, tuple[int, ...]]] = {
-    **dict.fromkeys(
-        ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_P4"),
-        {2: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2, 4), 16: (1, 2, 4), 32: (2, 4), 64: (4,), 96: (4,)},
-    ),
+    "NVIDIA_TESLA_T4": _UP_TO_FOUR,
+    "NVIDIA_TESLA_P4": _UP_TO_FOUR,
     # Four P100 serve 64 vCPUs and 208 GB at most.
-    "NVIDIA_TESLA_P100": {2: (1, 2, 4), 4: (1, 2, 4), 8: (1, 2, 4), 16: (1, 2, 4), 32: (2, 4), 64: (4,)},
-    "NVIDIA_TESLA_V100": {2: (1, 2, 4, 8), 4: (1, 2, 4, 8), 8: (1, 2, 4, 8), 16: (2, 4, 8), 32: (4, 8), 64: (8,), 96: (8,)},
+    "NVIDIA_TESLA_P100": {vcpus: numbers for vcpus, numbers in _UP_TO_FOUR.items() if vcpus <= 64},
+    "NVIDIA_TESLA_V100": {
+        **dict.fromkeys((2, 4, 8), (1, 2, 4, 8)),
+        16: (2, 4, 8),
+        32: (4, 8),
+        64: (8,),
+        96: (8,),
+    },
 }
 _P100_MOST_GB = 208
 
@@ -95,7 +105,7 @@ def find_machine(section: MachineSection) -> Machine:
     """
     type_, accelerator, count = section.type, section.accelerator_type, section.accelerator_count
     if not type_:
-        raise _refuse("machine.type is not set", "a machine type of Vertex AI's custom jobs", _usual())
+        raise _refuse("type is not set", "a machine type of Vertex AI's custom jobs", _usual())
     if type_.startswith(("ct", "tpu", "cloud-tpu")) or accelerator.startswith("TPU"):
         raise _refuse(
             f"{type_} {accelerator}".rstrip() + ": a TPU",

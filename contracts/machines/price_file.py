@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from contracts.config.base import NotBool
 from contracts.errors import ConfigError
-from contracts.machines.machine import ACCELERATORS
 from contracts.machines.combinations import list_combinations
+from contracts.machines.machine import ACCELERATORS
 from contracts.machines.prices import PriceBook, PriceEntry
 from contracts.resolve import read_yaml
 

@@ -1,9 +1,9 @@
 """The figures behind contracts/machines/prices.py, in US dollars an hour, with where and when they were read.
 
-Rates of hosts were solved from the catalog's rows of two machine types of a family (n1), or of one type whose memory is in
-a fixed ratio to its vCPUs (the others); they give the other rows back to four digits. A region that is not here is
-unknown; so are GPUs that no source prices well: A100 80 GB (the catalog's on-demand price is below its spot price), B200,
-GB200, RTX PRO 6000 (prices without hosts).
+Rates of hosts were solved from the catalog's rows of two machine types of a family (n1), or of one type whose memory is
+in a fixed ratio to its vCPUs (the others); they give the other rows back to four digits. A region that is not here is
+unknown; so are GPUs that no source prices well: A100 80 GB (the catalog's on-demand price is below its spot price),
+B200, GB200 and RTX PRO 6000 (prices without hosts).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ SKYPILOT = Source(
     "read 2026-11-22, published before",
 )
 BILLING_H100 = Source("Cloud Billing Catalog by way of github.com/tgarg01/silybench, gpu_prices.csv", "2026-09-26")
-BILLING_H200 = Source("Cloud Billing Catalog by way of huggingface.co/datasets/tanod/cloud-gpu-list-prices", "2026-10-13")
+BILLING_H200 = Source(
+    "Cloud Billing Catalog by way of huggingface.co/datasets/tanod/cloud-gpu-list-prices", "2026-10-13"
+)
 
 MANAGEMENT_FEE = 0.15
 FEE_ASSUMPTION = (
-    "Vertex AI's management fee: at most 15 % of the on-demand price, as between its 0.2185 and Compute Engine's 0.1900 "
-    "for an n1-standard-4 (2026-09-08); assumed of all machines"
+    "Vertex AI's management fee: up to 15 % of the on-demand price, as between its 0.2185 and Compute Engine's 0.1900 "
+    "of an n1-standard-4 (2026-09-08), for all machines"
 )
 
 _US = ("us-central1", "us-east1", "us-west1")

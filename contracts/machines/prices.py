@@ -1,11 +1,11 @@
 """What a machine costs in an hour, as a range: an estimate from a dated table, or from the user's own prices.
 
     STANDARD      from Compute Engine's on-demand price to that price with Vertex AI's management fee
-    SPOT          from the spot price to the same upper end: spot prices change up to once a day and stay below on-demand
+    SPOT          from the spot price to the same upper end: spot prices change up to once a day, below on-demand
     FLEX_START    likewise: its own prices are in no table that was at hand
 
-Lessons of public tables are kept: a row whose on-demand price is below its spot price mixes products and is refused, the
-price of a GPU is nothing without its host's, and what no source says is unknown.
+Lessons of public tables are kept: a row whose on-demand price is below its spot price mixes products and is refused,
+the price of a GPU is nothing without its host's, and what no source says is unknown.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ class PriceBook:
         return max(fitting, key=lambda entry: (bool(entry.region), bool(entry.accelerator)), default=None)
 
 
-def hourly_price(
-    machine: Machine, strategy: Strategy, region: str, book: PriceBook | None = None
-) -> PriceRange | None:
+def hourly_price(machine: Machine, strategy: Strategy, region: str, book: PriceBook | None = None) -> PriceRange | None:
     """Return what one machine costs in an hour; None: unknown.
 
     Args:
