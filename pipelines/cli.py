@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from pipelines.commands import compile as compile_command
+from pipelines.commands import plan as plan_command
 from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported, show_error
 
@@ -32,6 +33,7 @@ app.add_typer(config_app, name="config")
 data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 compile_command.register(app)
+plan_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
