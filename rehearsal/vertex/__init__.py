@@ -1,1 +1,1 @@
-"""Vertex AI on this machine, for rehearsals."""
+"""Vertex AI on this machine."""
