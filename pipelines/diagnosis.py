@@ -89,7 +89,7 @@ _TABLE: tuple[_Known, ...] = (
         "gpu memory",
         r"cuda out of memory|outofmemoryerror|cuda error: out of memory|cublas_status_alloc_failed",
         "a GPU ran out of memory",
-        "set parallel.slot_size lower (or `auto`, and profile), shard the parameters (docs/parallel.md), or take larger GPUs",
+        "set parallel.slot_size lower, or shard the parameters (docs/parallel.md), or take larger GPUs",
         EXIT_USER_ERROR,
     ),
     _known(

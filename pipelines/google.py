@@ -54,7 +54,7 @@ def http_session() -> Any:
         from google.auth.transport.requests import AuthorizedSession
 
         credentials, _ = google.auth.default(scopes=[_SCOPE])
-        return AuthorizedSession(credentials)
+        return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
 
 def read_options() -> dict[str, Any]:
@@ -199,6 +199,12 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
             f"{what}: the API is not enabled ({text})",
             allowed="a project in which the APIs of docs/vertex.md are enabled",
             todo=f"gcloud services enable {service}{f' --project={project}' if project else ''}",
+        )
+    if "may not exist" in text:
+        return ConfigError(
+            f"{what}: no permission, or no such project ({text})",
+            allowed="a project that exists, and an account with the roles of docs/vertex.md",
+            todo=f"check the name{f' {project}' if project else ''}, then the roles of the account that runs this",
         )
     missing = re.findall(r"[Pp]ermission '?([a-zA-Z]+\.[a-zA-Z.]+)'?", text)
     named = f" {missing[0]}" if missing else ""

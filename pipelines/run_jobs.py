@@ -1,8 +1,8 @@
 """The CustomJobs and Dataflow jobs that belong to a run.
 
-A CustomJob is found by what its task says it started, and by the run's id among its arguments (`--run ID`): the
-launcher tells of its job in time, but nobody has promised when the service shows it. A Dataflow job is found by what
-its task says alone.
+A CustomJob is found by what its task says it started, by the run's id among its arguments (`--run ID`), and by the
+label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A Dataflow
+job is found by what its task says alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pipelines.run_tasks import ENDED, Task, error_text, state_of
 _CUSTOM_JOB = re.compile(r"(projects/[^/]+/locations/([^/]+)/customJobs/([^/?]+))$")
 _DATAFLOW_JOB = re.compile(r"projects/([^/]+)/locations/([^/]+)/jobs/([^/?]+)$")
 _DATAFLOW_API = "https://dataflow.googleapis.com/v1b3"
+# Vertex Pipelines labels a run, and Google's launchers what they start for it.
+_RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 _WAITING = frozenset({"QUEUED", "PENDING"})
 _DATAFLOW_ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
 
@@ -87,10 +89,14 @@ class JobFinder:
                 job = self._read(uri, task.name)
                 if job is not None:
                     found[job.id] = job
+        # The containers of the pipeline's own tasks are CustomJobs too; the service ends them with their tasks.
+        others = {name.rpartition("/")[2] for task in tasks for name in task.containers} | set(found)
+        label = dict(pipeline.labels).get(_RUN_LABEL)
         for region in self._regions(pipeline):
             for message in self._list_custom_jobs(region, pipeline.create_time):
                 job = _custom_job(message, "")
-                if job.id not in found and (self._run_id in _arguments(message)):
+                is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
+                if is_its and job.id not in others:
                     found[job.id] = job
         return sorted(found.values(), key=lambda job: job.created_at or datetime.max.replace(tzinfo=UTC))
 

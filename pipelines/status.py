@@ -11,8 +11,8 @@ from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
 from pipelines.diagnosis import Diagnosis
 from pipelines.evidence import explain, line_of
-from pipelines.google import first_line
 from pipelines.goodput import read_goodput
+from pipelines.google import first_line
 from pipelines.run_jobs import Job, JobFinder
 from pipelines.run_name import RunName
 from pipelines.run_tasks import Task, error_text, read_tasks, seconds_between, state_of

@@ -178,10 +178,11 @@ def to_dict(message: Any) -> dict[str, Any]:
 
 def _create(prepared: Prepared, submission: Submission) -> Any:
     """Create the job by the SDK and return its message."""
+    _lead_the_sdks_log()
     from google.cloud import aiplatform
 
-    # The SDK says with a dozen lines what the command says with one.
-    logging.getLogger("google.cloud.aiplatform").setLevel(logging.WARNING)
+    # Else it asks the resource manager for the project of the environment, which need not be this one.
+    aiplatform.init(project=submission.project, location=submission.region)
     request = submission.request
     runtime = request["runtimeConfig"]
     with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
@@ -208,7 +209,8 @@ def _create(prepared: Prepared, submission: Submission) -> Any:
                 allowed="labels of lower-case letters, digits, '-' and '_', 63 characters at most; short names",
                 todo="correct vertex.labels or run.name",
             ) from None
-    sent = canonical_hash(to_dict(job.gca_resource)["pipelineSpec"])
+    # The SDK's public property is not JSON; its own schedules take the message from here too.
+    sent = canonical_hash(to_dict(job._gca_resource)["pipelineSpec"])
     if sent != submission.spec_hash:
         raise ShardlineError(f"the spec has the hash {submission.spec_hash}, what the SDK would send has {sent}")
     job.submit(
@@ -217,6 +219,15 @@ def _create(prepared: Prepared, submission: Submission) -> Any:
         experiment=prepared.config.vertex.experiment or None,
     )
     return job.gca_resource
+
+
+def _lead_the_sdks_log() -> None:
+    """Let the SDK log warnings, to stderr: with no handler of ours there before its import, it prints to stdout."""
+    logger = logging.getLogger("google.cloud.aiplatform")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)
+        logger.addHandler(handler)
 
 
 def _accept(found: Any, submission: Submission, name: RunName) -> Submitted:

@@ -50,7 +50,7 @@ def read_template(uri: str) -> dict[str, Any]:
             ) from None
     try:
         # C's loader where it is built in: a spec is long, and Python's takes seconds.
-        found = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        found = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise _no_pipeline(uri, " ".join(str(error).split())) from None
     if isinstance(found, dict) and isinstance(found.get("pipelineSpec"), dict):
