@@ -9,12 +9,10 @@ from contracts import storage
 from contracts.config import STAGES
 from contracts.errors import ErrorDocument, ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
+from contracts.job import ENDED_NAME, JOBS_FOLDER
 from pipelines.diagnosis import Diagnosis, diagnose
 from pipelines.run_jobs import Job
 from pipelines.run_tasks import Task, error_text
-
-_JOBS_FOLDER = "jobs"
-_ENDED_NAME = "ended.json"
 
 
 def explain(run_id: str, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[Job]) -> Diagnosis:
@@ -52,7 +50,7 @@ def _read_documents(line: str, run_id: str, jobs: Iterable[Job]) -> Iterator[Err
     for stage in STAGES:
         folder = storage.join(line, stage)
         for job_id in job_ids:
-            yield from _read(storage.join(folder, _JOBS_FOLDER, job_id, _ENDED_NAME))
+            yield from _read(storage.join(folder, JOBS_FOLDER, job_id, ENDED_NAME))
         attempts = storage.join(folder, ATTEMPTS_FOLDER)
         # The last attempt is the one that the run ended with.
         for name in reversed(storage.list_names(attempts)):

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 # Of a PipelineJob: google.cloud.aiplatform.constants.pipeline; three characters are kept for a rung's suffix.
 _RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,123}")
-# https://cloud.google.com/vertex-ai/docs/general/labels: keys begin with a letter, values may be empty.
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _POLICIES = {"slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW", "fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST"}
 
 
@@ -92,7 +89,7 @@ def make_request(
         caching: Switches the cache of every task on or off; None: as each task says.
 
     Raises:
-        ConfigError: The spec does not know a parameter, or Vertex AI does not take a label.
+        ConfigError: The spec does not know a parameter.
     """
     chosen = set_caching(spec if spec is not None else compiled.spec, caching)
     values = {**compiled.parameters, **(parameters or {})}
@@ -103,7 +100,6 @@ def make_request(
             allowed=", ".join(sorted(known)) or "a pipeline with parameters",
             todo="take a template that was compiled by this version of shardline, or none",
         )
-    _check_labels(compiled.labels)
     request: dict[str, Any] = {
         "displayName": compiled.display_name,
         "pipelineSpec": chosen,
@@ -165,16 +161,6 @@ def check_run_id(run_id: str) -> str:
         allowed="a lower-case letter, then lower-case letters, digits and '-', 124 characters at most",
         todo="choose another id, or leave --run-id out and one is made",
     )
-
-
-def _check_labels(labels: Mapping[str, str]) -> None:
-    for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise ConfigError(
-                f"vertex.labels: {key}: {value!r}",
-                allowed="lower-case letters, digits, '-' and '_', 63 at most; a key begins with a letter",
-                todo="correct the label",
-            )
 
 
 def _facts(request: Mapping[str, Any]) -> dict[str, str]:

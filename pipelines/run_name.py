@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts import storage
 from contracts.errors import ConfigError
-from pipelines.orchestrator import RUN_START_NAME
-from pipelines.place import RUNS_FOLDER
+from contracts.result import RUN_START_NAME, RUNS_FOLDER
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig

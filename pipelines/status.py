@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
+from inspection.goodput import read_goodput
 from pipelines.diagnosis import Diagnosis
 from pipelines.evidence import explain, line_of
-from pipelines.goodput import read_goodput
 from pipelines.google import first_line
 from pipelines.run_jobs import Job, JobFinder
 from pipelines.run_name import RunName

@@ -144,8 +144,8 @@ def _prepare(config: Any, overrides: list[str] | None) -> tuple[RunConfig, Prepa
     from pipelines.submit import prepare
 
     resolved = load(config, overrides)
-    times = read_times(resolved.schedule)
-    return resolved, prepare(resolved, compile_line(resolved)), times
+    prepared = prepare(resolved, compile_line(resolved))
+    return resolved, prepared, read_times(resolved.schedule)
 
 
 def _schedules(config: RunConfig) -> Schedules:

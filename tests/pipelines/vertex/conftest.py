@@ -23,11 +23,13 @@ from contracts.resolve import parse_config
 from pipelines.compile import CompiledLine
 from rehearsal.clock import Clock
 from rehearsal.gcs import BucketServer
+from rehearsal.gcs.resources import PROJECT_NUMBER
 from rehearsal.vertex.endpoints import Answer, Asked
 from rehearsal.vertex.server import VertexServer
 from rehearsal.vertex.store import Store
 
-PROJECT, NUMBER, REGION = "shardline-test", "123456789012", "us-central1"
+# The bucket server's number: the SDK compares the two.
+PROJECT, NUMBER, REGION = "shardline-test", str(PROJECT_NUMBER), "us-central1"
 STOCKOUT = (
     "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator."
 )

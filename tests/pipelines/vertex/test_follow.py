@@ -14,7 +14,7 @@ from pipelines.ladder import Rung, climb, exit_code_of
 from pipelines.run_name import RunName
 from pipelines.status import print_status, read_status, to_json
 from pipelines.submit import Prepared, Submitted, prepare, submit
-from tests.pipelines.vertex.conftest import PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05
 RUNGS = [
@@ -142,7 +142,7 @@ def test_the_last_rung_is_not_given_up(cloud: Cloud, prepared: Prepared) -> None
     limited = follow(client, name, TaskLines(io.StringIO()), pending_limit_s=0.2, poll_s=POLL_S)
     assert limited.waiting is not None
     only = [RUNGS[0]]
-    cloud.pipelines.cancel(cloud.store.find(f"projects/123456789012/locations/{REGION}/pipelineJobs/{name.id}").name)
+    cloud.pipelines.cancel(f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}")
     assert Climb(prepared, only).exit_code == 75
 
 

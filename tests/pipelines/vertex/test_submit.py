@@ -123,15 +123,6 @@ def test_without_credentials_it_says_how_to_get_them(
         submit(prepared, prepared.submission(prepared.run_id))
 
 
-def test_labels_that_vertex_does_not_take_are_a_users_error(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
-) -> None:
-    config = make_config(vertex={"labels": {"team": "Vision!"}})
-    prepared = prepare(config, compiled_line(config, tiny_spec))
-    with pytest.raises(ConfigError, match=r"vertex\.labels"):
-        submit(prepared, prepared.submission(prepared.run_id))
-
-
 @pytest.mark.parametrize("run_id", ["Tiny", "1st", "a_b", "a" * 125])
 def test_a_run_id_that_vertex_does_not_take(make_config: MakeConfig, tiny_spec: dict[str, Any], run_id: str) -> None:
     config = make_config()
