@@ -27,7 +27,8 @@ class Entry:
 
     time: datetime
     severity: str
-    task: str
+    source: str
+    """Task and replica: train.custom-training-job/workerpool1-0."""
     text: str
 
 
@@ -118,13 +119,17 @@ def _read(
         "order_by": "timestamp asc",
         "page_size": _PAGE,
     }
+    from google.logging.type.log_severity_pb2 import LogSeverity
+
     with explained("Cloud Logging", project=name.project):
         for found in reader.list_log_entries(request=request, **read_options()):
             labels = dict(found.resource.labels)
             job_id = labels.get("job_id") or labels.get("pipeline_job_id", "")
             task = sources.get((found.resource.type, job_id), "")
-            moment = found.timestamp or found.receive_timestamp
-            yield Entry(moment, found.severity.name, task, _text(found)), found.insert_id or f"{moment}{_text(found)}"
+            # A CustomJob's machines write under names of their own.
+            source = "/".join(filter(None, (task, labels.get("task_name"))))
+            moment, text = found.timestamp or found.receive_timestamp, _text(found)
+            yield Entry(moment, LogSeverity.Name(found.severity), source, text), found.insert_id or f"{moment}{text}"
 
 
 def _text(entry: Any) -> str:

@@ -152,7 +152,7 @@ def _begin(job: Any, resources: str) -> None:
         {"task_id": 3, "parent_task_id": 1, "task_name": "train", "state": _TASK.RUNNING},
         {"task_id": 4, "parent_task_id": 3, "task_name": "custom-training-job", "state": _TASK.RUNNING},
     ]
-    job.job_detail = {"task_details": details}
+    job.job_detail.task_details = details
     job.job_detail.task_details[3].execution = {"metadata": {"output:gcp_resources": resources}}
 
 
