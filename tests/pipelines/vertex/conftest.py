@@ -101,14 +101,16 @@ class PlayedPipelines:
         self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_RUNNING))
         if outcome == "running":
             return
-        failed = outcome != "succeed"
-        self.store.update(
-            job_name,
-            lambda job: _set(
-                job, _JOB.JOB_STATE_FAILED if failed else _JOB.JOB_STATE_SUCCEEDED, outcome if failed else ""
-            ),
-        )
-        self.store.update(name, lambda job: _end(job, failed=failed))
+        if outcome != "succeed":
+            self.fail(name, job_name, outcome)
+            return
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_SUCCEEDED))
+        self.store.update(name, lambda job: _end(job, failed=False))
+
+    def fail(self, name: str, job_name: str, message: str) -> None:
+        """End a run's job with an error, and the run with it."""
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_FAILED, message))
+        self.store.update(name, lambda job: _end(job, failed=True))
 
 
 class PlayedJobs:

@@ -12,7 +12,7 @@ from pipelines.logs import make_filter, read_logs
 from pipelines.run_name import RunName
 from pipelines.status import read_status
 from pipelines.submit import Prepared, prepare, submit
-from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05
 
@@ -78,6 +78,18 @@ def test_follow_tells_each_line_once_and_ends_with_the_run(cloud: Cloud, prepare
     reader.join(120)
     assert not reader.is_alive()
     assert told == ["step 1", "step 2"]
+
+
+def test_what_only_a_log_tells_is_a_cause_too(cloud: Cloud, prepared: Prepared) -> None:
+    client, name, job_id = start(cloud, prepared)
+    write(cloud, job_id, "INFO lines may say anything: preempted, permission denied")
+    write(cloud, job_id, f"google.api_core.exceptions.ResourceExhausted: 429 {QUOTA}", severity="ERROR")
+    job = f"projects/{NUMBER}/locations/{REGION}/customJobs/{job_id}"
+    run = f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}"
+    cloud.pipelines.fail(run, job, "The replica workerpool0-0 exited with a non-zero status of 1.")
+    found = read_status(client, name).diagnosis
+    assert found is not None and found.kind == "quota"
+    assert "custom_model_training_nvidia_l4_gpus" in found.cause
 
 
 def test_the_query_names_every_kind_of_source() -> None:
