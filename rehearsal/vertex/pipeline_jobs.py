@@ -1,0 +1,106 @@
+"""PipelineService: pipeline jobs. Creating one checks it, stores it and starts its execution.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.empty_pb2 import Empty
+
+from rehearsal.vertex import custom_jobs
+from rehearsal.vertex.errors import ServiceError, invalid, not_found
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.operations import finished
+from rehearsal.vertex.world import Caller, World
+
+_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
+# proto-plus declares an enum's members as numbers.
+_STATE: Any = types.PipelineState
+DONE = (_STATE.PIPELINE_STATE_SUCCEEDED, _STATE.PIPELINE_STATE_FAILED, _STATE.PIPELINE_STATE_CANCELLED)
+# Vertex labels what a pipeline starts; GCPC's launchers take this from VERTEX_AI_PIPELINES_RUN_LABELS and put it on
+# their custom jobs and models. Cancelling a pipeline finds its custom jobs by it.
+RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+
+
+def create(world: World, request: types.CreatePipelineJobRequest, caller: Caller) -> types.PipelineJob:
+    """Check, store and start a pipeline job."""
+    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.create")
+    job = types.PipelineJob(request.pipeline_job)
+    job_id = request.pipeline_job_id or f"pipeline-{world.store.new_id()}"
+    if _ID.fullmatch(job_id) is None:
+        raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
+    return add(world, f"{parent}/pipelineJobs/{job_id}", job)
+
+
+def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
+    """Store a pipeline job under its full name and start it: what creation and a schedule have in common."""
+    job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
+    job.create_time = job.update_time = world.now()
+    job.labels.setdefault(RUN_LABEL, world.store.new_id())
+    try:
+        world.store.add(name, job)
+    except KeyError:
+        raise ServiceError("ALREADY_EXISTS", f"There is a pipeline job {name} already") from None
+    world.pipelines.start(name)
+    return types.PipelineJob(world.store.get(name))
+
+
+def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
+    """Return a pipeline job."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.get")
+    found = world.store.find(name)
+    if found is None:
+        raise not_found(name)
+    return types.PipelineJob(found)
+
+
+def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
+    """List pipeline jobs, the newest first."""
+    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.list")
+    jobs = select(world.store.list(f"{parent}/pipelineJobs/"), filter=request.filter, order_by=request.order_by)
+    chosen, token = page(jobs, request.page_size, request.page_token)
+    return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
+
+
+def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
+    """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.cancel")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state in DONE:
+        return Empty()
+
+    def mark(job: types.PipelineJob) -> None:
+        if job.state not in DONE:
+            job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, world.now()
+
+    world.store.update(name, mark)
+    world.pipelines.cancel(name)
+    custom_jobs.cancel_those_of(world, name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
+    return Empty()
+
+
+def delete(world: World, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
+    """Delete a pipeline job that has ended."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.delete")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state not in DONE:
+        raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
+    world.store.remove(name)
+    return finished(world, name, Empty(), types.DeleteOperationMetadata())
+
+
+METHODS = {
+    "CreatePipelineJob": create,
+    "GetPipelineJob": get,
+    "ListPipelineJobs": list_,
+    "CancelPipelineJob": cancel,
+    "DeletePipelineJob": delete,
+}

@@ -1,0 +1,160 @@
+"""The doors: REST by its address, gRPC and REST as Google's own hosts through proxy and certificate, and no other."""
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import aiplatform_v1 as gapic
+
+from .conftest import NUMBER, PROJECT, Cloud
+
+PARENT = f"projects/{PROJECT}/locations/us-central1"
+JOB = {
+    "display_name": "a job",
+    "job_spec": {
+        "worker_pool_specs": [
+            {
+                "replica_count": 1,
+                "machine_spec": {"machine_type": "n1-standard-4"},
+                "container_spec": {"image_uri": "us-docker.pkg.dev/p/r/i@sha256:" + "0" * 64},
+            }
+        ]
+    },
+}
+
+
+def jobs(cloud: Cloud) -> gapic.JobServiceClient:
+    return gapic.JobServiceClient(
+        transport="rest", credentials=AnonymousCredentials(), client_options={"api_endpoint": cloud.server.endpoint}
+    )
+
+
+def test_rest_creates_shows_lists_cancels_and_deletes(cloud: Cloud) -> None:
+    client = jobs(cloud)
+    made = client.create_custom_job(parent=PARENT, custom_job=JOB)
+    assert made.name.startswith(f"projects/{NUMBER}/locations/us-central1/customJobs/")
+    other = client.create_custom_job(parent=PARENT, custom_job=JOB | {"display_name": "another"})
+    assert [job.name for job in client.list_custom_jobs(parent=PARENT)] == [other.name, made.name]
+    request = {"parent": PARENT, "filter": 'display_name="another"'}
+    assert [job.name for job in client.list_custom_jobs(request)] == [other.name]
+    assert len(list(client.list_custom_jobs({"parent": PARENT, "page_size": 1}))) == 2
+    with pytest.raises(exceptions.BadRequest, match="cancel it before"):
+        client.delete_custom_job(name=made.name)
+    client.cancel_custom_job(name=made.name)
+    assert client.get_custom_job(name=made.name).state == gapic.JobState.JOB_STATE_CANCELLED
+    client.delete_custom_job(name=made.name).result(10)
+    with pytest.raises(exceptions.NotFound):
+        client.get_custom_job(name=made.name)
+    methods = [entry.method for entry in cloud.server.access_log.entries()]
+    assert methods.count("JobService.CreateCustomJob") == 2 and "JobService.DeleteCustomJob" in methods
+
+
+def test_an_unknown_project_is_forbidden(cloud: Cloud) -> None:
+    with pytest.raises(exceptions.Forbidden, match="may not exist"):
+        jobs(cloud).create_custom_job(parent="projects/nobodys/locations/us-central1", custom_job=JOB)
+    assert cloud.server.access_log.entries("JobService.CreateCustomJob")[0].status == "PERMISSION_DENIED"
+
+
+def test_json_with_unknown_names_is_refused(cloud: Cloud) -> None:
+    answer = requests.post(
+        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", json={"displayName": "x", "jobSpecs": {}}, timeout=30
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["status"] == "INVALID_ARGUMENT" and "jobSpecs" in answer.json()["error"]["message"]
+
+
+def test_a_launchers_poll_is_held_until_the_job_ends_and_no_other(cloud: Cloud) -> None:
+    client = jobs(cloud)
+    job = client.create_custom_job(parent=PARENT, custom_job=JOB)
+    cloud.store.wait(job.name, lambda message: message.state == gapic.JobState.JOB_STATE_RUNNING, 30)
+    url = f"{cloud.server.endpoint}/v1/{job.name}"
+    assert requests.get(url, timeout=30).json()["state"] == "JOB_STATE_RUNNING"
+    answered = threading.Event()
+    states = []
+
+    def poll() -> None:
+        headers = {"User-Agent": "google-cloud-pipeline-components"}
+        states.append(requests.get(url, headers=headers, timeout=120).json()["state"])
+        answered.set()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    assert not answered.wait(1.5)
+    cloud.jobs.go.set()
+    thread.join(60)
+    assert states == ["JOB_STATE_SUCCEEDED"]
+
+
+def test_a_cancelled_pipeline_takes_its_custom_jobs_along(cloud: Cloud) -> None:
+    options = {"api_endpoint": cloud.server.endpoint}
+    pipelines = gapic.PipelineServiceClient(
+        transport="rest", credentials=AnonymousCredentials(), client_options=options
+    )
+    job = pipelines.create_pipeline_job(
+        parent=PARENT, pipeline_job={"display_name": "p", "runtime_config": {}}, pipeline_job_id="run-1"
+    )
+    label = "vertex-ai-pipelines-run-billing-id"
+    mine = jobs(cloud).create_custom_job(parent=PARENT, custom_job=JOB | {"labels": {label: job.labels[label]}})
+    other = jobs(cloud).create_custom_job(parent=PARENT, custom_job=JOB)
+    with pytest.raises(exceptions.Conflict):
+        pipelines.create_pipeline_job(parent=PARENT, pipeline_job={"display_name": "p"}, pipeline_job_id="run-1")
+    pipelines.cancel_pipeline_job(name=job.name)
+    assert pipelines.get_pipeline_job(name=job.name).state == gapic.PipelineState.PIPELINE_STATE_CANCELLED
+    assert jobs(cloud).get_custom_job(name=mine.name).state == gapic.JobState.JOB_STATE_CANCELLED
+    assert jobs(cloud).get_custom_job(name=other.name).state != gapic.JobState.JOB_STATE_CANCELLED
+
+
+_CHILD = """
+import json, sys
+import requests
+from google.cloud import aiplatform_v1 as gapic
+
+parent, found = sys.argv[1], {}
+client = gapic.JobServiceClient(client_options={"api_endpoint": "us-central1-aiplatform.googleapis.com"})
+found["transport"] = type(client.transport).__name__
+job = client.create_custom_job(parent=parent, custom_job=json.loads(sys.argv[2]))
+found["states"] = [job.state.name for job in client.list_custom_jobs(parent=parent)]
+try:
+    client.get_custom_job(name=parent + "/customJobs/1")
+except Exception as error:
+    found["missing"] = type(error).__name__
+try:
+    client.get_hyperparameter_tuning_job(name=parent + "/hyperparameterTuningJobs/1")
+except Exception as error:
+    found["unknown"] = type(error).__name__
+rest = requests.get(f"https://us-central1-aiplatform.googleapis.com/v1/{job.name}", timeout=60)
+found["rest"] = rest.json()["displayName"]
+refused = []
+for url in ("https://example.com/", "https://pypi.org/simple", "https://storage.googleapis.com.example.com/"):
+    try:
+        requests.get(url, timeout=60)
+    except requests.exceptions.ProxyError as error:
+        refused.append("403" in str(error))
+found["refused"] = refused
+print(json.dumps(found))
+"""
+
+
+def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[..., Cloud]) -> None:
+    cloud = make_cloud()
+    done = cloud.child(_CHILD, PARENT, json.dumps(JOB))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["transport"] == "JobServiceGrpcTransport"
+    assert len(found["states"]) == 1
+    assert found["missing"] == "NotFound" and found["unknown"] == "MethodNotImplemented"
+    assert found["rest"] == "a job"
+    assert found["refused"] == [True, True, True]
+    refused = [passage.target for passage in cloud.server.passages if not passage.allowed]
+    assert refused == ["example.com:443", "pypi.org:443", "storage.googleapis.com.example.com:443"]
+    assert {entry.door for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
+
+
+def test_the_proxy_is_no_plain_http_proxy(cloud: Cloud) -> None:
+    proxies = {"http": cloud.server.proxy}
+    answer = requests.get("http://us-central1-aiplatform.googleapis.com/", proxies=proxies, timeout=30)
+    assert answer.status_code == 403
