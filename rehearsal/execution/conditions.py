@@ -43,7 +43,7 @@ def evaluate(condition: str, parameters: Mapping[str, Any]) -> bool:
         parameters: The task's own inputs by name.
 
     Raises:
-        UnreadableCondition: A value is missing or of an unlike type, or the condition is not what kfp's compiler writes.
+        UnreadableCondition: A value is missing or of an unlike type, or it is not what kfp's compiler writes.
     """
     reader = _Reader(condition, parameters)
     value = reader.either()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections import deque
@@ -24,6 +25,8 @@ _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notificatio
 # Python components see their inputs as files, whether or not their command names a path.
 _SEES_INPUTS = ("kfp.dsl.executor_main",)
 _TAIL_LINES = 8
+# Vertex sets it for GCPC's launchers, which put these labels on what they start.
+_LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
 
 
 class TaskFailed(Exception):
@@ -68,6 +71,7 @@ class Containers:
         self._folder, self._reporter, self._missing = folder, reporter, missing_images
         self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
         self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
+        self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._trees: set[Tree] = set()
         self._lock = threading.Lock()
         self._attempts: dict[TaskPath, int] = {}

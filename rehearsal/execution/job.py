@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Job:
     encryption_key: str = ""
     persistent_resource_id: str = ""
     fails_fast: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
+    """Of the run; launchers put them on what they start."""
 
     @property
     def id(self) -> str:

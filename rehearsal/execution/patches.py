@@ -14,8 +14,8 @@ Names that are used as they are: run_enhanced_dag, OrchestratorUtils.make_task_a
 executor_input_to_dict, load_executor_output, get_outputs_from_executor_output, to_protobuf_value.
 
 As in kfp.local, tasks of a DAG run one at a time, two iterations of a ParallelFor side by side, and a task that only
-comes after a task whose condition was false runs. One that needs an output of such a task is not triggered. (What Vertex
-does with the first is not verified; `ignore_upstream_failure` says what is meant there.) Caching is not played.
+comes after a task whose condition was false runs. One that needs an output of such a task is not triggered. (What
+Vertex does with the first is not verified; `ignore_upstream_failure` says what is meant there.) Caching is not played.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ from rehearsal.execution.pipeline import MISSING_IMAGES_VARIABLE
 from rehearsal.execution.processes import Tree, clean_environment
 from rehearsal.execution.reports import CANCELLED, error_of
 from rehearsal.execution.task_details import job_of, moment, note_task
-from rehearsal.vertex.store import Runs, Store
+from rehearsal.vertex.store import Store
 
-State = aiplatform_v1.PipelineState
+# proto-plus declares an enum's members as numbers.
+State: Any = aiplatform_v1.PipelineState
 FINAL = frozenset({State.PIPELINE_STATE_SUCCEEDED, State.PIPELINE_STATE_FAILED, State.PIPELINE_STATE_CANCELLED})
 # A launcher that is told to stop cancels what it has started, by a request; then it is killed.
 CANCEL_GRACE_S = 10.0
@@ -38,10 +39,10 @@ class PipelineRuns:
     Args:
         store: Has the jobs, as google.cloud.aiplatform_v1.PipelineJob.
         folder: For everything that is written on this machine.
-        environment: Of every process: what makes Google's clients come to the local servers.
         logs: Gets what containers print.
         clock: Of the rehearsed world.
         project_numbers: By project id.
+        environment: Of every process: what makes Google's clients come to the local servers; may be set later.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
         missing_images: Images that cannot be pulled.
     """
@@ -51,23 +52,22 @@ class PipelineRuns:
         store: Store,
         *,
         folder: Path,
-        environment: Mapping[str, str],
         logs: LogBook,
         clock: Clock,
         project_numbers: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         cancel_resource: Callable[[str], None] | None = None,
         missing_images: frozenset[str] = frozenset(),
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
-        self._environment = clean_environment(environment, {MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images))})
+        self.environment: Mapping[str, str] = environment or {}
+        self._missing = {MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images))}
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self._trees: dict[str, Tree] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
-        self.schedule_times: dict[str, float] = {}
-        """For runs of a schedule, by name: when it was due, in seconds since the epoch; set before `start`."""
         self.mails: list[dict[str, Any]] = []
         """Mails that Vertex would have sent."""
 
@@ -152,7 +152,8 @@ class PipelineRuns:
                 print(line, file=stream)
 
         command = [sys.executable, "-m", "rehearsal.execution.pipeline", str(folder.absolute()), str(writer)]
-        return Tree(command, environment=self._environment, folder=folder, on_line=hear, pass_fds=[writer])
+        environment = clean_environment(self.environment, self._missing)
+        return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
 
     def _begin(self, job: Any) -> None:
         if job.state not in FINAL and job.state != State.PIPELINE_STATE_CANCELLING:
@@ -229,7 +230,8 @@ class PipelineRuns:
             spec=canonical(json_format.MessageToDict(raw.pipeline_spec)),
             parameters=canonical(runtime.get("parameterValues", {})),
             create_time=_rfc3339(created),
-            schedule_time=_rfc3339(self.schedule_times.get(name, created)),
+            schedule_time=_rfc3339(self._store.scheduled_s.get(name, created)),
+            labels=dict(message.labels),
             service_account=message.service_account,
             network=message.network,
             encryption_key=message.encryption_spec.kms_key_name,
@@ -244,7 +246,3 @@ def _has_ended(message: Any) -> bool:
 
 def _rfc3339(seconds: float) -> str:
     return moment(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _check(runs: PipelineRuns) -> Runs:
-    return runs

@@ -23,16 +23,19 @@ from contracts.process import THREAD_VARIABLES, available_cores
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
-# Asks the kernel to end the process with whoever started it, before it becomes the command.
+# Asks the kernel to end the process with whoever started it, and keeps to its cores, before it becomes the command.
 _RUN = """
 import ctypes, os, sys
+parent, cores, *command = sys.argv[1:]
 ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
+if os.getppid() != int(parent):
     os._exit(75)
+if cores:
+    os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
 try:
-    os.execvp(sys.argv[2], sys.argv[2:])
+    os.execvp(command[0], command)
 except OSError as error:
-    print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr, flush=True)
+    print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
     os._exit(127)
 """
 _POLL_S = 0.02
@@ -64,6 +67,7 @@ class Tree:
         folder: Working directory.
         on_line: Called with each line that it prints, in a thread.
         pass_fds: Descriptors that it inherits.
+        cores: Those that it may use; none given: all of this process's.
     """
 
     def __init__(
@@ -74,11 +78,13 @@ class Tree:
         folder: Path,
         on_line: Callable[[str], None],
         pass_fds: Sequence[int] = (),
+        cores: Sequence[int] = (),
     ) -> None:
         self._id = uuid.uuid4().hex
         above = environment.get(MARK_VARIABLE, "")
         self._environment = {**environment, MARK_VARIABLE: f"{above}/{self._id}"}
         self._command, self._folder, self._on_line, self._fds = list(command), folder, on_line, tuple(pass_fds)
+        self._cores = ",".join(map(str, cores))
         self._process: subprocess.Popen[bytes] | None = None
         self._started, self._heard, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._killing = threading.Lock()
@@ -121,7 +127,7 @@ class Tree:
     def _run(self) -> None:
         try:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", _RUN, str(os.getpid()), *self._command],
+                [sys.executable, "-S", "-c", _RUN, str(os.getpid()), self._cores, *self._command],
                 env=self._environment,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,

@@ -11,7 +11,8 @@ from google.rpc import status_pb2
 
 from rehearsal.execution.reports import FINAL_STATES
 
-State = aiplatform_v1.PipelineTaskDetail.State
+# proto-plus declares an enum's members as numbers.
+State: Any = aiplatform_v1.PipelineTaskDetail.State
 _EXECUTION_STATES = {
     "SUCCEEDED": aiplatform_v1.Execution.State.COMPLETE,
     "SKIPPED": aiplatform_v1.Execution.State.CACHED,

@@ -43,7 +43,7 @@ def test_what_a_dag_is_given_is_resolved_where_it_was_written(pipelines: Pipelin
 
 
 def test_placeholders_of_the_run(pipelines: Pipelines) -> None:
-    pipelines.runs.schedule_times[f"{PARENT}/pipelineJobs/run-1"] = 1_800_000_000
+    pipelines.store.scheduled_s[f"{PARENT}/pipelineJobs/run-1"] = 1_800_000_000
     job = pipelines.run(graphs.places)
     name, resource, uuid, created, scheduled, task, task_id, root, project, location, persistent, account = heard(
         job, "say-places"
