@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands import compile as compile_command
+from pipelines.commands import plan as plan_command
 from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported, show_error
 
@@ -30,6 +32,8 @@ app.add_typer(config_app, name="config")
 
 data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+compile_command.register(app)
+plan_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
@@ -62,8 +66,8 @@ def run(
 ) -> None:
     """Run the whole line on this machine; finished stages are reused."""
     with reported(debug):
+        from inspection.report import print_table
         from pipelines.local import run_local
-        from pipelines.report import print_table
 
         outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):

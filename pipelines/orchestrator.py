@@ -15,8 +15,8 @@ from pathlib import Path
 from components.launch import ORCHESTRATOR_PID_VARIABLE
 from contracts.errors import ConfigError
 from contracts.process import end_with_parent
+from contracts.result import RUN_START_NAME
 
-RUN_START_NAME = "run-start.json"
 KFP_FOLDER = "kfp"
 
 

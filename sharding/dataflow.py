@@ -6,6 +6,8 @@ process, no pickled main session and no package list travels. Options: https://c
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
@@ -79,6 +81,17 @@ def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str) -
     pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
     build(pipeline)
     return pipeline.run()
+
+
+def write_resources(path: Path, config: RunConfig, job_id: str) -> None:
+    """Write the name of a job as Google's pipeline components pass it on: their message GcpResources, as JSON.
+
+    https://github.com/kubeflow/pipelines/tree/master/components/google-cloud/google_cloud_pipeline_components/proto
+    """
+    job = f"projects/{config.vertex.project}/locations/{config.vertex.region}/jobs/{job_id}"
+    resource = {"resourceType": "DataflowJob", "resourceUri": f"https://dataflow.googleapis.com/v1b3/{job}"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"resources": [resource]}))
 
 
 def _bucket_of(uri: str) -> str:

@@ -24,6 +24,7 @@ from contracts.config import SPLITS
 from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
 from contracts.fingerprint import combine
 from contracts.process import run_process
+from contracts.refusal import find_refusal
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
 from sharding.choice import choose
@@ -88,6 +89,13 @@ def _prepare(stage: Stage) -> _Prepared | str:
     if output.reused:
         _check_limit_of(output, stage, listing)
         return output.uri
+    if stage.where:
+        return output.uri
+    if stage.expect is not None and output.uri != stage.expect:
+        raise TryAgain(
+            f"the source changed after it was listed ({storage.display(stage.expect)} then, "
+            f"{storage.display(output.uri)} now); run again when nothing writes to it"
+        )
     if "parent" in choice.made_from and choice.growth is None:
         raise TryAgain(f"{storage.display(output.uri)} changed while it was looked at; run the stage again")
     if output.uri.startswith("memory://"):
@@ -211,7 +219,6 @@ def _estimate(stage: Stage) -> str:
 def _write(stage: Stage, prepared: _Prepared) -> None:
     from sharding.duplicates import describe_duplicates, take_findings
     from sharding.graph import build_graph
-    from sharding.manifest import find_refusal
     from sharding.runners import run_graph
 
     output, job = prepared.output, prepared.commit.job
@@ -222,7 +229,13 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             prepared.work,
             job_name=f"shardline-{output.fingerprint}",
             work_uri=job.work_uri,
+            launch=stage.launch,
+            # A second pass can only be planned when the first has ended.
+            waits=stage.launch is None or stage.config.sharding.duplicates == "drop",
         )
+    if stage.launch is not None and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
+        return
     if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
         # What is there, a refusal too, is the successor's.
         raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")

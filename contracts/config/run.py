@@ -50,6 +50,9 @@ class ImagesSection(Section):
     """Image of profiling and training."""
     export: str = ""
     """Image of the export."""
+    serving: str = ""
+    """Triton image in your Artifact Registry that serves the model; unset: the one that the export names, which lies in
+    NVIDIA's registry, where Vertex AI cannot pull it."""
 
 
 class RegisteredModelSection(Section):

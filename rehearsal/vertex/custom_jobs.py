@@ -17,6 +17,7 @@ from google.protobuf.empty_pb2 import Empty
 from rehearsal.vertex.errors import ServiceError, not_found
 from rehearsal.vertex.listing import page, select
 from rehearsal.vertex.operations import finished
+from rehearsal.vertex.rules import check_custom_job
 from rehearsal.vertex.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
@@ -37,6 +38,7 @@ def create(world: World, request: types.CreateCustomJobRequest, caller: Caller) 
     """Check, store and start a custom job."""
     parent = world.canonical(request.parent, "aiplatform.customJobs.create")
     job = types.CustomJob(request.custom_job)
+    check_custom_job(world, job, parent)
     name = f"{parent}/customJobs/{world.store.new_id()}"
     job.name, job.state = name, _STATE.JOB_STATE_PENDING
     job.create_time = job.update_time = world.now()

@@ -103,9 +103,9 @@ def invalid(field: str, description: str) -> ServiceError:
 
 
 def refuse(violations: list[Violation]) -> ServiceError:
-    """Return INVALID_ARGUMENT for these fields, of which there is one at least."""
-    text = " ".join(f"{v.field}: {v.description}" for v in violations)
-    return ServiceError("INVALID_ARGUMENT", f"Invalid field(s): {text}", tuple(violations))
+    """Return INVALID_ARGUMENT for these fields, of which there is one at least; listed as Vertex lists them."""
+    text = "".join(f"{n}.Field: {v.field}; Message: {v.description}\t" for n, v in enumerate(violations, 1))
+    return ServiceError("INVALID_ARGUMENT", f"List of found errors:\t{text}", tuple(violations))
 
 
 def not_found(name: str) -> ServiceError:

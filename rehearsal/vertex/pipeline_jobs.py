@@ -15,6 +15,7 @@ from rehearsal.vertex import custom_jobs
 from rehearsal.vertex.errors import ServiceError, invalid, not_found
 from rehearsal.vertex.listing import page, select
 from rehearsal.vertex.operations import finished
+from rehearsal.vertex.pipeline_rules import check_pipeline_job
 from rehearsal.vertex.world import Caller, World
 
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
@@ -33,6 +34,7 @@ def create(world: World, request: types.CreatePipelineJobRequest, caller: Caller
     job_id = request.pipeline_job_id or f"pipeline-{world.store.new_id()}"
     if _ID.fullmatch(job_id) is None:
         raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
+    check_pipeline_job(world, job, parent, named=True)
     return add(world, f"{parent}/pipelineJobs/{job_id}", job)
 
 

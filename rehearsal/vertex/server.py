@@ -13,8 +13,10 @@ from rehearsal.guard import Guard, Passage, write_certificate
 from rehearsal.vertex.access import AccessLog
 from rehearsal.vertex.calls import Desk
 from rehearsal.vertex.endpoints import Endpoint, answer_allowed_locations, answer_token
+from rehearsal.vertex.firing import Firing
 from rehearsal.vertex.grpc_door import GrpcDoor
 from rehearsal.vertex.http_door import HttpDoor
+from rehearsal.vertex.quotas import Quotas
 from rehearsal.vertex.store import Runs, Store
 from rehearsal.vertex.world import World
 
@@ -31,6 +33,7 @@ class VertexServer:
         clock: The rehearsed time.
         projects: Project id -> number, at least one; the first is clients' default.
         folder: Where certificate and keys are written.
+        quotas: Limits, metric -> region -> limit (rehearsal.vertex.quotas); what is not named has none.
         bucket_endpoint: Address of the bucket server; "" where there is none.
         dataflow: What answers /v1b3/...: asked -> an answer, or None.
         hold_s: How long Get of a custom job is held for a launcher's poll.
@@ -45,12 +48,15 @@ class VertexServer:
         clock: Clock,
         projects: Mapping[str, str],
         folder: Path,
+        quotas: Mapping[str, Mapping[str, int]] | None = None,
         bucket_endpoint: str = "",
         dataflow: Endpoint | None = None,
         hold_s: float = 600.0,
     ) -> None:
-        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), hold_s)
+        limits = None if quotas is None else Quotas(quotas)
+        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, hold_s)
         self._desk = Desk(self.world)
+        self._firing = Firing(self.world, self._desk.failures)
         self._folder, self._bucket_endpoint = folder, bucket_endpoint
         endpoints = (answer_token, answer_allowed_locations, *(() if dataflow is None else (dataflow,)))
         self._http = HttpDoor(self._desk, endpoints)
@@ -124,11 +130,13 @@ class VertexServer:
         self._http.start()
         self._grpc.start()
         self._guard.start()
+        self._firing.start()
         return self
 
     def stop(self) -> None:
         """Stop serving and end all connections; RuntimeError when the local cloud itself had faults."""
         self.world.stopping.set()
+        self._firing.stop()
         self._guard.stop()
         self._grpc.stop()
         self._http.stop()

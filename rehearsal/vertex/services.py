@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.vertex import custom_jobs, operations, pipeline_jobs
+from rehearsal.vertex import custom_jobs, operations, pipeline_jobs, projects, quotas, schedules
 from rehearsal.vertex.world import Caller, World
 
 Handler = Callable[[World, Any, Caller], Any]
@@ -53,6 +53,19 @@ def _vertex(name: str, module: str, methods: Mapping[str, Handler]) -> Service:
 SERVICES = (
     _vertex("PipelineService", "pipeline_service", pipeline_jobs.METHODS),
     _vertex("JobService", "job_service", custom_jobs.METHODS),
+    _vertex("ScheduleService", "schedule_service", schedules.METHODS),
+    Service(
+        "google.cloud.resourcemanager.v3.Projects",
+        "google.cloud.resourcemanager_v3.types",
+        "google.cloud.resourcemanager_v3.services.projects.transports.rest_base",
+        projects.METHODS,
+    ),
+    Service(
+        "google.api.cloudquotas.v1.CloudQuotas",
+        "google.cloud.cloudquotas_v1.types",
+        "google.cloud.cloudquotas_v1.services.cloud_quotas.transports.rest_base",
+        quotas.METHODS,
+    ),
     Service(
         "google.longrunning.Operations",
         "google.longrunning.operations_pb2",

@@ -42,6 +42,12 @@ class Store:
         self._resources: dict[str, Resource] = {}
         self._changed = threading.Condition()
         self._ids = itertools.count(1)
+        self.scheduled_s: dict[str, float] = {}
+        """Pipeline jobs that a schedule created, by full name: the time they were scheduled for, seconds since 1970.
+
+        The value of dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER, which no field of a PipelineJob holds. It is there
+        before Runs.start is called. A job that is not in it was submitted: Vertex then takes its creation time.
+        """
 
     def new_id(self) -> str:
         """Return a number that no other resource has, as Vertex gives them: digits only."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rehearsal.clock import Clock
 from rehearsal.vertex.errors import ServiceError, invalid
 from rehearsal.vertex.store import Runs, Store
+
+if TYPE_CHECKING:
+    from rehearsal.vertex.quotas import Quotas
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,11 @@ class World:
     clock: Clock
     projects: Mapping[str, str]
     """Project id -> project number."""
+    quotas: Quotas | None = None
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    schedules_changed: threading.Event = field(default_factory=threading.Event)
 
     def now(self) -> Any:
         """Return the rehearsed time as a Timestamp."""

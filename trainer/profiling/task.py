@@ -29,10 +29,15 @@ def execute(stage: Stage) -> str:
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
     machine = hardware()
-    torch_version = importlib.metadata.version("torch")
-    made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
+    made_from = profile_inputs(
+        stage.config,
+        shards=shards.fingerprint,
+        # A task that only looks for the report has neither the machine nor torch.
+        hardware=machine if stage.machine is None else {"machine": stage.machine},
+        torch_version=stage.software or importlib.metadata.version("torch"),
+    )
     output = stage.claim(ProfileReport, made_from)
-    if output.reused:
+    if output.reused or stage.where:
         return output.uri
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
@@ -59,7 +64,7 @@ def execute(stage: Stage) -> str:
         model_fingerprint=model_fingerprint(stage.config),
         shards_fingerprint=shards.fingerprint,
         hardware=machine,
-        torch_version=torch_version,
+        torch_version=importlib.metadata.version("torch"),
         ranks=ranks,
         threads_per_rank=threads,
         global_batch_size=stage.config.train.global_batch_size,

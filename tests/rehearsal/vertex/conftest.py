@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 with warnings.catch_warnings():
     # The client library warns of Python's age, and of packages beside it, when it is imported.
@@ -21,6 +22,66 @@ from rehearsal.vertex.server import VertexServer
 from rehearsal.vertex.store import Store
 
 PROJECT, NUMBER = "shardline-test", "123456789012"
+PARENT = f"projects/{PROJECT}/locations/us-central1"
+IMAGE = "us-docker.pkg.dev/p/r/i@sha256:" + "0" * 64
+JOB: dict[str, Any] = {
+    "display_name": "a job",
+    "job_spec": {
+        "worker_pool_specs": [
+            {
+                "replica_count": 1,
+                "machine_spec": {"machine_type": "n1-standard-4"},
+                "container_spec": {"image_uri": IMAGE},
+            }
+        ]
+    },
+}
+# One task that takes a parameter, as kfp compiles it.
+SPEC: dict[str, Any] = {
+    "pipelineInfo": {"name": "line"},
+    "schemaVersion": "2.1.0",
+    "sdkVersion": "kfp-2.17.0",
+    "root": {
+        "inputDefinitions": {
+            "parameters": {
+                "region": {"parameterType": "STRING"},
+                "nodes": {"parameterType": "NUMBER_INTEGER", "isOptional": True, "defaultValue": 1},
+            }
+        },
+        "dag": {
+            "tasks": {
+                "say": {
+                    "taskInfo": {"name": "say"},
+                    "componentRef": {"name": "comp-say"},
+                    "inputs": {"parameters": {"region": {"componentInputParameter": "region"}}},
+                }
+            }
+        },
+    },
+    "components": {
+        "comp-say": {
+            "executorLabel": "exec-say",
+            "inputDefinitions": {"parameters": {"region": {"parameterType": "STRING"}}},
+        }
+    },
+    "deploymentSpec": {"executors": {"exec-say": {"container": {"image": IMAGE, "command": ["true"]}}}},
+}
+
+
+def pipeline_job(**changes: Any) -> dict[str, Any]:
+    """Return a pipeline job as a client sends it."""
+    job = {
+        "display_name": "line",
+        "pipeline_spec": SPEC,
+        "runtime_config": {"gcs_output_directory": "gs://bucket/root", "parameter_values": {"region": "us-central1"}},
+    }
+    return job | changes
+
+
+def rest(cloud: "Cloud", kind: Any) -> Any:
+    """Return a client of a service over REST."""
+    options = {"api_endpoint": cloud.server.endpoint}
+    return kind(transport="rest", credentials=AnonymousCredentials(), client_options=options)
 
 
 class InstantRuns:

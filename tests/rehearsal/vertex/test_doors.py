@@ -7,30 +7,14 @@ from collections.abc import Callable
 import pytest
 import requests
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as gapic
 
-from .conftest import NUMBER, PROJECT, Cloud
-
-PARENT = f"projects/{PROJECT}/locations/us-central1"
-JOB = {
-    "display_name": "a job",
-    "job_spec": {
-        "worker_pool_specs": [
-            {
-                "replica_count": 1,
-                "machine_spec": {"machine_type": "n1-standard-4"},
-                "container_spec": {"image_uri": "us-docker.pkg.dev/p/r/i@sha256:" + "0" * 64},
-            }
-        ]
-    },
-}
+from .conftest import JOB, NUMBER, PARENT, Cloud, pipeline_job, rest
 
 
 def jobs(cloud: Cloud) -> gapic.JobServiceClient:
-    return gapic.JobServiceClient(
-        transport="rest", credentials=AnonymousCredentials(), client_options={"api_endpoint": cloud.server.endpoint}
-    )
+    client: gapic.JobServiceClient = rest(cloud, gapic.JobServiceClient)
+    return client
 
 
 def test_rest_creates_shows_lists_cancels_and_deletes(cloud: Cloud) -> None:
@@ -90,18 +74,13 @@ def test_a_launchers_poll_is_held_until_the_job_ends_and_no_other(cloud: Cloud) 
 
 
 def test_a_cancelled_pipeline_takes_its_custom_jobs_along(cloud: Cloud) -> None:
-    options = {"api_endpoint": cloud.server.endpoint}
-    pipelines = gapic.PipelineServiceClient(
-        transport="rest", credentials=AnonymousCredentials(), client_options=options
-    )
-    job = pipelines.create_pipeline_job(
-        parent=PARENT, pipeline_job={"display_name": "p", "runtime_config": {}}, pipeline_job_id="run-1"
-    )
+    pipelines = rest(cloud, gapic.PipelineServiceClient)
+    job = pipelines.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(), pipeline_job_id="run-1")
     label = "vertex-ai-pipelines-run-billing-id"
     mine = jobs(cloud).create_custom_job(parent=PARENT, custom_job=JOB | {"labels": {label: job.labels[label]}})
     other = jobs(cloud).create_custom_job(parent=PARENT, custom_job=JOB)
     with pytest.raises(exceptions.Conflict):
-        pipelines.create_pipeline_job(parent=PARENT, pipeline_job={"display_name": "p"}, pipeline_job_id="run-1")
+        pipelines.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(), pipeline_job_id="run-1")
     pipelines.cancel_pipeline_job(name=job.name)
     assert pipelines.get_pipeline_job(name=job.name).state == gapic.PipelineState.PIPELINE_STATE_CANCELLED
     assert jobs(cloud).get_custom_job(name=mine.name).state == gapic.JobState.JOB_STATE_CANCELLED

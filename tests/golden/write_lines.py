@@ -1,0 +1,27 @@
+"""Write the compiled pipelines anew after a wanted change: `python tests/golden/write_lines.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from contracts.resolve import load_config
+from pipelines.compile import compile_line
+
+CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")
+GOLDEN = Path(__file__).parent
+ROOT = GOLDEN.parents[1]
+
+
+def golden_path(name: str) -> Path:
+    return GOLDEN / f"line-{name}.json"
+
+
+def compiled(name: str) -> dict[str, Any]:
+    """Return what a configuration compiles to: the pipeline and its parameters."""
+    line = compile_line(load_config(ROOT / "configs" / f"{name}.yaml"))
+    return {"parameters": line.parameters, "spec": line.spec}
+
+
+if __name__ == "__main__":
+    for name in CONFIGS:
+        golden_path(name).write_text(json.dumps(compiled(name), indent=1, sort_keys=True) + "\n")
