@@ -12,6 +12,7 @@ from rehearsal.clock import Clock
 from rehearsal.gcs.credentials import write_service_account
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.vertex.access import AccessLog
+from rehearsal.vertex.buckets import Buckets
 from rehearsal.vertex.calls import Desk
 from rehearsal.vertex.endpoints import Endpoint, answer_allowed_locations, answer_token
 from rehearsal.vertex.firing import Firing
@@ -58,9 +59,17 @@ class VertexServer:
         dataflow: Endpoint | None = None,
         hold_s: float = 600.0,
     ) -> None:
-        limits = None if quotas is None else Quotas(quotas)
-        book = logs or LogBook()
-        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, book, hold_s)
+        self.world = World(
+            store,
+            pipelines=pipelines,
+            custom_jobs=custom_jobs,
+            clock=clock,
+            projects=dict(projects),
+            quotas=None if quotas is None else Quotas(quotas),
+            buckets=Buckets(bucket_endpoint),
+            logs=logs or LogBook(),
+            hold_s=hold_s,
+        )
         self._desk = Desk(self.world)
         self._firing = Firing(self.world, self._desk.failures)
         self._folder, self._bucket_endpoint = folder, bucket_endpoint
@@ -68,6 +77,7 @@ class VertexServer:
             answer_token,
             answer_allowed_locations,
             Registry(self.world),
+            self.world.buckets,
             *(() if dataflow is None else (dataflow,)),
         )
         self._http = HttpDoor(self._desk, endpoints)
