@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pipelines.compile import compile_line
 from pipelines.plan import make_plan
 from pipelines.prebuilt import build_wheel, image_uri, is_old, prebuilt_container
 from rehearsal.gcs import BucketServer
+from tests.golden.write_lines import GOLDEN, prebuilt_jobs
+from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS
 from tests.pipelines.test_plan import DIGEST, config
 
 WORKERS = f"vertex.dataflow.worker_image=us-docker.pkg.dev/p/r/beam{DIGEST}"
@@ -72,6 +75,12 @@ def test_a_line_of_prebuilt_containers_compiles() -> None:
         assert "python" in container["command"][9:]
     assert "pytorch-gpu.2-4.py310" in canonical_json(compiled.spec)
     assert compile_line(config(*PREBUILT)).spec == compiled.spec
+
+
+def test_jobs_of_prebuilt_containers_are_golden() -> None:
+    expected = json.loads((GOLDEN / PREBUILT_JOBS).read_text())
+    assert prebuilt_jobs() == expected, "a wanted change? python tests/golden/write_lines.py"
+    assert sorted(name.partition("/")[0] for name in expected)
 
 
 def test_images_need_no_packages() -> None:
