@@ -14,7 +14,7 @@ What executes pipelines and custom jobs is given to it (`Runs`); it answers, che
     endpoints         HTTP that is no gRPC service: tokens, regions of an account
     store, world      the resources; what all services share
     errors, listing   how services say no; filters, order and pages
-    pipeline_jobs, custom_jobs, models, metadata, operations, projects        a service each
+    pipeline_jobs, custom_jobs, dataflow_jobs, models, metadata, operations, projects        a service each
     schedules, firing, cron     what is scheduled; the thread that starts it; when a cron line fires
     logs, log_filter  what containers printed, and Cloud Logging's queries of it
     quotas            limits, who holds how much, and Cloud Quotas' view of them
