@@ -16,7 +16,7 @@ from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.cut import choose_cut
-from trainer.launch import Assignment, num_ranks
+from trainer.launch import RANKS_VARIABLE, Assignment, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
@@ -44,6 +44,8 @@ def execute(stage: Stage) -> str:
 def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
+    if RANKS_VARIABLE in os.environ:
+        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None

@@ -14,7 +14,7 @@ from contracts.artifacts import ProfilePoint, ProfileReport, ShardManifest
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import available_cores, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
-from trainer.launch import hardware, num_ranks
+from trainer.launch import RANKS_VARIABLE, hardware, num_ranks
 from trainer.order import make_order, resolve_order
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
 from trainer.shards import check_index, check_room, load_shards
@@ -24,6 +24,8 @@ def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
+    if RANKS_VARIABLE in os.environ:
+        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
     machine = hardware()

@@ -1,0 +1,347 @@
+"""kfp.local's orchestrator, executing a pipeline as Vertex would: everything that is private to kfp is named here.
+
+kfp==2.17.* is pinned, and a test of each patch fails when what it replaces is gone or called otherwise. They are
+
+    enhanced_dag_orchestrator.execute_task              reports, conditions, failure policy; an error in one task
+                                                        ends that task, not the orchestrator
+    ConditionEvaluator.evaluate_condition               takes what it cannot read for false: always true here, and
+                                                        execute_task evaluates (rehearsal/execution/conditions.py)
+    task_dispatcher.run_single_task_implementation      runs only kfp's own Python components, replaces placeholders
+                                                        at the top level only, and "python3" wherever it stands
+    importer_handler.run_importer                       the same placeholders; warns about gs://
+
+Names that are used as they are: run_enhanced_dag, OrchestratorUtils.make_task_arguments, construct_executor_input,
+executor_input_to_dict, load_executor_output, get_outputs_from_executor_output, to_protobuf_value.
+
+As in kfp.local, tasks of a DAG run one at a time, two iterations of a ParallelFor side by side, and a task that only
+comes after a task whose condition was false runs. One that needs an output of such a task is not triggered. (What
+Vertex does with the first is not verified; `ignore_upstream_failure` says what is meant there.) Caching is not played.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf import json_format
+from kfp import dsl
+from kfp.compiler import pipeline_spec_builder
+from kfp.local import (
+    executor_input_utils,
+    executor_output_utils,
+    importer_handler,
+    status,
+    task_dispatcher,
+    utils,
+)
+from kfp.local.orchestrator import enhanced_dag_orchestrator
+from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from contracts.canonical import canonical
+from contracts.errors import ShardlineError
+from rehearsal.execution.conditions import evaluate
+from rehearsal.execution.containers import Containers, ContainerTask, TaskFailed
+from rehearsal.execution.placeholders import has_placeholder, substitute_all
+from rehearsal.execution.reports import CANCELLED, FAILED_PRECONDITION, Path, Reporter, error_of
+
+_COMPLETED = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.TriggerStrategy.ALL_UPSTREAM_TASKS_COMPLETED
+_SUCCESS, _FAILURE = status.Status.SUCCESS, status.Status.FAILURE
+# What kfp raises for a specification or a value that it cannot use, and what the parts here do.
+_TASK_ERRORS = (TaskFailed, ShardlineError, ValueError, KeyError, TypeError, IndexError, RuntimeError, OSError)
+# Of kfp for the iterations of a ParallelFor: it makes the nested name itself there.
+_ITERATION = "-iteration-"
+
+Result = tuple[dict[str, Any], status.Status]
+
+
+class Orchestration:
+    """One pipeline on kfp.local's orchestrator.
+
+    Args:
+        containers: Run its tasks.
+        reporter: Told what becomes of them.
+    """
+
+    def __init__(self, containers: Containers, reporter: Reporter) -> None:
+        self._containers, self._reporter = containers, reporter
+        self._original = enhanced_dag_orchestrator.execute_task
+        self._specs: dict[Path, Any] = {}
+        self._errors: dict[Path, dict[str, Any]] = {}
+        self._outcome: dict[Path, dict[str, Any]] = {}
+
+    def run(self) -> bool:
+        """Execute the pipeline; whether it succeeded."""
+        job = self._containers.job
+        spec = json_format.ParseDict(job.spec, pipeline_spec_pb2.PipelineSpec(), ignore_unknown_fields=True)
+        executors = {
+            name: utils.struct_to_executor_spec(executor)
+            for name, executor in spec.deployment_spec["executors"].items()
+        }
+        self._reporter.task((), "RUNNING")
+        with self._applied():
+            _, ended = enhanced_dag_orchestrator.run_enhanced_dag(
+                pipeline_resource_name=job.id,
+                dag_component_spec=spec.root,
+                executors=executors,
+                components=dict(spec.components.items()),
+                dag_arguments=job.parameters,
+                pipeline_root=job.pipeline_root,
+                runner=None,
+                unique_pipeline_id=job.uuid,
+                fail_stack=[],
+            )
+        self._close_dag((), spec.root)
+        if self._containers.cancelled.is_set():
+            self._reporter.task((), "CANCELLED", error=error_of(CANCELLED, "the run was cancelled"))
+        elif ended is _SUCCESS:
+            self._reporter.task((), "SUCCEEDED")
+        else:
+            self._reporter.task((), "FAILED", error=self.error(()))
+        return bool(ended is _SUCCESS)
+
+    def error(self, dag: Path) -> dict[str, Any]:
+        """Return why a DAG failed, as Vertex tells it: by the names of the tasks that did."""
+        failed = [path[-1] for path in self._errors if path[:-1] == dag]
+        return error_of(FAILED_PRECONDITION, f"the DAG failed because these of its tasks did: {', '.join(failed)}")
+
+    @contextlib.contextmanager
+    def _applied(self) -> Iterator[None]:
+        evaluator = enhanced_dag_orchestrator.ConditionEvaluator
+        replaced: list[tuple[Any, str, Any]] = [
+            (enhanced_dag_orchestrator, "execute_task", self._execute_task),
+            (evaluator, "evaluate_condition", staticmethod(lambda condition, io_store: True)),
+            (task_dispatcher, "run_single_task_implementation", self._run_container),
+            (importer_handler, "run_importer", self._run_importer),
+        ]
+        before = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
+        for owner, name, ours in replaced:
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for owner, name, theirs in before:
+                setattr(owner, name, theirs)
+
+    # --- one task -----------------------------------------------------------------------------------------------------
+
+    def _execute_task(
+        self, task_name: str, task_spec: Any, pipeline_resource_name: str, components: Any, io_store: Any, **more: Any
+    ) -> Result:
+        path = (*pipeline_resource_name.split("/")[1:], task_name)
+        component = components[task_spec.component_ref.name]
+        anyway = task_spec.trigger_policy.strategy == _COMPLETED
+        if self._is_stopped(anyway=anyway):
+            return {}, _FAILURE
+        spec = pipeline_spec_pb2.PipelineTaskSpec()
+        spec.CopyFrom(task_spec)
+        is_dag = component.WhichOneof("implementation") == "dag"
+        try:
+            for group, name, producer, output in _find_missing(spec, io_store):
+                if anyway:
+                    # The component's default stands in.
+                    del getattr(spec.inputs, group)[name]
+                elif self._reporter.states.get((*path[:-1], producer)) == "NOT_TRIGGERED":
+                    return self._not_triggered(path)
+                else:
+                    raise TaskFailed(f"output {output} of task {producer} was not written")
+            arguments = OrchestratorUtils.make_task_arguments(spec.inputs, io_store)
+            if (condition := spec.trigger_policy.condition) and not evaluate(condition, arguments):
+                return self._not_triggered(path)
+            parameters, artifacts = _split(arguments)
+            self._reporter.task(path, "PENDING", inputs=parameters, artifacts_in=artifacts)
+            if is_dag:
+                self._reporter.task(path, "RUNNING")
+                self._resolve_constants(path, spec, parameters)
+            self._specs[path] = spec
+            name = pipeline_resource_name
+            if not (is_dag and _ITERATION in task_name):
+                name = f"{name}/{task_name}"
+            outputs, ended = self._original(
+                task_name=task_name,
+                task_spec=spec,
+                pipeline_resource_name=name,
+                components=components,
+                io_store=io_store,
+                **more,
+            )
+        except _TASK_ERRORS as error:
+            self._errors[path] = error_of(FAILED_PRECONDITION, _describe(error))
+            outputs, ended = {}, _FAILURE
+        if is_dag:
+            self._close_dag(path, component)
+        self._report_end(path, component, outputs, succeeded=ended is _SUCCESS)
+        return outputs, ended
+
+    def _is_stopped(self, *, anyway: bool) -> bool:
+        if self._containers.cancelled.is_set():
+            return True
+        return self._containers.job.fails_fast and bool(self._errors) and not anyway
+
+    def _not_triggered(self, path: Path) -> Result:
+        self._reporter.task(path, "NOT_TRIGGERED")
+        return {}, _SUCCESS
+
+    def _report_end(self, path: Path, component: Any, outputs: dict[str, Any], *, succeeded: bool) -> None:
+        if self._containers.cancelled.is_set():
+            # A launcher that was told to stop ends with 0: that is no success.
+            self._errors.setdefault(path, error_of(CANCELLED, "the run was cancelled"))
+            self._reporter.task(path, "CANCELLED", error=self._errors[path])
+        elif succeeded:
+            parameters, artifacts = _split(outputs)
+            for name, entries in artifacts.items():
+                declared = component.output_definitions.artifacts[name].artifact_type
+                for entry in entries:
+                    entry["schema_title"] = declared.schema_title or entry["schema_title"]
+            self._reporter.task(path, "SUCCEEDED", outputs=parameters, artifacts_out=artifacts)
+        else:
+            self._reporter.task(path, "FAILED", error=self._errors.setdefault(path, self.error(path)))
+
+    def _close_dag(self, path: Path, component: Any) -> None:
+        """Say of the tasks that nothing came to that they were not triggered."""
+        for name, spec in component.dag.tasks.items():
+            inner = (*path, name)
+            if inner not in self._reporter.states and not spec.WhichOneof("iterator"):
+                self._reporter.task(inner, "NOT_TRIGGERED")
+
+    def _resolve_constants(self, path: Path, spec: Any, parameters: dict[str, Any]) -> None:
+        """Replace placeholders in what the specification passes to a DAG: inside, its channels have other names."""
+        values = self._containers.values(path, {"inputs": {"parameterValues": parameters}})
+        for name, given in spec.inputs.parameters.items():
+            if given.HasField("runtime_value") and has_placeholder(parameters[name]):
+                constant = pipeline_spec_builder.to_protobuf_value(substitute_all(parameters[name], values))
+                given.runtime_value.constant.CopyFrom(constant)
+
+    # --- what a task runs ---------------------------------------------------------------------------------------------
+
+    def _run_container(
+        self,
+        pipeline_resource_name: str,
+        component_spec: Any,
+        executor_spec: Any,
+        arguments: dict[str, Any],
+        **_: Any,
+    ) -> Result:
+        path = tuple(pipeline_resource_name.split("/")[1:])
+        containers, spec = self._containers, self._specs[path]
+        arguments = {**arguments, **self._final_status(spec, path, arguments)}
+        message = executor_input_utils.construct_executor_input(
+            component_spec=component_spec,
+            arguments={name: canonical(value) for name, value in arguments.items()},
+            task_root=containers.task_root(path),
+            block_input_artifact=False,
+        )
+        container = executor_spec.container
+        task = ContainerTask(
+            path=path,
+            image=container.image,
+            words=[*container.command, *container.args],
+            env={variable.name: variable.value for variable in container.env},
+            executor_input=executor_input_utils.executor_input_to_dict(message, component_spec),
+            live=frozenset(
+                name
+                for name in message.inputs.parameter_values
+                if name not in spec.inputs.parameters or spec.inputs.parameters[name].HasField("runtime_value")
+            ),
+        )
+        try:
+            containers.run(task)
+        except _TASK_ERRORS as error:
+            # Not raised: kfp tries again where the task has a retry policy.
+            self._errors[path] = error_of(FAILED_PRECONDITION, _describe(error))
+            return {}, _FAILURE
+        self._errors.pop(path, None)
+        return _read_outputs(containers, message, component_spec), _SUCCESS
+
+    def _final_status(self, spec: Any, path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of an exit task that tell how what it waited for ended, as Vertex writes them."""
+        found = {}
+        for name, given in spec.inputs.parameters.items():
+            if given.HasField("task_final_status"):
+                producer = given.task_final_status.producer_task
+                failed = arguments[name]["state"] != "SUCCEEDED"
+                found[name] = {
+                    "state": arguments[name]["state"],
+                    "pipelineJobResourceName": self._containers.job.name,
+                    "pipelineTaskName": producer,
+                    "error": self._errors.get((*path[:-1], producer), {}) if failed else {},
+                }
+        return found
+
+    def _run_importer(
+        self, pipeline_resource_name: str, component_spec: Any, executor_spec: Any, arguments: dict[str, Any], **_: Any
+    ) -> Result:
+        path = tuple(pipeline_resource_name.split("/")[1:])
+        self._reporter.task(path, "RUNNING", attempt=1)
+        importer = executor_spec.importer
+        spec = self._specs[path]
+        values = self._containers.values(path, {"inputs": {"parameterValues": canonical(_split(arguments)[0])}})
+        given = {
+            name: substitute_all(value, values) if spec.inputs.parameters[name].HasField("runtime_value") else value
+            for name, value in _split(arguments)[0].items()
+        }
+        values = self._containers.values(path, {"inputs": {"parameterValues": canonical(given)}})
+        constant = importer.artifact_uri.WhichOneof("value") == "constant"
+        uri = importer.artifact_uri.constant.string_value if constant else given["uri"]
+        if has_placeholder(uri):
+            raise TaskFailed(f"the importer's URI is not a value but {uri!r}: pass a parameter or an output")
+        metadata = canonical(substitute_all(json_format.MessageToDict(importer.metadata), values))
+        kind = importer_handler.get_artifact_class_from_schema_title(importer.type_schema.schema_title)
+        return {"artifact": kind(name="artifact", uri=uri, metadata=metadata)}, _SUCCESS
+
+
+def _find_missing(spec: Any, io_store: Any) -> list[tuple[str, str, str, str]]:
+    """Return the inputs whose producer has left no such output: group, name, producer and its output."""
+    missing = []
+    for group, kind, key in (
+        ("parameters", "task_output_parameter", "output_parameter_key"),
+        ("artifacts", "task_output_artifact", "output_artifact_key"),
+    ):
+        for name, given in getattr(spec.inputs, group).items():
+            if given.HasField(kind):
+                producer, output = getattr(given, kind).producer_task, getattr(getattr(given, kind), key)
+                try:
+                    io_store.get_task_output(producer, output)
+                except ValueError:
+                    missing.append((group, name, producer, output))
+    return missing
+
+
+def _read_outputs(containers: Containers, message: Any, component_spec: Any) -> dict[str, Any]:
+    """Return a task's outputs by name: parameters from their files, artifacts as declared or as the task says."""
+    outputs = message.outputs
+    outputs.output_file = containers.mount.path_of(outputs.output_file)
+    for parameter in outputs.parameters.values():
+        parameter.output_file = containers.mount.path_of(parameter.output_file)
+    written = executor_output_utils.load_executor_output(outputs.output_file)
+    for name, declared in outputs.artifacts.items():
+        if name not in written.artifacts:
+            # A container that says nothing of an artifact has it where it was told to write it.
+            written.artifacts[name].CopyFrom(declared)
+        for artifact in written.artifacts[name].artifacts:
+            artifact.uri = containers.mount.uri_of(artifact.uri)
+    found: dict[str, Any] = executor_output_utils.get_outputs_from_executor_output(
+        executor_output=written, executor_input=message, component_spec=component_spec
+    )
+    return found
+
+
+def _split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Return parameters as JSON values, and artifacts as reports have them."""
+    parameters: dict[str, Any] = {}
+    artifacts: dict[str, list[dict[str, Any]]] = {}
+    for name, value in values.items():
+        entries = value if isinstance(value, list) else [value]
+        if entries and all(isinstance(entry, dsl.Artifact) for entry in entries):
+            artifacts[name] = [
+                {"name": e.name, "uri": e.uri, "metadata": canonical(e.metadata), "schema_title": e.schema_title}
+                for e in entries
+            ]
+        else:
+            parameters[name] = canonical(value)
+    return parameters, artifacts
+
+
+def _describe(error: Exception) -> str:
+    return str(error) if isinstance(error, (TaskFailed, ShardlineError)) else f"{type(error).__name__}: {error}"

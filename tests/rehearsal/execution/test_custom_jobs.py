@@ -1,0 +1,237 @@
+"""Custom jobs as processes: what machines are told, restarts, preemptions, stockouts, the end of everything."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import aiplatform_v1
+
+from rehearsal.execution import gang
+from rehearsal.execution.custom_jobs import CustomJobRuns
+from rehearsal.execution.machines import Scale
+from rehearsal.execution.market import Market, Preemption
+from rehearsal.vertex.store import Store
+from tests.rehearsal.execution.world import LIMIT_S, Clock, Logs
+
+PARENT = "projects/123456789012/locations/europe-west4"
+IMAGE = "europe-west4-docker.pkg.dev/acme/images/trainer@sha256:" + "0" * 64
+# Writes what it finds to a file of its own, and waits until it is told to go on.
+TELL = """
+import json, os, sys, time
+folder = sys.argv[1]
+names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "EXTRA", "GIVEN"]
+found = {name: os.environ.get(name) for name in names} | {"cwd": os.getcwd(), "python": sys.executable, "args": sys.argv}
+task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
+with open(f"{folder}/{task['type']}-{task['index']}.json", "w") as stream:
+    json.dump(found, stream)
+if task["type"] != "workerpool0":
+    time.sleep(600)
+while len(os.listdir(folder)) < 2:
+    time.sleep(0.05)
+"""
+# Counts its starts beside (they outlive the machine) and on its disk; ends with a code that depends on the first count.
+COUNT = """
+import os, sys, time
+beside, codes = sys.argv[1], sys.argv[2].split(",")
+for path in (beside, os.path.join(os.environ["HOME"], "starts")):
+    with open(path, "a") as stream:
+        stream.write("x")
+print("starts on this disk:", os.path.getsize(os.path.join(os.environ["HOME"], "starts")), flush=True)
+sys.exit(int(codes[min(os.path.getsize(beside), len(codes)) - 1]))
+"""
+# A training that is not one: steps to its events, as trainer.task leaves them, and leaves when it is told to.
+TRAIN = """
+import json, os, signal, sys, time
+goal, beside = int(sys.argv[1]), sys.argv[2]
+folder = os.path.join(os.environ["TMPDIR"], "shardline-x")
+os.makedirs(folder, exist_ok=True)
+step = os.path.getsize(beside) if os.path.exists(beside) else 0
+def leave(*_):
+    print("told to stop", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, leave)
+primary = "workerpool0" == json.loads(os.environ["CLUSTER_SPEC"])["task"]["type"]
+while step < goal:
+    time.sleep(0.02)
+    if primary:
+        step += 1
+        with open(beside, "a") as stream:
+            stream.write("x")
+        with open(os.path.join(folder, "events.jsonl"), "a") as stream:
+            stream.write(json.dumps({"event": "progress", "unit": "steps", "done": step, "total": goal}) + "\\n")
+"""
+
+
+class Jobs:
+    """Submits custom jobs to CustomJobRuns without a server between."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.store, self.logs, self.folder = Store(), Logs(), folder
+        self.runs = CustomJobRuns(self.store, folder=folder, logs=self.logs, clock=Clock(), **options)
+
+    def submit(self, code: str, *args: str, nodes: int = 1, **scheduling: Any) -> str:
+        """Add a job of so many machines and start it; return its name."""
+        base = scheduling.pop("base", "")
+        image = scheduling.pop("image", IMAGE)
+        pool = {
+            "machine_spec": {"machine_type": "g2-standard-12"},
+            "container_spec": {
+                "image_uri": image,
+                "command": ["python3", "-c", code],
+                "args": list(args),
+                "env": [{"name": "GIVEN", "value": 'a "python3" \n'}],
+            },
+        }
+        pools = [{**pool, "replica_count": count} for count in (1, nodes - 1) if count]
+        spec = {"worker_pool_specs": pools, "scheduling": scheduling}
+        if base:
+            spec["base_output_directory"] = {"output_uri_prefix": base}
+        job = aiplatform_v1.CustomJob(
+            name=f"{PARENT}/customJobs/{self.store.new_id()}",
+            display_name="train-digits",
+            job_spec=spec,
+            state=aiplatform_v1.JobState.JOB_STATE_PENDING,
+        )
+        self.store.add(job.name, job)
+        self.runs.start(job.name)
+        return str(job.name)
+
+    def run(self, code: str, *args: str, **options: Any) -> Any:
+        """Submit, wait for the end, and return the job."""
+        job = self.runs.wait(self.submit(code, *args, **options), LIMIT_S)
+        assert job.end_time, self.logs.entries
+        return job
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(tmp_path / "jobs", scale=Scale(processes_per_node=2, time_scale=0.1, extra={"EXTRA": "more"}))
+    yield made
+    made.runs.close()
+
+
+def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.mkdir()
+    job = jobs.run(TELL, str(said), nodes=2, base="gs://line/out")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert job.start_time <= job.end_time
+    first, second = (json.loads((said / f"workerpool{pool}-0.json").read_text()) for pool in (0, 1))
+    cluster = json.loads(first["CLUSTER_SPEC"])["cluster"]
+    assert [len(cluster[name]) for name in ("workerpool0", "workerpool1")] == [1, 1]
+    assert cluster == json.loads(second["CLUSTER_SPEC"])["cluster"]
+    assert first["CLOUD_ML_JOB_ID"] == second["CLOUD_ML_JOB_ID"] == job.name.rpartition("/")[2]
+    for name in ("HOME", "TMPDIR", "cwd"):
+        assert first[name] != second[name]
+        assert first[name].startswith(str(tmp_path / "jobs"))
+    assert int(first["OMP_NUM_THREADS"]) >= 1
+    assert first["AIP_MODEL_DIR"] == "gs://line/out/model/"
+    assert (first["EXTRA"], first["GIVEN"]) == ("more", 'a "python3" \n')
+    assert Path(first["python"]).samefile(sys.executable)
+    assert first["args"] == ["-c", str(said)]
+    assert not list((tmp_path / "jobs").rglob("disk-*"))
+
+
+def test_a_failure_is_started_again_in_place(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "1,1,0")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert jobs.logs.texts(task_name="workerpool0-0")[-1] == "starts on this disk: 3"
+
+
+def test_restarts_have_an_end(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang, "MAX_RESTARTS", 1)
+    monkeypatch.setattr(gang, "MAX_RETRIES", 1)
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "7")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    # Twice on the first machine, twice on the second.
+    assert (tmp_path / "starts").read_text() == "xxxx"
+    texts = jobs.logs.texts(task_name="workerpool0-0")
+    assert [text[-1] for text in texts if text.startswith("starts")] == ["1", "2", "1", "2"]
+    assert job.error.code == 3
+    assert "workerpool0-0 exited with a non-zero status of 7" in job.error.message
+
+
+def test_retries_can_be_disabled(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "2", disable_retries=True)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+@pytest.mark.parametrize("kind", ["sigterm", "sigkill"])
+def test_a_preempted_gang_starts_again_on_new_machines(tmp_path: Path, kind: str) -> None:
+    market = Market(preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)])  # type: ignore[arg-type]
+    jobs = Jobs(tmp_path / "jobs", market=market, scale=Scale(time_scale=0.2))
+    job = jobs.run(
+        TRAIN, "100", str(tmp_path / "steps"), nodes=2, strategy="SPOT", restart_job_on_worker_restart=True
+    )
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert market.missing == 0
+    first, second = market.preempted
+    assert (first.node, second.node) == (1, 0)
+    assert 20 <= first.step < 50 <= second.step < 100
+    assert (first.attempt, second.attempt) == (1, 2)
+    told = jobs.logs.texts(task_name="workerpool0-0").count("told to stop")
+    # Those that remain are told in any case; the one that is killed at once is not.
+    assert told == (2 if kind == "sigterm" else 1)
+
+
+def test_only_spot_machines_are_taken_away(tmp_path: Path) -> None:
+    market = Market(preemptions=[Preemption(0, "sigkill", at_step=1)], rate=1e9)
+    jobs = Jobs(tmp_path / "jobs", market=market)
+    jobs.run(TRAIN, "5", str(tmp_path / "steps"), strategy="STANDARD")
+    assert not market.preempted
+    assert market.missing == 1
+
+
+def test_preemptions_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang, "MAX_PREEMPTIONS", 1)
+    market = Market(preemptions=[Preemption(0, "sigkill", at_step=step) for step in (1, 2, 3)])
+    jobs = Jobs(tmp_path / "jobs", market=market)
+    job = jobs.run(TRAIN, "1000000", str(tmp_path / "steps"), strategy="SPOT", restart_job_on_worker_restart=True)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert "STOCKOUT" in job.error.message
+    assert len(market.preempted) == 2
+
+
+def test_cancel_and_close_end_all(jobs: Jobs, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.mkdir()
+    (said / "more").mkdir()
+    name = jobs.submit("import time; time.sleep(600)", nodes=2)
+    jobs.store.wait(name, lambda job: job.state == aiplatform_v1.JobState.JOB_STATE_RUNNING, LIMIT_S)
+    jobs.runs.cancel(name)
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+
+
+def test_stockouts(tmp_path: Path) -> None:
+    place = ("europe-west4", "g2-standard-12", "SPOT")
+    jobs = Jobs(tmp_path / "jobs", market=Market(stockouts={place: 1}, stockout="fail"))
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert job.error.code == 8
+    assert "insufficient" in job.error.message
+    # The next one finds machines, and so does another strategy.
+    assert jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT").state.name == "JOB_STATE_SUCCEEDED"
+    waiting = Jobs(tmp_path / "more", market=Market(stockouts={place: 1}))
+    name = waiting.submit(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
+    time.sleep(0.3)
+    assert waiting.store.get(name).state == aiplatform_v1.JobState.JOB_STATE_PENDING
+    waiting.runs.cancel(name)
+    assert waiting.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+
+
+def test_an_image_that_is_not_there_and_a_command_that_is_not(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "jobs", missing_images=frozenset({IMAGE}))
+    assert IMAGE in jobs.run(COUNT, "x", "0").error.message
+    name = f"{PARENT}/customJobs/1"
+    pool = {"replica_count": 1, "container_spec": {"image_uri": "image", "args": ["x"]}}
+    jobs.store.add(name, aiplatform_v1.CustomJob(name=name, job_spec={"worker_pool_specs": [pool]}))
+    jobs.runs.start(name)
+    assert "entry point" in jobs.runs.wait(name, LIMIT_S).error.message
