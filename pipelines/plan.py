@@ -5,7 +5,7 @@ Nothing is asked of Google Cloud here (pipelines/online.py does), and nothing is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.config import RunConfig, Strategy
@@ -24,7 +24,7 @@ from pipelines.estimate import Profile, TimeEstimate, estimate_time
 from pipelines.preflight import find_nodes, find_problems, find_rungs, serving_section
 from pipelines.problem import Problem
 from pipelines.spend import Cap, find_cap
-from pipelines.warn import find_warnings
+from pipelines.warn import OFFLINE, find_warnings
 
 __all__ = [
     "CostRange",
@@ -37,6 +37,9 @@ __all__ = [
     "make_plan",
     "require_plan",
 ]
+
+# Where a line is: what a problem of these begins with.
+PLACES = ("vertex.project", "vertex.region", "run.root")
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,16 @@ class Plan:
     def ok(self) -> bool:
         """Whether nothing was found that would make it fail."""
         return not self.problems
+
+    @property
+    def lacks_a_place(self) -> bool:
+        """Whether project, region or bucket are wrong: then there is nobody to ask."""
+        return any(problem.given.startswith(PLACES) for problem in self.problems)
+
+    def with_answers(self, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> Plan:
+        """Return the plan with what Google Cloud said of it."""
+        kept = tuple(text for text in self.warnings if text != OFFLINE)
+        return replace(self, problems=(*self.problems, *problems), warnings=(*kept, *warnings))
 
 
 def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile | None = None) -> Plan:

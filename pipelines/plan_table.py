@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from contracts import machines
 from contracts.machines import PriceRange
 from pipelines.plan import Plan
 
+if TYPE_CHECKING:
+    from pipelines.online import Answers
 
-def print_plan(plan: Plan, stream: TextIO) -> None:
+
+def print_plan(plan: Plan, stream: TextIO, answers: Answers | None = None) -> None:
     """Print a plan: what is created where, its rungs, quotas, time and cost, then warnings and problems."""
     from rich.console import Console
     from rich.table import Table
@@ -37,9 +40,12 @@ def print_plan(plan: Plan, stream: TextIO) -> None:
             rungs.add_row(f"rung {rung.number}", rung.region, rung.strategy, rung.max_wait, _dollars(rung.price), cost)
         console.print(rungs)
         console.print()
+        limits = {(answer.region, answer.need): answer.limit for answer in answers.quotas} if answers else {}
         for region, need in dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas):
             known = "verified" if need.verified else "not verified"
-            console.print(f"quota {need.metric} in {region}: {need.amount} (name {known}: {need.source})")
+            limit = limits.get((region, need))
+            there = "" if limit is None else ", no limit" if limit < 0 else f" of {limit}"
+            console.print(f"quota {need.metric} in {region}: {need.amount}{there} (name {known}: {need.source})")
         console.print()
     for line in _facts(plan):
         console.print(line)
@@ -77,6 +83,9 @@ def _dollars(price: PriceRange | None) -> str:
     return f"{price.low_usd_per_h:.2f} to {price.high_usd_per_h:.2f}"
 
 
-def to_json(plan: Plan) -> str:
-    """Return a plan as JSON; `ok` says whether it can be submitted."""
-    return json.dumps({"ok": plan.ok, **dataclasses.asdict(plan)}, indent=1, sort_keys=True)
+def to_json(plan: Plan, answers: Answers | None = None) -> str:
+    """Return a plan as JSON; `ok` says whether it can be submitted, `online` what Google Cloud said."""
+    values = {"ok": plan.ok, **dataclasses.asdict(plan)}
+    if answers is not None:
+        values["online"] = dataclasses.asdict(answers)
+    return json.dumps(values, indent=1, sort_keys=True)

@@ -8,12 +8,14 @@ from contracts.config import RunConfig
 from contracts.machines import Machine
 from pipelines.preflight import find_rungs
 
+OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
+
 
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     """Yield the warnings of a configuration."""
     resources, vertex = config.resources, config.vertex
     rungs = find_rungs(config)
-    yield "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
+    yield OFFLINE
     if machine is not None and machine.note:
         yield f"{machine.label}: {machine.note}"
     if len(rungs) > 1:

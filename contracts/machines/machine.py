@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALL_STRATEGIES = ("STANDARD", "SPOT", "FLEX_START")
+from contracts.config.resources import Strategy
+
+ALL_STRATEGIES: tuple[Strategy, ...] = ("STANDARD", "SPOT", "FLEX_START")
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Machine:
     memory_gb: float
     boot_disks: tuple[str, ...]
     """Types of boot disk that it can start from."""
-    strategies: tuple[str, ...]
+    strategies: tuple[Strategy, ...]
     """Ways in which it can be asked for."""
     note: str = ""
     """What a user must know before he asks for one."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -25,11 +28,28 @@ class Access:
 
 
 class AccessLog:
-    """The entries so far, oldest first."""
+    """The entries so far, oldest first, and the calls under way."""
 
     def __init__(self) -> None:
         self._entries: list[Access] = []
+        self._under_way: Counter[str] = Counter()
         self._lock = threading.Lock()
+
+    @contextmanager
+    def running(self, method: str) -> Iterator[None]:
+        """Count a call of a method as under way."""
+        with self._lock:
+            self._under_way[method] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way[method] -= 1
+
+    def under_way(self, method: str) -> int:
+        """Return how many calls of a method have no answer yet."""
+        with self._lock:
+            return self._under_way[method]
 
     def add(self, door: str, method: str, resource: str, status: str, user_agent: str) -> None:
         """Write an entry."""

@@ -26,7 +26,8 @@ class Desk:
         name = f"{method.service.rsplit('.', 1)[1]}.{method.name}"
         status = "OK"
         try:
-            return method.handler(self.world, request, caller)
+            with self.log.running(name):
+                return method.handler(self.world, request, caller)
         except ServiceError as error:
             status = error.code
             raise

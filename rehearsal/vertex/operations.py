@@ -16,9 +16,12 @@ from rehearsal.vertex.world import Caller, World
 
 
 def finished(world: World, resource: str, response: Any, metadata: Any) -> operations_pb2.Operation:
-    """Store and return an operation on a resource that has ended with this response."""
-    number = world.store.new_id()
-    operation = operations_pb2.Operation(name=f"{resource}/operations/{number}", done=True)
+    """Store and return an operation on a resource that has ended with this response.
+
+    It is named below the resource's place, not below the resource: a list of resources holds nothing else.
+    """
+    place = "/".join(resource.split("/")[:4])
+    operation = operations_pb2.Operation(name=f"{place}/operations/{world.store.new_id()}", done=True)
     operation.response.Pack(plain(response))
     operation.metadata.Pack(plain(metadata))
     world.store.add(operation.name, operation)

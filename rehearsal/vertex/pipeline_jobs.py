@@ -11,11 +11,12 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 
-from rehearsal.vertex import custom_jobs
+from rehearsal.vertex import custom_jobs, metadata
 from rehearsal.vertex.errors import ServiceError, invalid, not_found
 from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.messages import plain
 from rehearsal.vertex.operations import finished
-from rehearsal.vertex.pipeline_rules import check_pipeline_job
+from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
 from rehearsal.vertex.world import Caller, World
 
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
@@ -43,10 +44,18 @@ def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
     job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
     job.create_time = job.update_time = world.now()
     job.labels.setdefault(RUN_LABEL, world.store.new_id())
+    parent, job_id = name.split("/pipelineJobs/")
+    pipeline = str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
     try:
         world.store.add(name, job)
     except KeyError:
         raise ServiceError("ALREADY_EXISTS", f"There is a pipeline job {name} already") from None
+    contexts = metadata.add_run(world, parent, job_id, pipeline)
+
+    def attach(job: types.PipelineJob) -> None:
+        job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
+
+    world.store.update(name, attach)
     world.pipelines.start(name)
     return types.PipelineJob(world.store.get(name))
 
@@ -57,7 +66,12 @@ def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> t
     found = world.store.find(name)
     if found is None:
         raise not_found(name)
-    return types.PipelineJob(found)
+    job = types.PipelineJob(found)
+    # An experiment that took the run in since is among its context's parents.
+    context = world.store.find(job.job_detail.pipeline_run_context.name)
+    if context is not None:
+        job.job_detail.pipeline_run_context = context
+    return job
 
 
 def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:

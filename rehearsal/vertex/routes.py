@@ -73,7 +73,7 @@ def make_request(route: Route, fields: dict[str, str], query: dict[str, list[str
 
 def _routes_of(service: Service, method: Method) -> list[Route]:
     if not service.transports:
-        return []
+        return [_route(option, method) for option in service.routes.get(method.name, [])]
     module = importlib.import_module(service.transports)
     transport = next(kind for name, kind in vars(module).items() if re.fullmatch(r"_Base\w+RestTransport", name))
     options = getattr(transport, f"_Base{method.name}")._get_http_options()

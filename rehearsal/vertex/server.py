@@ -16,7 +16,9 @@ from rehearsal.vertex.endpoints import Endpoint, answer_allowed_locations, answe
 from rehearsal.vertex.firing import Firing
 from rehearsal.vertex.grpc_door import GrpcDoor
 from rehearsal.vertex.http_door import HttpDoor
+from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.quotas import Quotas
+from rehearsal.vertex.registry import Registry
 from rehearsal.vertex.store import Runs, Store
 from rehearsal.vertex.world import World
 
@@ -34,6 +36,7 @@ class VertexServer:
         projects: Project id -> number, at least one; the first is clients' default.
         folder: Where certificate and keys are written.
         quotas: Limits, metric -> region -> limit (rehearsal.vertex.quotas); what is not named has none.
+        logs: What Cloud Logging shows; a new, empty book where none is given.
         bucket_endpoint: Address of the bucket server; "" where there is none.
         dataflow: What answers /v1b3/...: asked -> an answer, or None.
         hold_s: How long Get of a custom job is held for a launcher's poll.
@@ -49,16 +52,23 @@ class VertexServer:
         projects: Mapping[str, str],
         folder: Path,
         quotas: Mapping[str, Mapping[str, int]] | None = None,
+        logs: LogBook | None = None,
         bucket_endpoint: str = "",
         dataflow: Endpoint | None = None,
         hold_s: float = 600.0,
     ) -> None:
         limits = None if quotas is None else Quotas(quotas)
-        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, hold_s)
+        book = logs or LogBook()
+        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, book, hold_s)
         self._desk = Desk(self.world)
         self._firing = Firing(self.world, self._desk.failures)
         self._folder, self._bucket_endpoint = folder, bucket_endpoint
-        endpoints = (answer_token, answer_allowed_locations, *(() if dataflow is None else (dataflow,)))
+        endpoints = (
+            answer_token,
+            answer_allowed_locations,
+            Registry(self.world),
+            *(() if dataflow is None else (dataflow,)),
+        )
         self._http = HttpDoor(self._desk, endpoints)
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)
@@ -77,6 +87,11 @@ class VertexServer:
     def proxy(self) -> str:
         """The guard's address, for https_proxy."""
         return self._guard.proxy
+
+    @property
+    def logs(self) -> LogBook:
+        """What containers print; whoever executes them writes it."""
+        return self.world.logs
 
     @property
     def access_log(self) -> AccessLog:

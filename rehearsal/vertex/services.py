@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsal.vertex import custom_jobs, operations, pipeline_jobs, projects, quotas, schedules
+from rehearsal.vertex import (
+    custom_jobs,
+    logs,
+    metadata,
+    models,
+    operations,
+    pipeline_jobs,
+    projects,
+    quotas,
+    schedules,
+)
 from rehearsal.vertex.world import Caller, World
 
 Handler = Callable[[World, Any, Caller], Any]
@@ -28,6 +38,8 @@ class Service:
     transports: str
     """Module of the client library's rest_base, whose URI templates are our routes; "" where it has none."""
     methods: Mapping[str, Handler]
+    routes: Mapping[str, list[dict[str, str]]] = field(default_factory=dict)
+    """Method -> routes, where the client library has no REST transport: {"method", "uri", "body"}."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,9 @@ SERVICES = (
     _vertex("PipelineService", "pipeline_service", pipeline_jobs.METHODS),
     _vertex("JobService", "job_service", custom_jobs.METHODS),
     _vertex("ScheduleService", "schedule_service", schedules.METHODS),
+    _vertex("ModelService", "model_service", models.METHODS),
+    _vertex("MetadataService", "metadata_service", metadata.METHODS),
+    Service("google.logging.v2.LoggingServiceV2", "google.cloud.logging_v2.types", "", logs.METHODS, logs.ROUTES),
     Service(
         "google.cloud.resourcemanager.v3.Projects",
         "google.cloud.resourcemanager_v3.types",

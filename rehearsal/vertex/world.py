@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rehearsal.clock import Clock
 from rehearsal.vertex.errors import ServiceError, invalid
+from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.store import Runs, Store
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class World:
     projects: Mapping[str, str]
     """Project id -> project number."""
     quotas: Quotas | None = None
+    logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""
     stopping: threading.Event = field(default_factory=threading.Event)

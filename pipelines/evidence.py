@@ -1,0 +1,67 @@
+"""What is known of a run's failure: what the services say of it, and what its stages left in the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from contracts import storage
+from contracts.config import STAGES
+from contracts.errors import ErrorDocument, ShardlineError
+from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
+from contracts.job import ENDED_NAME, JOBS_FOLDER
+from pipelines.diagnosis import Diagnosis, diagnose
+from pipelines.run_jobs import Job
+from pipelines.run_tasks import Task, error_text
+
+
+def explain(run_id: str, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[Job]) -> Diagnosis:
+    """Return the likely cause of a failed run.
+
+    Args:
+        run_id: Its id.
+        pipeline: The PipelineJob's message.
+        tasks: Its tasks.
+        jobs: Its jobs.
+    """
+    texts = [job.error for job in jobs if job.state != "SUCCEEDED"]
+    texts += [task.error for task in tasks if task.state == "FAILED"]
+    texts.append(error_text(pipeline.error))
+    documents: list[ErrorDocument] = []
+    try:
+        documents = list(_read_documents(line_of(pipeline), run_id, jobs))
+    except ShardlineError as error:
+        # The bucket itself may be what failed.
+        texts.append(str(error))
+    return diagnose(texts, documents)
+
+
+def line_of(pipeline: Any) -> str:
+    """Return the URI of the line that a run belongs to; empty: the run does not say."""
+    values: Mapping[str, Any] = dict(pipeline.runtime_config.parameter_values or {})
+    line = values.get("line", "")
+    return line if isinstance(line, str) else ""
+
+
+def _read_documents(line: str, run_id: str, jobs: Iterable[Job]) -> Iterator[ErrorDocument]:
+    if not line.startswith("gs://"):
+        return
+    job_ids = [job.id for job in jobs if job.state != "SUCCEEDED"]
+    for stage in STAGES:
+        folder = storage.join(line, stage)
+        for job_id in job_ids:
+            yield from _read(storage.join(folder, JOBS_FOLDER, job_id, ENDED_NAME))
+        attempts = storage.join(folder, ATTEMPTS_FOLDER)
+        # The last attempt is the one that the run ended with.
+        for name in reversed(storage.list_names(attempts)):
+            if name == run_id or name.startswith(f"{run_id}."):
+                yield from _read(storage.join(attempts, name, ERROR_NAME))
+                break
+
+
+def _read(uri: str) -> Iterator[ErrorDocument]:
+    try:
+        yield ErrorDocument.model_validate_json(storage.read_bytes(uri))
+    except (FileNotFoundError, ValueError):
+        # Not there, or written by another version: the services' own words remain.
+        return

@@ -1,0 +1,212 @@
+"""The CustomJobs and Dataflow jobs that belong to a run.
+
+A CustomJob is found by what its task says it started, by the run's id among its arguments (`--run ID`), and by the
+label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A Dataflow
+job is found by what its task says alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.google import CALL_TIMEOUT_S, explained, read_options
+from pipelines.run_tasks import ENDED, Task, error_text, state_of
+
+_CUSTOM_JOB = re.compile(r"(projects/[^/]+/locations/([^/]+)/customJobs/([^/?]+))$")
+_DATAFLOW_JOB = re.compile(r"projects/([^/]+)/locations/([^/]+)/jobs/([^/?]+)$")
+_DATAFLOW_API = "https://dataflow.googleapis.com/v1b3"
+# Vertex Pipelines labels a run, and Google's launchers what they start for it.
+_RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+_WAITING = frozenset({"QUEUED", "PENDING"})
+_DATAFLOW_ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that a run started."""
+
+    kind: str
+    """CustomJob or Dataflow."""
+    name: str
+    """Full resource name."""
+    region: str
+    id: str
+    state: str
+    task: str
+    """The task that started it; empty: not known."""
+    display_name: str = ""
+    error: str = ""
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.state in (_DATAFLOW_ENDED if self.kind == "Dataflow" else ENDED)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no machines yet."""
+        return self.state in _WAITING
+
+    @property
+    def console(self) -> str:
+        """Page of the job in the console."""
+        project = self.name.split("/")[1]
+        if self.kind == "Dataflow":
+            return f"https://console.cloud.google.com/dataflow/jobs/{self.region}/{self.id}?project={project}"
+        return (
+            f"https://console.cloud.google.com/ai/platform/locations/{self.region}/training/{self.id}?project={project}"
+        )
+
+
+class JobFinder:
+    """Asks for the jobs of one run; its clients are made once."""
+
+    def __init__(self, project: str, region: str, run_id: str) -> None:
+        self._project = project
+        self._region = region
+        self._run_id = run_id
+        self._clients: dict[str, Any] = {}
+        self._session: Any = None
+
+    def find(self, pipeline: Any, tasks: Iterable[Task]) -> list[Job]:
+        """Return every CustomJob and Dataflow job of the run, by the time of their creation.
+
+        Args:
+            pipeline: The PipelineJob's message.
+            tasks: Its tasks.
+        """
+        tasks = list(tasks)
+        found: dict[str, Job] = {}
+        for task in tasks:
+            for uri in task.resources:
+                job = self._read(uri, task.name)
+                if job is not None:
+                    found[job.id] = job
+        # The containers of the pipeline's own tasks are CustomJobs too; the service ends them with their tasks.
+        others = {name.rpartition("/")[2] for task in tasks for name in task.containers} | set(found)
+        label = dict(pipeline.labels).get(_RUN_LABEL)
+        for region in self._regions(pipeline):
+            for message in self._list_custom_jobs(region, pipeline.create_time):
+                job = _custom_job(message, "")
+                is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
+                if is_its and job.id not in others:
+                    found[job.id] = job
+        return sorted(found.values(), key=lambda job: job.created_at or datetime.max.replace(tzinfo=UTC))
+
+    def cancel(self, job: Job) -> None:
+        """Ask for the end of a job; one that has ended already is no error."""
+        from google.api_core.exceptions import FailedPrecondition, NotFound
+
+        with explained(f"cancelling {job.name}", project=self._project):
+            if job.kind == "Dataflow":
+                self._http().put(
+                    f"{_DATAFLOW_API}/{job.name}",
+                    json={"requestedState": "JOB_STATE_CANCELLED"},
+                    timeout=CALL_TIMEOUT_S,
+                ).raise_for_status()
+                return
+            try:
+                self._client(job.region).cancel_custom_job(name=job.name, **read_options())
+            except (FailedPrecondition, NotFound):
+                return
+
+    def _regions(self, pipeline: Any) -> list[str]:
+        """Return where the run's CustomJobs may be: a rung of the ladder has a region of its own."""
+        values = dict(pipeline.runtime_config.parameter_values or {})
+        regions = [self._region, values.get("region")]
+        return list(dict.fromkeys(str(region) for region in regions if isinstance(region, str) and region))
+
+    def _list_custom_jobs(self, region: str, since: datetime | None) -> Iterator[Any]:
+        chosen = f'create_time>="{since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}"' if since else ""
+        with explained(f"the jobs in {region}", project=self._project):
+            yield from self._client(region).list_custom_jobs(
+                request={"parent": f"projects/{self._project}/locations/{region}", "filter": chosen}, **read_options()
+            )
+
+    def _read(self, uri: str, task: str) -> Job | None:
+        """Return the job behind a URI; None: it is none of these two kinds, or it is gone."""
+        from google.api_core.exceptions import NotFound
+
+        if (match := _CUSTOM_JOB.search(uri)) is not None:
+            name, region, _ = match.groups()
+            with explained(name, project=self._project):
+                try:
+                    return _custom_job(self._client(region).get_custom_job(name=name, **read_options()), task)
+                except NotFound:
+                    return None
+        if "dataflow" in uri and (match := _DATAFLOW_JOB.search(uri)) is not None:
+            project, region, job_id = match.groups()
+            return self._read_dataflow(f"projects/{project}/locations/{region}/jobs/{job_id}", region, job_id, task)
+        return None
+
+    def _read_dataflow(self, name: str, region: str, job_id: str, task: str) -> Job | None:
+        with explained(name, project=self._project):
+            response = self._http().get(f"{_DATAFLOW_API}/{name}", timeout=CALL_TIMEOUT_S)
+            if response.status_code == 404:
+                return None
+            response.raise_for_status()
+            content = response.json()
+        return Job(
+            kind="Dataflow",
+            name=name,
+            region=region,
+            id=job_id,
+            state=str(content.get("currentState", "")).removeprefix("JOB_STATE_"),
+            task=task,
+            display_name=str(content.get("name", "")),
+            created_at=_parse(content.get("createTime")),
+            started_at=_parse(content.get("startTime")),
+        )
+
+    def _client(self, region: str) -> Any:
+        from pipelines.google import job_client
+
+        if region not in self._clients:
+            self._clients[region] = job_client(region)
+        return self._clients[region]
+
+    def _http(self) -> Any:
+        from pipelines.google import http_session
+
+        if self._session is None:
+            self._session = http_session()
+        return self._session
+
+
+def _custom_job(message: Any, task: str) -> Job:
+    match = _CUSTOM_JOB.search(message.name)
+    assert match is not None, message.name
+    return Job(
+        kind="CustomJob",
+        name=message.name,
+        region=match.group(2),
+        id=match.group(3),
+        state=state_of(message),
+        task=task,
+        display_name=message.display_name,
+        error=error_text(message.error),
+        created_at=message.create_time or None,
+        started_at=message.start_time or None,
+        ended_at=message.end_time or None,
+    )
+
+
+def _arguments(message: Any) -> list[str]:
+    pools = message.job_spec.worker_pool_specs
+    return [argument for pool in pools for argument in pool.container_spec.args]
+
+
+def _parse(text: Any) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
