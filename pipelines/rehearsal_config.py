@@ -111,7 +111,7 @@ def _find_source(config: RunConfig, source: Path | None) -> Path:
         raise ConfigError(
             f"sharding.source {given or '(unset)'}: a rehearsal reaches no cloud",
             allowed="a folder or a manifest of this machine",
-            todo="give --source FOLDER with some of the images: they are copied to that URI of the rehearsal's own bucket",
+            todo="give --source FOLDER with some of the images: a bucket of this machine serves them at that URI",
         )
     if not found.exists():
         raise ConfigError(f"{said} does not exist", allowed="a folder or a manifest", todo="check the path")

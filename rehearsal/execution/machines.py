@@ -125,7 +125,9 @@ def environment_of(machine: Machine, machines: Sequence[Machine], job: Any, scal
     found = {
         **thread_environment(max(1, len(cores_of(machine, len(machines))) // ranks)),
         "CLUSTER_SPEC": json.dumps(spec),
-        "TF_CONFIG": json.dumps({**spec, "cluster": {"chief" if k == "workerpool0" else k: v for k, v in pools.items()}}),
+        "TF_CONFIG": json.dumps(
+            {**spec, "cluster": {"chief" if k == "workerpool0" else k: v for k, v in pools.items()}}
+        ),
         "CLOUD_ML_JOB_ID": job.name.rpartition("/")[2],
         "CLOUD_ML_PROJECT_ID": job.name.split("/")[1],
         "RANK": str(machine.node),

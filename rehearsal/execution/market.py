@@ -41,7 +41,7 @@ class Preemption:
         if self.at_step is not None:
             return 0 < self.at_step <= step and (total == 0 or step < total)
         if self.at_fraction is not None:
-            return 0 < total and max(1, self.at_fraction * total) <= step < total
+            return total > 0 and max(1, self.at_fraction * total) <= step < total
         return running_s >= self.after_s
 
 
@@ -116,7 +116,9 @@ class Market:
                 for after_s, node in sorted(times)
             ]
 
-    def due(self, drawn: list[Preemption], display_name: str, nodes: int, at: tuple[int, int, float]) -> Preemption | None:
+    def due(
+        self, drawn: list[Preemption], display_name: str, nodes: int, at: tuple[int, int, float]
+    ) -> Preemption | None:
         """Return a preemption whose time has come for a job: the next of those asked for, or one that was drawn.
 
         Args:

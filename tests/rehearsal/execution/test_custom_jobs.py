@@ -167,9 +167,7 @@ def test_retries_can_be_disabled(jobs: Jobs, tmp_path: Path) -> None:
 def test_a_preempted_gang_starts_again_on_new_machines(tmp_path: Path, kind: str) -> None:
     market = Market(preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)])  # type: ignore[arg-type]
     jobs = Jobs(tmp_path / "jobs", market=market, scale=Scale(time_scale=0.2))
-    job = jobs.run(
-        TRAIN, "100", str(tmp_path / "steps"), nodes=2, strategy="SPOT", restart_job_on_worker_restart=True
-    )
+    job = jobs.run(TRAIN, "100", str(tmp_path / "steps"), nodes=2, strategy="SPOT", restart_job_on_worker_restart=True)
     assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
     assert market.missing == 0
     first, second = market.preempted
