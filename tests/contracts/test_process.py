@@ -22,3 +22,12 @@ def test_end_with_a_process_that_is_not_the_parent():
             assert watching.wait(timeout=20) == os.EX_TEMPFAIL
         # A process that has already gone is noticed at once.
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == os.EX_TEMPFAIL
+
+
+def test_a_stage_reports_its_use_to_nobody() -> None:
+    # What a library of ours must find when it is loaded, in the process of a stage.
+    tell = "print(os.environ['ORT_DISABLE_TELEMETRY']) or 0"
+    code = f"import os\nfrom contracts.process import run_process\nrun_process(lambda: {tell})"
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "1\n"
