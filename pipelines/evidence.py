@@ -11,15 +11,17 @@ from contracts.errors import ErrorDocument, ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
 from contracts.job import ENDED_NAME, JOBS_FOLDER
 from pipelines.diagnosis import Diagnosis, diagnose
+from pipelines.logs import read_errors
 from pipelines.run_jobs import Job
+from pipelines.run_name import RunName
 from pipelines.run_tasks import Task, error_text
 
 
-def explain(run_id: str, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[Job]) -> Diagnosis:
+def explain(name: RunName, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[Job]) -> Diagnosis:
     """Return the likely cause of a failed run.
 
     Args:
-        run_id: Its id.
+        name: Its name.
         pipeline: The PipelineJob's message.
         tasks: Its tasks.
         jobs: Its jobs.
@@ -29,11 +31,21 @@ def explain(run_id: str, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[Jo
     texts.append(error_text(pipeline.error))
     documents: list[ErrorDocument] = []
     try:
-        documents = list(_read_documents(line_of(pipeline), run_id, jobs))
+        documents = list(_read_documents(line_of(pipeline), name.id, jobs))
     except ShardlineError as error:
         # The bucket itself may be what failed.
         texts.append(str(error))
-    return diagnose(texts, documents)
+    found = diagnose(texts, documents)
+    if found.kind != "unknown" or not pipeline.create_time:
+        return found
+    # What a launcher was refused (a quota, a permission), nobody but its own log tells.
+    try:
+        errors = read_errors(name, tasks, jobs, pipeline.create_time)
+    except ShardlineError:
+        # Whoever may not read logs is told what is known without them.
+        return found
+    in_logs = diagnose(errors)
+    return found if in_logs.kind == "unknown" else in_logs
 
 
 def line_of(pipeline: Any) -> str:

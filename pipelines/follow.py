@@ -97,7 +97,7 @@ def follow(
             state = state_of(pipeline)
             view.show(Snapshot(name, state, tuple(tasks), tuple(jobs)))
             if state in ENDED:
-                return Ending(state, explain(name.id, pipeline, tasks, jobs) if state == "FAILED" else None)
+                return Ending(state, explain(name, pipeline, tasks, jobs) if state == "FAILED" else None)
             waiting = find_overdue(jobs, since, now=clock(), limit_s=pending_limit_s)
             if waiting is not None:
                 return Ending("PENDING", None, waiting)

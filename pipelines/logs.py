@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pipelines.submit import read_job
 
 _POLL_S = 5.0
 _PAGE = 1000
+# A traceback is an entry a line.
+_LAST_ERRORS = 200
 # Entries arrive in Cloud Logging some time after they were written, and not in order.
 _LATE_S = 60.0
 
@@ -27,7 +30,8 @@ class Entry:
 
     time: datetime
     severity: str
-    task: str
+    source: str
+    """Task and replica: train.custom-training-job/workerpool1-0."""
     text: str
 
 
@@ -66,6 +70,26 @@ def read_logs(client: Any, name: RunName, *, task: str = "", follow: bool, poll_
         if ended or not follow:
             return
         time.sleep(poll_s)
+
+
+def read_errors(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], since: datetime) -> list[str]:
+    """Return the last errors that the tasks and jobs of a run printed which did not succeed, the newest first.
+
+    Raises:
+        ConfigError: The account may not read logs.
+        TryAgain: No answer.
+    """
+    failed = [task for task in tasks if task.state == "FAILED"]
+    sources = find_sources(name, failed, [job for job in jobs if job.state != "SUCCEEDED"], "")
+    request = {
+        "resource_names": [f"projects/{name.project}"],
+        "filter": f"{make_filter(sources, since)} AND severity>=ERROR",
+        "order_by": "timestamp desc",
+        "page_size": _LAST_ERRORS,
+    }
+    with explained("Cloud Logging", project=name.project):
+        found = logging_client().list_log_entries(request=request, **read_options())
+        return [_text(entry) for entry in itertools.islice(found, _LAST_ERRORS)]
 
 
 def find_sources(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], task: str) -> dict[tuple[str, str], str]:
@@ -118,13 +142,17 @@ def _read(
         "order_by": "timestamp asc",
         "page_size": _PAGE,
     }
+    from google.logging.type.log_severity_pb2 import LogSeverity  # type: ignore[import-untyped]
+
     with explained("Cloud Logging", project=name.project):
         for found in reader.list_log_entries(request=request, **read_options()):
             labels = dict(found.resource.labels)
             job_id = labels.get("job_id") or labels.get("pipeline_job_id", "")
             task = sources.get((found.resource.type, job_id), "")
-            moment = found.timestamp or found.receive_timestamp
-            yield Entry(moment, found.severity.name, task, _text(found)), found.insert_id or f"{moment}{_text(found)}"
+            # A CustomJob's machines write under names of their own.
+            source = "/".join(filter(None, (task, labels.get("task_name"))))
+            moment, text = found.timestamp or found.receive_timestamp, _text(found)
+            yield Entry(moment, LogSeverity.Name(found.severity), source, text), found.insert_id or f"{moment}{text}"
 
 
 def _text(entry: Any) -> str:

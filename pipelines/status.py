@@ -71,7 +71,7 @@ def read_status(client: Any, name: RunName) -> Status:
         jobs=tuple(jobs),
         goodput=goodput,
         note=note,
-        diagnosis=explain(name.id, pipeline, tasks, jobs) if state == "FAILED" else None,
+        diagnosis=explain(name, pipeline, tasks, jobs) if state == "FAILED" else None,
     )
 
 

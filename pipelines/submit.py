@@ -121,7 +121,8 @@ def submit(prepared: Prepared, submission: Submission) -> Submitted:
         if made is None:
             raise
         accepted = _accept(made, submission, name)
-        return replace(accepted, existed=False, warning=f"the job is there, but: {first_line(error)}")
+        cause = f" ({first_line(error.__cause__)})" if error.__cause__ else ""
+        return replace(accepted, existed=False, warning=f"the job is there, but: {first_line(error)}{cause}")
     return Submitted(name, state_of(message), False)
 
 

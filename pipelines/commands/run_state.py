@@ -79,7 +79,7 @@ def logs(
         try:
             for entry in read_logs(pipeline_client(name.region), name, task=task, follow=follow):
                 moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
-                print(f"{moment}  {entry.severity:<7}  {entry.task}  {entry.text.rstrip()}", flush=True)
+                print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
         except KeyboardInterrupt:
             # Ctrl-C is how --follow is ended.
             code = _INTERRUPTED

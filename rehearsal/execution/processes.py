@@ -45,17 +45,24 @@ _OUTPUT_S = 10.0
 def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a container: little of this process's, then the layers, the later ones winning.
 
-    The project can be imported from any folder, and Python does not hold back what it prints.
+    The project can be imported from any folder, whatever folders the layers put before it; and Python does not hold
+    back what it prints.
     """
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    project = str(Path(rehearsal.__file__).parents[1])
-    given = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
-    environment["PYTHONPATH"] = os.pathsep.join([project, *(os.path.abspath(part) for part in given)])  # noqa: PTH100
+    folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
     environment["PYTHONUNBUFFERED"] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))
     for layer in layers:
         environment |= layer
+        folders = [*_folders(layer), *folders]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
     return environment
+
+
+def _folders(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders of PYTHONPATH, which may be relative to this process's own."""
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return [os.path.abspath(part) for part in given if part]  # noqa: PTH100
 
 
 class Tree:

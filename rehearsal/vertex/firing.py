@@ -63,7 +63,7 @@ class Firing:
     def _fire(self) -> float | None:
         """Start what is due; return when the next is."""
         upcoming = []
-        for schedule in self._all():
+        for schedule in self._world.store.list("projects/", types.Schedule):
             name = schedule.name
             while schedule.state == schedules.STATE.ACTIVE and schedule.next_run_time:
                 due = schedule.next_run_time.timestamp()
@@ -139,10 +139,6 @@ class Firing:
         parent = schedule.name.rsplit("/schedules/", 1)[0]
         jobs = self._world.store.list(f"{parent}/pipelineJobs/")
         return sum(job.schedule_name == schedule.name and job.state not in pipeline_jobs.DONE for job in jobs)
-
-    def _all(self) -> list[Any]:
-        found = self._world.store.list("projects/")
-        return [message for message in found if isinstance(message, types.Schedule)]
 
 
 def _resumed(schedule: Any) -> float:

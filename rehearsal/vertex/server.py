@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Self
 
 from rehearsal.clock import Clock
 from rehearsal.gcs.credentials import write_service_account
-from rehearsal.guard import Guard, Passage, write_certificate
+from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.vertex.access import AccessLog
 from rehearsal.vertex.calls import Desk
 from rehearsal.vertex.endpoints import Endpoint, answer_allowed_locations, answer_token
@@ -124,6 +125,8 @@ class VertexServer:
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
             "NO_GCE_CHECK": "true",
+            # Python's own sockets do not pass the proxy by. What was on the path stays on it.
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(PYTHON_GUARD), os.environ.get("PYTHONPATH")))),
             "CLOUDSDK_PROXY_TYPE": "http",
             "CLOUDSDK_PROXY_ADDRESS": _HOST,
             "CLOUDSDK_PROXY_PORT": proxy_port,
@@ -134,8 +137,9 @@ class VertexServer:
             "CLOUDSDK_AUTH_ACCESS_TOKEN": "rehearsal",
             "CLOUDSDK_CONFIG": str((self._folder / "gcloud").absolute()),
         }
-        for name, value in {"https_proxy": self.proxy, "no_proxy": f"{_HOST},localhost"}.items():
-            found[name] = found[name.upper()] = value
+        for name in ("https_proxy", "http_proxy", "all_proxy"):
+            found[name] = found[name.upper()] = self.proxy
+        found["no_proxy"] = found["NO_PROXY"] = f"{_HOST},localhost"
         if self._bucket_endpoint:
             found["STORAGE_EMULATOR_HOST"] = self._bucket_endpoint
         return found

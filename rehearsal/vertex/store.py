@@ -81,10 +81,14 @@ class Store:
             found = self._resources.get(name)
             return None if found is None else copy.deepcopy(found.message)
 
-    def list(self, prefix: str) -> Iterator[Any]:
-        """Yield copies of the messages whose names start with `prefix`, the newest first."""
+    def list(self, prefix: str, kind: type = object) -> Iterator[Any]:
+        """Yield copies of the messages of a type whose names start with `prefix`, the newest first."""
         with self._changed:
-            found = [copy.deepcopy(r.message) for name, r in self._resources.items() if name.startswith(prefix)]
+            found = [
+                copy.deepcopy(r.message)
+                for name, r in self._resources.items()
+                if name.startswith(prefix) and isinstance(r.message, kind)
+            ]
         yield from reversed(found)
 
     def update(self, name: str, change: Callable[[Any], None]) -> Any:

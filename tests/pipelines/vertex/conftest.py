@@ -101,14 +101,16 @@ class PlayedPipelines:
         self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_RUNNING))
         if outcome == "running":
             return
-        failed = outcome != "succeed"
-        self.store.update(
-            job_name,
-            lambda job: _set(
-                job, _JOB.JOB_STATE_FAILED if failed else _JOB.JOB_STATE_SUCCEEDED, outcome if failed else ""
-            ),
-        )
-        self.store.update(name, lambda job: _end(job, failed=failed))
+        if outcome != "succeed":
+            self.fail(name, job_name, outcome)
+            return
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_SUCCEEDED))
+        self.store.update(name, lambda job: _end(job, failed=False))
+
+    def fail(self, name: str, job_name: str, message: str) -> None:
+        """End a run's job with an error, and the run with it."""
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_FAILED, message))
+        self.store.update(name, lambda job: _end(job, failed=True))
 
 
 class PlayedJobs:
@@ -152,7 +154,7 @@ def _begin(job: Any, resources: str) -> None:
         {"task_id": 3, "parent_task_id": 1, "task_name": "train", "state": _TASK.RUNNING},
         {"task_id": 4, "parent_task_id": 3, "task_name": "custom-training-job", "state": _TASK.RUNNING},
     ]
-    job.job_detail = {"task_details": details}
+    job.job_detail.task_details = details
     job.job_detail.task_details[3].execution = {"metadata": {"output:gcp_resources": resources}}
 
 

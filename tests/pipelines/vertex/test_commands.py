@@ -1,6 +1,9 @@
 """The commands themselves, on the pipeline that `compile` makes."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +130,22 @@ def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
     assert "line" in shardline("schedule", "list", config).stdout
     shardline("schedule", "delete", config)
     shardline("schedule", "show", config, code=2)
+
+
+def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(cloud: Cloud, config: str) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    command = [sys.executable, "-W", "ignore", "-m", "pipelines.cli", "submit", config, "--wait", "--run-id", "left-1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "custom-training-job: running" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    _, rest = process.communicate(timeout=120)
+    assert process.returncode == 130, "".join(said) + rest
+    assert "the run goes on" in rest and "shardline cancel left-1" in rest
+    found = json.loads(shardline("status", "left-1", "--config", config, "--json").stdout)
+    assert found["state"] == "RUNNING"
+    shardline("cancel", "left-1", "--config", config)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.errors import ErrorDocument
+from contracts.errors import ErrorDocument, TryAgain
 from pipelines.cancel import cancel
-from pipelines.follow import TaskLines, follow
+from pipelines.follow import TaskLines, TaskTable, follow
 from pipelines.google import pipeline_client
 from pipelines.ladder import Rung, climb, exit_code_of
 from pipelines.run_name import RunName
@@ -187,3 +187,23 @@ def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prep
     print_status(failed, stream)
     assert "likely cause: the region has no such machines left now" in stream.getvalue()
     assert to_json(failed)["diagnosis"]["exit_code"] == 75
+
+
+def test_the_table_on_a_terminal_has_every_task_and_job(cloud: Cloud, prepared: Prepared) -> None:
+    from rich.console import Console
+
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name, table = pipeline_client(REGION), name_of(prepared.run_id), TaskTable()
+    stream = io.StringIO()
+    table._live.console = Console(file=stream, force_terminal=True, width=120)
+    assert follow(client, name, table, poll_s=POLL_S).exit_code == 0
+    assert "train.custom-training-job" in stream.getvalue() and "succeeded" in stream.getvalue()
+
+
+def test_a_service_that_is_gone_is_try_again(cloud: Cloud, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(prepared, prepared.submission(prepared.run_id))
+    monkeypatch.setattr("pipelines.google.RETRY_DEADLINE_S", 1.0)
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(TryAgain, match="no answer"):
+        read_status(pipeline_client("europe-west4"), RunName(PROJECT, "europe-west4", prepared.run_id))

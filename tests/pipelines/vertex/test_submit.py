@@ -8,7 +8,8 @@ from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.errors import ConfigError, ShardlineError, StorageError
 from pipelines.google import pipeline_client
-from pipelines.submit import Prepared, find_job, prepare, publish, submit, to_dict
+from pipelines.submit import Prepared, find_job, prepare, publish, submit, to_dict, upload_spec
+from pipelines.template import read_template
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
 DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
@@ -163,3 +164,54 @@ def test_a_template_that_is_none(make_config: MakeConfig, tiny_spec: dict[str, A
     (tmp_path / "older.yaml").write_text(json.dumps(tiny_spec))
     with pytest.raises(ConfigError, match="no parameter strategy"):
         prepare(config, compiled, template=str(tmp_path / "older.yaml")).submission("x")
+
+
+def test_a_spec_is_uploaded_once_and_submitted_by_its_version(
+    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
+) -> None:
+    registry = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines"
+    config = make_config(vertex={"registry": registry})
+    prepared = upload_spec(prepare(config, compiled_line(config, tiny_spec)), ["release"])
+    assert prepared.template.startswith(f"{registry}/tiny/sha256:")
+    assert upload_spec(prepared, ["release", "stable"]).template == prepared.template
+    submission = prepared.submission(prepared.run_id)
+    submit(prepared, submission)
+    job = to_dict(received(cloud, prepared))
+    assert job["templateUri"] == prepared.template
+    assert canonical_hash(job["pipelineSpec"]) == submission.spec_hash
+    for tag in ("release", "stable"):
+        assert canonical_hash(read_template(f"{registry}/tiny/{tag}")) == submission.spec_hash
+    released = prepare(config, compiled_line(config, tiny_spec), template=f"{registry}/tiny/release")
+    assert released.template == f"{registry}/tiny/release"
+    submit(released, released.submission(released.run_id))
+    # A tag moves to the version that was uploaded last under it.
+    other = {**tiny_spec, "pipelineInfo": {"name": "tiny", "description": "other"}}
+    moved = upload_spec(prepare(config, compiled_line(config, other)), ["release"])
+    assert moved.template != prepared.template
+    assert canonical_hash(read_template(f"{registry}/tiny/release")) == canonical_hash(other)
+
+
+def test_a_repository_or_template_that_is_not_there(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
+    config = make_config(vertex={"registry": "https://example.com/r"})
+    prepared = prepare(config, compiled_line(config, tiny_spec))
+    with pytest.raises(ConfigError, match=r"vertex\.registry"):
+        upload_spec(prepared, [])
+    config = make_config(vertex={"registry": f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines"})
+    with pytest.raises(ConfigError, match="--tag A"):
+        upload_spec(prepare(config, compiled_line(config, tiny_spec)), ["A"])
+
+
+def test_a_tag_that_nobody_gave(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
+    config = make_config()
+    uri = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines/tiny/nobody"
+    with pytest.raises(ConfigError, match="not found"):
+        prepare(config, compiled_line(config, tiny_spec), template=uri)
+
+
+def test_a_run_is_listed_in_its_experiment(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
+    config = make_config(vertex={"experiment": "digits-experiment"})
+    prepared = prepare(config, compiled_line(config, tiny_spec))
+    made = submit(prepared, prepared.submission(prepared.run_id))
+    assert made.warning == ""
+    calls = {entry.method for entry in cloud.server.access_log.entries()}
+    assert "MetadataService.AddContextChildren" in calls or "MetadataService.AddContextArtifactsAndExecutions" in calls

@@ -1,5 +1,6 @@
 """Pipelines for tests. (kfp reads annotations as they are: no `from __future__ import annotations` here.)"""
 
+from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
 from kfp import dsl
 
 IMAGE = "europe-west4-docker.pkg.dev/acme/images/any@sha256:" + "0" * 64
@@ -208,3 +209,32 @@ def long(pid_file: str):
 @dsl.pipeline(name="no-image")
 def no_image():
     of_missing_image()
+
+
+@dsl.pipeline(name="trained")
+def trained(code: str, text: str, folder: str, strategy: str):
+    CustomTrainingJobOp(
+        display_name="train-digits",
+        project="{{$.pipeline_google_cloud_project_id}}",
+        location="{{$.pipeline_google_cloud_location}}",
+        worker_pool_specs=[
+            {
+                "machine_spec": {
+                    "machine_type": "g2-standard-12",
+                    "accelerator_type": "NVIDIA_L4",
+                    "accelerator_count": 1,
+                },
+                "replica_count": 1,
+                "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": 200},
+                "container_spec": {
+                    "image_uri": IMAGE,
+                    "command": ["python", "-c"],
+                    "args": [code, folder, f"given: {text}"],
+                    "env": [{"name": "VALUE", "value": text}],
+                },
+            }
+        ],
+        base_output_directory="gs://line/out",
+        strategy=strategy,
+        restart_job_on_worker_restart=True,
+    )

@@ -26,7 +26,8 @@ TELL = """
 import json, os, sys, time
 folder = sys.argv[1]
 names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "EXTRA", "GIVEN"]
-found = {name: os.environ.get(name) for name in names} | {"cwd": os.getcwd(), "python": sys.executable, "args": sys.argv}
+found = {name: os.environ.get(name) for name in names}
+found |= {"cwd": os.getcwd(), "python": sys.executable, "args": sys.argv}
 task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
 with open(f"{folder}/{task['type']}-{task['index']}.json", "w") as stream:
     json.dump(found, stream)

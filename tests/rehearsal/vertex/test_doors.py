@@ -88,7 +88,7 @@ def test_a_cancelled_pipeline_takes_its_custom_jobs_along(cloud: Cloud) -> None:
 
 
 _CHILD = """
-import json, sys
+import json, socket, sys
 import requests
 from google.cloud import aiplatform_v1 as gapic
 
@@ -114,6 +114,15 @@ for url in ("https://example.com/", "https://pypi.org/simple", "https://storage.
     except requests.exceptions.ProxyError as error:
         refused.append("403" in str(error))
 found["refused"] = refused
+found["plain"] = requests.get("http://example.com/", timeout=60).status_code
+direct = requests.Session()
+direct.trust_env = False
+try:
+    direct.get("https://192.0.2.1/", timeout=60)
+except requests.exceptions.ConnectionError as error:
+    found["direct"] = "outside this rehearsal" in str(error)
+with socket.create_server((socket.gethostname(), 0)) as own:
+    socket.create_connection(own.getsockname()).close()
 print(json.dumps(found))
 """
 
@@ -129,7 +138,15 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     assert found["rest"] == "a job"
     assert found["refused"] == [True, True, True]
     refused = [passage.target for passage in cloud.server.passages if not passage.allowed]
-    assert refused == ["example.com:443", "pypi.org:443", "storage.googleapis.com.example.com:443"]
+    assert refused == [
+        "example.com:443",
+        "pypi.org:443",
+        "storage.googleapis.com.example.com:443",
+        "http://example.com/",
+    ]
+    assert found["plain"] == 403
+    # What goes past the proxy is refused in the process itself; the machine's own addresses are not.
+    assert found["direct"] is True
     assert {entry.door for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
 
 

@@ -84,6 +84,8 @@ def test_logs_and_quotas(done: Done) -> None:
 
 
 def test_nothing_went_elsewhere(done: Done) -> None:
-    assert [passage for passage in done.cloud.server.passages if not passage.allowed] == []
+    refused = {passage.target.split("/")[2] for passage in done.cloud.server.passages if not passage.allowed}
+    # The logging client looks whether it runs on a machine of Google's.
+    assert refused <= {"metadata.google.internal."}
     unknown = [e for e in done.cloud.server.access_log.entries() if e.status in ("UNIMPLEMENTED", "404", "INTERNAL")]
     assert unknown == []
