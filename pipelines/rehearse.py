@@ -1,13 +1,15 @@
 """`shardline rehearse`: a submission without a cloud, by the real clients, against a Google Cloud on this machine.
 
-The command that a user would submit with (`shardline submit --wait`, or `schedule create`) runs as a process of its own,
-led to rehearsal.cloud by variables alone. Then what happened is compared with what was asked for: as many preemptions,
+The command that a user would submit with (`shardline submit --wait`, or `schedule create`) runs as a process of its
+own, led to rehearsal.cloud by variables alone. Then what happened is compared with what was asked for: as many preemptions,
 nobody called but the local cloud, and the same parameters as from the same training job undisturbed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -153,6 +155,7 @@ def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wa
             if code == 0 and disturbed:
                 found.undisturbed_parameters = _train_undisturbed(cloud, training, found)
         found.wall_s = time.monotonic() - began
+        _leave_evidence(cloud)
     return found
 
 
@@ -271,6 +274,18 @@ def _active(cloud: LocalCloud) -> bool:
         type(job).__name__ == "PipelineJob" and int(job.state) not in _FINAL_STATES
         for job in cloud.store.list("projects/")
     )
+
+
+def _leave_evidence(cloud: LocalCloud) -> None:
+    """Write beside the buckets what the local cloud was asked for, and what it made of it."""
+    resources: dict[str, list[dict[str, Any]]] = {}
+    for message in cloud.store.list("projects/"):
+        resources.setdefault(type(message).__name__, []).append(_to_dict(message))
+    for kind, messages in resources.items():
+        content = json.dumps(messages[::-1], indent=1, sort_keys=True) + "\n"
+        (cloud.folder / f"{kind}.json").write_text(content)
+    lines = [json.dumps(dataclasses.asdict(entry)) + "\n" for entry in cloud.vertex.access_log.entries()]
+    (cloud.folder / "vertex-requests.jsonl").write_text("".join(lines))
 
 
 def _seconds(start: Any, end: Any) -> float:
