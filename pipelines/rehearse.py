@@ -1,8 +1,8 @@
 """`shardline rehearse`: a submission without a cloud, by the real clients, against a Google Cloud on this machine.
 
 The command that a user would submit with (`shardline submit --wait`, or `schedule create`) runs as a process of its
-own, led to rehearsal.cloud by variables alone. Then what happened is compared with what was asked for: as many preemptions,
-nobody called but the local cloud, and the same parameters as from the same training job undisturbed.
+own, led to rehearsal.cloud by variables alone. Then what happened is compared with what was asked for: as many
+preemptions, nobody called but the local cloud, and the same parameters as from the training job undisturbed.
 """
 
 from __future__ import annotations
