@@ -74,7 +74,7 @@ class LocalCloud:
             scale=self.scale,
             missing_images=missing,
         )
-        self.dataflow = DataflowJobs(folder=folder / "dataflow", logs=self.logs, clock=self.clock)
+        self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=self.clock)
         self.pipelines = PipelineRuns(
             self.store,
             folder=folder / "pipelines",
@@ -92,7 +92,7 @@ class LocalCloud:
             projects=projects,
             folder=folder / "vertex",
             bucket_endpoint=self.buckets.endpoint,
-            dataflow=self.dataflow.answer,
+            dataflow=self.dataflow,
             logs=self.logs,
         )
         self._stack = contextlib.ExitStack()
