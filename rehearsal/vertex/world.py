@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rehearsal.clock import Clock
 from rehearsal.vertex.errors import ServiceError, invalid
 from rehearsal.vertex.logs import LogBook
-from rehearsal.vertex.store import Runs, Store
+from rehearsal.vertex.store import Jobs, Runs, Store
 
 if TYPE_CHECKING:
     from rehearsal.vertex.quotas import Quotas
@@ -42,6 +42,8 @@ class World:
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""
+    dataflow: Jobs | None = None
+    """What executes Dataflow jobs."""
     stopping: threading.Event = field(default_factory=threading.Event)
     schedules_changed: threading.Event = field(default_factory=threading.Event)
 
