@@ -78,6 +78,15 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
+def refuse_import(name: str) -> None:
+    """Let `import name` fail in this process, whatever folder of that name lies in its path.
+
+    Any folder passes for a package. kfp.local does without the package docker where it is not installed, and ends with
+    an AttributeError where the user's project, or this one, has a folder that is called so.
+    """
+    sys.modules[name] = None  # type: ignore[assignment]
+
+
 def imports_done() -> None:
     """Say that what comes now is the work."""
     gc.enable()
