@@ -51,7 +51,7 @@ def compile_line(config: RunConfig) -> CompiledLine:
     Raises:
         ConfigError: It cannot run on Vertex AI: something is not set, or contradicts itself.
     """
-    from pipelines.containers import find_containers
+    from pipelines.containers import find_containers, find_packages, start_tasks
     from pipelines.plan import find_rungs, require_plan
 
     require_place(config)
@@ -67,9 +67,9 @@ def compile_line(config: RunConfig) -> CompiledLine:
         **pinned,
     }
     return CompiledLine(
-        spec=_compile(config, containers, parameters),
+        spec=start_tasks(_compile(config, containers, parameters), config),
         parameters=parameters,
-        documents=documents,
+        documents={**documents, **find_packages(config)},
         display_name=config.run.name,
         pipeline_root=storage.join(line, PIPELINE_FOLDER),
         labels=dict(config.vertex.labels),

@@ -40,7 +40,8 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     if resources.container == "prebuilt":
         yield (
             "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, "
-            "and it needs a package index that the machines can reach (docs/images.md)"
+            "and it needs a package index that the machines can reach; Vertex AI's newest PyTorch container is for "
+            "Python 3.10 and was promised until 2026-07-24, so another Python is brought too (docs/images.md)"
         )
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"

@@ -44,6 +44,8 @@ class ImagesSection(Section):
 
     file: str = "images.json"
     """Record that `shardline images build` writes; what is not set here is read from it."""
+    repository: str = ""
+    """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
     pipeline: str = ""
     """Image of the pipeline's own tasks and of Dataflow's workers."""
     trainer: str = ""

@@ -1,0 +1,140 @@
+"""`resources.container: prebuilt`: Vertex AI's own PyTorch container, where the project is installed at every start.
+
+For those who cannot build an image. Slower to start: every machine of every job installs everything again. The wheel
+and the constraints lie in the bucket, named by their content; what installs them is pipelines/prebuilt_start.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts import storage
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from contracts.machines import find_machine
+from pipelines.build import find_checkout
+from pipelines.preflight import serving_section
+
+PACKAGES_FOLDER = "packages"
+_CONSTRAINTS = "constraints/constraints.txt"
+_START = "prebuilt_start.py"
+
+
+@dataclass(frozen=True)
+class PrebuiltImage:
+    """A row of Vertex AI's list of prebuilt PyTorch containers."""
+
+    path: str
+    """Behind HOST/vertex-ai/training/. Only the tag `latest` is supported: no digest can be pinned."""
+    pytorch: str
+    python: str
+    patched_until: str
+    available_until: str
+
+
+AS_OF = "2026-11-22"
+SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/pre-built-containers"
+# The newest of the list; all of it has Python 3.10, which the project does not run on: the start brings another Python.
+GPU_IMAGE = PrebuiltImage("pytorch-gpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
+CPU_IMAGE = PrebuiltImage("pytorch-cpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
+
+# What each stage needs, as the Dockerfiles have it; `pipeline` are the pipeline's own tasks.
+EXTRAS = {
+    "pipeline": "shard,gcp",
+    "shard": "shard,gcp",
+    "profile": "train,bucket",
+    "train": "train,bucket",
+    "export": "export,bucket,tensorrt",
+}
+
+
+@dataclass(frozen=True)
+class PrebuiltContainer:
+    """How a stage starts in it."""
+
+    image: str
+    start: tuple[str, ...]
+    """What comes before the stage's own command."""
+    documents: Mapping[str, bytes]
+    """By URI: what must be in the bucket before a submission."""
+    identity: str
+    """Stands for all that is installed: the hashes of wheel and constraints."""
+
+
+def prebuilt_container(config: RunConfig, stage: str) -> PrebuiltContainer:
+    """Return the prebuilt container of a stage (`pipeline`: of the pipeline's own tasks).
+
+    Raises:
+        ConfigError: This is no checkout, or its wheel cannot be built.
+    """
+    line = storage.join(storage.normalise(config.run.root), config.run.name)
+    root = find_checkout()
+    name, wheel = build_wheel(root)
+    constraints = (root / _CONSTRAINTS).read_bytes()
+    wheel_sha256, constraints_sha256 = (hashlib.sha256(content).hexdigest() for content in (wheel, constraints))
+    wheel_uri = storage.join(line, PACKAGES_FOLDER, wheel_sha256[:16], name)
+    constraints_uri = storage.join(line, PACKAGES_FOLDER, constraints_sha256[:16], "constraints.txt")
+    program = (Path(__file__).parent / _START).read_text(encoding="utf-8")
+    packages = (wheel_uri, wheel_sha256, constraints_uri, constraints_sha256)
+    start = ("python3", "-c", program, *packages, EXTRAS[stage], "--")
+    return PrebuiltContainer(
+        image=image_uri(config, stage),
+        start=start,
+        documents={wheel_uri: wheel, constraints_uri: constraints},
+        identity=f"wheel sha256:{wheel_sha256}, constraints sha256:{constraints_sha256}",
+    )
+
+
+def image_uri(config: RunConfig, stage: str) -> str:
+    """Return the image, from the registry nearest to the jobs' region."""
+    has_gpus = False
+    if stage in ("profile", "train", "export"):
+        section = serving_section(config) if stage == "export" else config.resources.machine
+        has_gpus = find_machine(section).gpus > 0
+    image = GPU_IMAGE if has_gpus else CPU_IMAGE
+    continent = config.vertex.region.partition("-")[0]
+    host = {"europe": "europe", "asia": "asia", "australia": "asia", "me": "europe"}.get(continent, "us")
+    return f"{host}-docker.pkg.dev/vertex-ai/training/{image.path}"
+
+
+@functools.cache
+def build_wheel(root: Path) -> tuple[str, bytes]:
+    """Return name and content of the checkout's wheel; the same files give the same bytes.
+
+    Raises:
+        ConfigError: It cannot be built.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardline-wheel-") as folder:
+        if importlib.util.find_spec("hatchling") is not None:
+            command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+        else:
+            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(root)]
+        answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        wheels = list(Path(folder).glob("*.whl"))
+        if answer.returncode or len(wheels) != 1:
+            raise ConfigError(
+                f"the project's wheel cannot be built: {' '.join(answer.stderr.split())[-500:]}",
+                allowed="a checkout, with hatchling installed or pip and a package index",
+                todo="install hatchling, or build images (`shardline images build`) and set resources.container=image",
+            )
+        return wheels[0].name, wheels[0].read_bytes()
+
+
+def uses_prebuilt(config: RunConfig, role: str) -> bool:
+    """Return whether a role's image is the prebuilt one: an image that the configuration names is taken as it is."""
+    return config.resources.container == "prebuilt" and not getattr(config.vertex.images, role)
+
+
+def is_old(today: str) -> bool:
+    """Return whether the list's newest container may be gone on a day (ISO 8601)."""
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", today)
+    return today > GPU_IMAGE.available_until
