@@ -106,8 +106,12 @@ class Stage:
 
     def keep(self, folder: Path, uri: str) -> None:
         """Copy a folder of this machine to a folder of the same name at `uri`, where that is a bucket."""
+        self.keep_at(folder, storage.join(uri, folder.name))
+
+    def keep_at(self, folder: Path, uri: str) -> None:
+        """Copy a folder of this machine to `uri`, where that is a bucket."""
         if self._keeper is not None and not storage.is_local(uri):
-            self._keeper.add(folder, storage.join(uri, folder.name))
+            self._keeper.add(folder, uri)
 
     def require_events_folder(self) -> Path:
         """Return the folder of this attempt's events.

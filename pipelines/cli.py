@@ -17,6 +17,7 @@ import typer
 from pipelines.commands import compile as compile_command
 from pipelines.commands import images as images_commands
 from pipelines.commands import plan as plan_command
+from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
@@ -42,6 +43,7 @@ images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
+rehearse_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]

@@ -29,6 +29,7 @@ from components.launch_dataflow import launch_dataflow
 from components.list_source import list_source
 from components.report import report
 from contracts.config import MachineSection, RunConfig
+from contracts.result import RUNS_FOLDER
 from pipelines.training import Stages
 from pipelines.workers import Container, machine_name, num_nodes, worker_pools
 
@@ -253,8 +254,8 @@ def _job(
             strategy=strategy,
             max_wait_duration=max_wait,
             timeout=timeout,
-            # Vertex AI's own folders (AIP_*): beside the line's, in the same bucket.
-            base_output_directory=line,
+            # Vertex AI's own folders (AIP_*): beside the run's documents. kfp puts the values into the text.
+            base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
             **constants,
         )
         return never_cached(task)

@@ -22,6 +22,10 @@ from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.shards import check_index, check_room, load_shards
 
+# Where Vertex AI's TensorBoard looks, set where the job has one:
+# https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
+TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
+
 
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
@@ -72,6 +76,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         node_rank=nodes.node_rank,
     )
     stage.keep(assignment.tensorboard_folder, output.uri)
+    if uri := os.environ.get(TENSORBOARD_VARIABLE):
+        stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     run_ranks(Launcher(assignment, nodes, stage.config.resources, record, stage.log))

@@ -13,7 +13,7 @@ import threading
 import warnings
 from pathlib import Path
 
-from contracts.process import end_with_parent
+from contracts.process import end_with_parent, refuse_import
 from rehearsal.execution.job import Job
 from rehearsal.execution.processes import MARK_VARIABLE
 from rehearsal.execution.reports import CANCELLED, Reporter, error_of
@@ -28,6 +28,8 @@ def main(folder: Path, descriptor: int) -> None:
     # kfp's remarks about what a local run cannot do.
     warnings.simplefilter("ignore")
     from rehearsal.execution.containers import Containers
+
+    refuse_import("docker")
     from rehearsal.execution.patches import Orchestration
 
     job = Job.read(folder)

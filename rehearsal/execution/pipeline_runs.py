@@ -207,7 +207,9 @@ class PipelineRuns:
             for resource in resources:
                 # https://HOST/VERSION/projects/...
                 _, found, rest = resource.get("resourceUri", "").partition("/projects/")
-                name = f"projects/{rest}"
+                project, _, place = rest.partition("/")
+                # Launchers name the project as they were given it.
+                name = f"projects/{self._numbers.get(project, project)}/{place}"
                 if found and self._store.find(name) is not None:
                     self._cancel_resource(name)
                     self._store.wait(name, _has_ended, _JOB_END_S)
@@ -241,7 +243,7 @@ class PipelineRuns:
 
 def _has_ended(message: Any) -> bool:
     state = getattr(message, "state", None) or getattr(message, "current_state", None)
-    return state is not None and state.name.endswith(("_SUCCEEDED", "_FAILED", "_CANCELLED", "_DONE"))
+    return state is not None and state.name.endswith(("STATE_SUCCEEDED", "_FAILED", "_CANCELLED", "_DONE"))
 
 
 def _rfc3339(seconds: float) -> str:

@@ -24,7 +24,8 @@ from typing import Any
 
 from contracts.canonical import canonical
 
-_PLACEHOLDER = re.compile(r"\{\{\$(.*?)\}\}")
+# No second end within: a text of two placeholders is not one.
+_PLACEHOLDER = re.compile(r"\{\{\$((?:(?!\}\}).)*)\}\}")
 _STEP = re.compile(r"\.?(\w+)|\['([^']*)'\]|\[(\d+)\]")
 _ESCAPE = re.compile(r"\.json_escape\[([01])\]$")
 

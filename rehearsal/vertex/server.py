@@ -12,15 +12,16 @@ from rehearsal.clock import Clock
 from rehearsal.gcs.credentials import write_service_account
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.vertex.access import AccessLog
+from rehearsal.vertex.buckets import Buckets
 from rehearsal.vertex.calls import Desk
-from rehearsal.vertex.endpoints import Endpoint, answer_allowed_locations, answer_token
+from rehearsal.vertex.endpoints import answer_allowed_locations, answer_token
 from rehearsal.vertex.firing import Firing
 from rehearsal.vertex.grpc_door import GrpcDoor
 from rehearsal.vertex.http_door import HttpDoor
 from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.quotas import Quotas
 from rehearsal.vertex.registry import Registry
-from rehearsal.vertex.store import Runs, Store
+from rehearsal.vertex.store import Jobs, Runs, Store
 from rehearsal.vertex.world import World
 
 _HOST = "127.0.0.1"
@@ -39,7 +40,7 @@ class VertexServer:
         quotas: Limits, metric -> region -> limit (rehearsal.vertex.quotas); what is not named has none.
         logs: What Cloud Logging shows; a new, empty book where none is given.
         bucket_endpoint: Address of the bucket server; "" where there is none.
-        dataflow: What answers /v1b3/...: asked -> an answer, or None.
+        dataflow: What executes Dataflow jobs; None: there are none.
         hold_s: How long Get of a custom job is held for a launcher's poll.
     """
 
@@ -55,21 +56,25 @@ class VertexServer:
         quotas: Mapping[str, Mapping[str, int]] | None = None,
         logs: LogBook | None = None,
         bucket_endpoint: str = "",
-        dataflow: Endpoint | None = None,
+        dataflow: Jobs | None = None,
         hold_s: float = 600.0,
     ) -> None:
-        limits = None if quotas is None else Quotas(quotas)
-        book = logs or LogBook()
-        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, book, hold_s)
+        self.world = World(
+            store,
+            pipelines=pipelines,
+            custom_jobs=custom_jobs,
+            clock=clock,
+            projects=dict(projects),
+            quotas=None if quotas is None else Quotas(quotas),
+            buckets=Buckets(bucket_endpoint),
+            logs=logs or LogBook(),
+            hold_s=hold_s,
+            dataflow=dataflow,
+        )
         self._desk = Desk(self.world)
         self._firing = Firing(self.world, self._desk.failures)
         self._folder, self._bucket_endpoint = folder, bucket_endpoint
-        endpoints = (
-            answer_token,
-            answer_allowed_locations,
-            Registry(self.world),
-            *(() if dataflow is None else (dataflow,)),
-        )
+        endpoints = (answer_token, answer_allowed_locations, Registry(self.world), self.world.buckets)
         self._http = HttpDoor(self._desk, endpoints)
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)

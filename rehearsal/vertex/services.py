@@ -13,6 +13,7 @@ from typing import Any
 
 from rehearsal.vertex import (
     custom_jobs,
+    dataflow_jobs,
     logs,
     metadata,
     models,
@@ -62,6 +63,11 @@ def _vertex(name: str, module: str, methods: Mapping[str, Handler]) -> Service:
     return Service(f"google.cloud.aiplatform.v1.{name}", "google.cloud.aiplatform_v1.types", transports, methods)
 
 
+def _dataflow(name: str, module: str, methods: Mapping[str, Handler]) -> Service:
+    transports = f"google.cloud.dataflow_v1beta3.services.{module}.transports.rest_base"
+    return Service(f"google.dataflow.v1beta3.{name}", "google.cloud.dataflow_v1beta3.types", transports, methods)
+
+
 SERVICES = (
     _vertex("PipelineService", "pipeline_service", pipeline_jobs.METHODS),
     _vertex("JobService", "job_service", custom_jobs.METHODS),
@@ -69,6 +75,9 @@ SERVICES = (
     _vertex("ModelService", "model_service", models.METHODS),
     _vertex("MetadataService", "metadata_service", metadata.METHODS),
     Service("google.logging.v2.LoggingServiceV2", "google.cloud.logging_v2.types", "", logs.METHODS, logs.ROUTES),
+    _dataflow("JobsV1Beta3", "jobs_v1_beta3", dataflow_jobs.JOBS),
+    _dataflow("MessagesV1Beta3", "messages_v1_beta3", dataflow_jobs.MESSAGES),
+    _dataflow("MetricsV1Beta3", "metrics_v1_beta3", dataflow_jobs.METRICS),
     Service(
         "google.cloud.resourcemanager.v3.Projects",
         "google.cloud.resourcemanager_v3.types",

@@ -26,6 +26,13 @@ class Runs(Protocol):
         """End it; its state becomes cancelled once nothing of it runs any more."""
 
 
+class Jobs(Runs, Protocol):
+    """What executes Dataflow jobs, and knows what they have said."""
+
+    def messages(self, name: str) -> list[Any]:
+        """Return google.cloud.dataflow_v1beta3.JobMessage, the oldest first."""
+
+
 @dataclass
 class Resource:
     """One resource and how often it was changed."""

@@ -12,6 +12,7 @@ from google.protobuf import json_format
 
 from rehearsal.clock import Clock
 from rehearsal.execution.custom_jobs import CustomJobRuns
+from rehearsal.execution.dataflow import DataflowJobs
 from rehearsal.execution.machines import Scale
 from rehearsal.execution.market import Market
 from rehearsal.execution.pipeline_runs import PipelineRuns
@@ -35,13 +36,14 @@ class Cloud:
             market=market,
             scale=Scale(time_scale=0.1),
         )
+        self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=clock)
         self.pipelines = PipelineRuns(
             self.store,
             folder=folder / "pipelines",
             logs=self.logs,
             clock=clock,
             project_numbers=NUMBERS,
-            cancel_resource=self.custom_jobs.cancel,
+            cancel_resource=self.cancel_resource,
         )
         self.server = VertexServer(
             self.store,
@@ -51,12 +53,14 @@ class Cloud:
             projects=NUMBERS,
             folder=folder / "server",
             bucket_endpoint=bucket.endpoint,
+            dataflow=self.dataflow,
         )
 
     def __enter__(self) -> Self:
         self.server.start()
         self.environment = {**self.bucket.environment, **self.server.environment}
-        self.pipelines.environment = self.custom_jobs.environment = self.environment
+        for part in (self.pipelines, self.custom_jobs, self.dataflow):
+            part.environment = self.environment
         return self
 
     def __exit__(
@@ -64,7 +68,12 @@ class Cloud:
     ) -> None:
         self.pipelines.close()
         self.custom_jobs.close()
+        self.dataflow.close()
         self.server.stop()
+
+    def cancel_resource(self, name: str) -> None:
+        """End a custom job or a Dataflow job."""
+        (self.custom_jobs if "/customJobs/" in name else self.dataflow).cancel(name)
 
     def client(self, kind: Any) -> Any:
         """A client of a service over REST."""

@@ -1,6 +1,7 @@
 """Pipelines for tests. (kfp reads annotations as they are: no `from __future__ import annotations` here.)"""
 
 from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
+from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResourcesOp
 from kfp import dsl
 
 IMAGE = "europe-west4-docker.pkg.dev/acme/images/any@sha256:" + "0" * 64
@@ -238,3 +239,18 @@ def trained(code: str, text: str, folder: str, strategy: str):
         strategy=strategy,
         restart_job_on_worker_restart=True,
     )
+
+
+@dsl.container_component
+def launch(config: str, output: str, gcp_resources: dsl.OutputPath(str)):
+    return dsl.ContainerSpec(
+        image=IMAGE,
+        command=["python", "-m", "sharding.task"],
+        args=["--config-json", config, "--output", output, "--launch", gcp_resources],
+    )
+
+
+@dsl.pipeline(name="sharded")
+def sharded(config: str, output: str):
+    launched = launch(config=config, output=output)
+    WaitGcpResourcesOp(gcp_resources=launched.outputs["gcp_resources"])

@@ -38,6 +38,27 @@ def submit(spec_path: str, found: dict[str, Any]) -> aiplatform.PipelineJob:
         unknown.submit()
     except GoogleAPICallError as error:
         found["unknown project"] = type(error).__name__
+    # submit() would make the bucket.
+    lost = {
+        "display_name": "lost",
+        "pipeline_spec": yaml.safe_load(Path(spec_path).read_text()),
+        "runtime_config": {
+            "gcs_output_directory": "gs://nobodys-bucket/x",
+            "parameter_values": values["parameter_values"],
+        },
+    }
+    client = aiplatform.gapic.PipelineServiceClient(
+        client_options={"api_endpoint": f"{REGION}-aiplatform.googleapis.com"}
+    )
+    parent = f"projects/shardline-test/locations/{REGION}"
+    made = client.create_pipeline_job(parent=parent, pipeline_job=lost, pipeline_job_id="lost-1")
+    failed = aiplatform.PipelineJob.get(made.name)
+    found["no bucket"] = [failed.state.name, failed.gca_resource.error.code]
+    found["simple view"] = [
+        [item.display_name, item.pipeline_spec["pipelineInfo"]["name"], "root" in item.pipeline_spec]
+        for item in aiplatform.PipelineJob.list(enable_simple_view=True, filter='display_name="lost"')
+    ]
+    failed.delete()
     return job
 
 
@@ -130,6 +151,11 @@ def others(found: dict[str, Any]) -> None:
         info.metric: [[list(item.applicable_locations), item.details.value] for item in info.dimensions_infos]
         for info in quotas.list_quota_infos(parent=place)
     }
+    # A client that is not told of the bucket server takes it for Google's.
+    options = {"api_endpoint": "https://storage.googleapis.com"}
+    bucket = storage.Client(client_options=options).bucket("line-bucket")
+    bucket.blob("a folder/a file").upload_from_string("there")
+    found["storage"] = [blob.download_as_text() for blob in bucket.list_blobs(prefix="a folder/")]
     found["bucket project"] = storage.Client().get_bucket("line-bucket").project_number
 
 

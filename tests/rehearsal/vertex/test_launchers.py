@@ -2,11 +2,10 @@
 
 import json
 import os
-import re
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as gapic
+from google.cloud import dataflow_v1beta3
 
-from rehearsal.vertex.endpoints import Answer, Asked
-
-from .conftest import JOB, PROJECT, Cloud, rest
+from .conftest import JOB, NUMBER, PROJECT, Cloud, rest
 
 LAUNCHERS = "google_cloud_pipeline_components.container.v1"
 DATAFLOW = f"projects/{PROJECT}/locations/us-central1/jobs/2026-11-22_00_00_00-1"
@@ -82,8 +80,22 @@ def test_sigterm_cancels_the_job_while_its_answer_is_held(cloud: Cloud, tmp_path
     assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_CANCELLED
     (asked,) = cloud.server.access_log.entries("JobService.CancelCustomJob")
     assert asked.door == "rest"
-    # Its thread does not wait for ever for a client that is gone.
-    wait_for(lambda: not cloud.server.access_log.under_way("JobService.GetCustomJob"))
+
+
+def test_nobody_is_waited_for_who_is_gone(cloud: Cloud, tmp_path: Path) -> None:
+    held = "JobService.GetCustomJob"
+    launcher = Launcher(cloud, tmp_path, "custom_job", "CustomJob", JOB)
+    wait_for(lambda: cloud.server.access_log.under_way(held))
+    launcher.process.kill()
+    launcher.end()
+    wait_for(lambda: not cloud.server.access_log.under_way(held))
+    (name,) = cloud.jobs.started
+    host, port = cloud.server.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"GET /v1/{name} HTTP/1.1\r\nUser-Agent: google-cloud-pipeline-components\r\n\r\n".encode())
+        wait_for(lambda: cloud.server.access_log.under_way(held))
+    wait_for(lambda: not cloud.server.access_log.under_way(held))
+    assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_RUNNING
 
 
 def test_a_refused_custom_job_fails_the_launcher(cloud: Cloud, tmp_path: Path) -> None:
@@ -94,32 +106,19 @@ def test_a_refused_custom_job_fails_the_launcher(cloud: Cloud, tmp_path: Path) -
     assert cloud.jobs.started == []
 
 
-class Dataflow:
-    """What stands for Dataflow's endpoint: one job, which is done when it is told."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.done = threading.Event()
-
-    def __call__(self, asked: Asked) -> Answer | None:
-        if not re.match(r"/v1b3/", asked.path):
-            return None
-        self.asked.append(asked.host + asked.path)
-        assert self.done.wait(DEADLINE_S)
-        return Answer.of_json({"id": "1", "currentState": "JOB_STATE_DONE"})
-
-
-def test_waiting_for_dataflow(make_cloud: Callable[..., Cloud], tmp_path: Path) -> None:
-    dataflow = Dataflow()
-    cloud = make_cloud(dataflow=dataflow)
+def test_waiting_for_dataflow(cloud: Cloud, tmp_path: Path) -> None:
+    name = DATAFLOW.replace(PROJECT, NUMBER)
+    states: Any = dataflow_v1beta3.JobState
+    cloud.store.add(name, dataflow_v1beta3.Job(name="shard", current_state=states.JOB_STATE_RUNNING))
     uri = f"https://dataflow.googleapis.com/v1b3/{DATAFLOW}"
     payload = {"resources": [{"resourceType": "DataflowJob", "resourceUri": uri}]}
     launcher = Launcher(cloud, tmp_path, "wait_gcp_resources", "Wait", payload)
-    wait_for(lambda: dataflow.asked)
-    dataflow.done.set()
+    wait_for(lambda: cloud.server.access_log.under_way("JobsV1Beta3.GetJob"))
+    cloud.store.update(name, lambda job: setattr(job, "current_state", states.JOB_STATE_DONE))
     code, printed = launcher.end()
     assert code == 0, printed
-    assert dataflow.asked == [f"dataflow.googleapis.com/v1b3/{DATAFLOW}"]
+    (asked,) = cloud.server.access_log.entries("JobsV1Beta3.GetJob")
+    assert asked.door == "rest"
 
 
 @pytest.mark.parametrize("parent", [False, True])

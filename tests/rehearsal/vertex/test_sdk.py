@@ -50,6 +50,23 @@ def test_a_submission_with_an_experiment(done: Done) -> None:
     assert done.found["unknown project"] == "PermissionDenied"
 
 
+def test_a_root_in_no_bucket_fails_the_job(done: Done) -> None:
+    assert done.found["no bucket"] == ["PIPELINE_STATE_FAILED", 9]
+    assert done.cloud.pipelines.started == [
+        f"projects/{NUMBER}/locations/us-central1/pipelineJobs/run-{n}" for n in (1, 2)
+    ]
+
+
+def test_a_list_has_the_fields_of_its_mask(done: Done) -> None:
+    assert done.found["simple view"] == [["lost", "line", False]]
+
+
+def test_storage_by_its_own_name_is_the_bucket_server(done: Done) -> None:
+    assert done.found["storage"] == ["there"]
+    hosts = [entry.resource for entry in done.cloud.server.access_log.entries() if entry.method in ("GET", "POST")]
+    assert any(host.startswith("storage.googleapis.com/") for host in hosts)
+
+
 def test_the_buckets_owner_is_checked_and_right(done: Done) -> None:
     assert done.found["bucket project"] == int(NUMBER) == int(PROJECT_NUMBER)
     assert done.cloud.server.access_log.entries("Projects.GetProject")
