@@ -26,11 +26,14 @@ class Buckets:
         self._address = urlsplit(endpoint).netloc
 
     def has(self, uri: str) -> bool:
-        """Whether the bucket of a gs:// URI is there; True where there is no bucket server to ask."""
+        """Whether the bucket of a gs:// URI is there; True where nobody says that it is not."""
         if not self._address:
             return True
         bucket = uri.removeprefix("gs://").split("/")[0]
-        return self._send("GET", f"/storage/v1/b/{quote(bucket)}", {}, b"").status == 200
+        try:
+            return self._send("GET", f"/storage/v1/b/{quote(bucket)}", {}, b"").status != 404
+        except OSError:
+            return True
 
     def __call__(self, asked: Asked) -> Answer | None:
         """Hand on what is meant for storage.googleapis.com."""

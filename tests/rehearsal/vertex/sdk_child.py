@@ -159,6 +159,32 @@ def others(found: dict[str, Any]) -> None:
     found["bucket project"] = storage.Client().get_bucket("line-bucket").project_number
 
 
+def over_rest(endpoint: str, spec_path: str, found: dict[str, Any]) -> None:
+    """The SDK by the address of the HTTP door: no TLS, no proxy."""
+    aiplatform.init(project="shardline-test", location=REGION, api_endpoint=endpoint, api_transport="rest")
+    pool = {
+        "replica_count": 1,
+        "machine_spec": {"machine_type": "n1-standard-4"},
+        "container_spec": {"image_uri": IMAGE, "env": [{"name": "QUOTES", "value": 'a "b"\nc'}]},
+    }
+    job = aiplatform.CustomJob("a job", [pool], staging_bucket="gs://line-bucket/staging")
+    job.submit(scheduling_strategy=aiplatform.gapic.Scheduling.Strategy.SPOT, restart_job_on_worker_restart=True)
+    found["rest job"] = [item.display_name for item in aiplatform.CustomJob.list()]
+    job.cancel()
+    found["rest job ended"] = aiplatform.CustomJob.get(job.resource_name).state.name
+    line = aiplatform.PipelineJob(
+        display_name="over rest",
+        template_path=spec_path,
+        job_id="run-3",
+        parameter_values={"region": REGION},
+        pipeline_root="gs://line-bucket/root",
+    )
+    line.submit()
+    line.cancel()
+    found["rest line"] = aiplatform.PipelineJob.get(line.resource_name).state.name
+    found["rest name"] = line.resource_name
+
+
 def main() -> None:
     found: dict[str, Any] = {}
     aiplatform.init(project="shardline-test", location=REGION)
@@ -167,6 +193,7 @@ def main() -> None:
     models(found)
     registry(sys.argv[1], found)
     others(found)
+    over_rest(sys.argv[2], sys.argv[1], found)
     print(json.dumps(found))
 
 
