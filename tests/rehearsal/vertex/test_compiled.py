@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as gapic
+from google.protobuf.json_format import MessageToDict
+
+from contracts.canonical import canonical_hash
 
 from .conftest import PARENT, Cloud, pipeline_job, rest
 
@@ -30,6 +33,9 @@ def test_a_golden_line_is_taken(make_cloud: Callable[..., Cloud], path: Path) ->
     client = rest(cloud, gapic.PipelineServiceClient)
     made = client.create_pipeline_job(parent=PARENT, pipeline_job=job, pipeline_job_id="run")
     assert cloud.pipelines.started == [made.name]
+    # What arrived, doubles and all, is what was compiled.
+    received = MessageToDict(gapic.PipelineJob.pb(cloud.store.get(made.name)).pipeline_spec)
+    assert canonical_hash(received) == canonical_hash(line["spec"])
     pools = list(worker_pools(line["spec"]))
     assert len(pools) >= 3
     for pool in pools:
