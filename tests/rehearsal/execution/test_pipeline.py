@@ -12,6 +12,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from contracts import storage
+from rehearsal.execution.job import Job
 from rehearsal.execution.processes import MARK_VARIABLE, find_marked
 from rehearsal.gcs import BucketServer
 from tests.rehearsal.execution import graphs
@@ -193,3 +194,15 @@ def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_
     assert "orchestrator ended with exit code -9" in job.error.message
     assert states(job) == {"": "FAILED", "sleep": "FAILED"}
     assert tree.pids() == []
+
+
+def test_a_fault_of_ours_fails_the_run(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "write", None)
+    job = pipelines.run(graphs.places)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert job.error.code == 13
+    assert "NoneType" in job.error.message
+    pipelines.runs.close()
+    monkeypatch.undo()
+    # Nothing is begun after the end.
+    assert pipelines.run(graphs.places, run="run-2").state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
