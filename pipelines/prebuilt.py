@@ -200,9 +200,3 @@ def build_wheel(root: Path) -> tuple[str, bytes]:
 def uses_prebuilt(config: RunConfig, role: str) -> bool:
     """Return whether a role's image is the prebuilt one: an image that the configuration names is taken as it is."""
     return config.resources.container == "prebuilt" and not getattr(config.vertex.images, role)
-
-
-def is_old(today: str) -> bool:
-    """Return whether the list's newest container may be gone on a day (ISO 8601)."""
-    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", today)
-    return today > GPU_IMAGE.available_until
