@@ -132,7 +132,7 @@ def to_ours(error: Any, what: str, *, project: str = "") -> ShardlineError:
     text = first_line(error)
     if isinstance(error, api.Unauthorized):
         return _bad_credentials(what, error)
-    if isinstance(error, api.Forbidden | api.NotFound) and _is_about_project(error, text):
+    if isinstance(error, api.Forbidden | api.NotFound) and is_about_project(error):
         return ConfigError(
             f"{what}: project {project or 'of the request'} is unknown, or you may not see it ({text})",
             allowed="the id of a project that your account can use",
@@ -223,7 +223,9 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
     )
 
 
-def _is_about_project(error: Any, text: str) -> bool:
+def is_about_project(error: Any) -> bool:
+    """Return whether a refusal is about the project itself, and not about something in it."""
+    text = first_line(error)
     if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
         return True
     return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
