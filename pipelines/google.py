@@ -47,8 +47,16 @@ def logging_client() -> Any:
         return LoggingServiceV2Client()
 
 
+def dataflow_client() -> Any:
+    """Return the client of Dataflow's jobs."""
+    with explained("Dataflow"):
+        from google.cloud.dataflow_v1beta3 import JobsV1Beta3Client
+
+        return JobsV1Beta3Client()
+
+
 def http_session() -> Any:
-    """Return an authorised session for the services that have no client here (Dataflow)."""
+    """Return an authorised session, for what has no client: a template's download."""
     with explained("the credentials"):
         import google.auth
         from google.auth.transport.requests import AuthorizedSession

@@ -123,7 +123,7 @@ def _judge(quotas: Iterable[QuotaAnswer], first_region: str, plan: Plan) -> list
     first = {(first_region, need) for need in (plan.rungs[0].quotas if plan.rungs else ())}
     return [
         Problem(
-            f"quota {answer.need.metric} in {answer.region} is {answer.limit}, and training needs {answer.need.amount}",
+            f"quota {answer.need.metric} in {answer.region} is {answer.limit}, and a job needs {answer.need.amount}",
             f"at least {answer.need.amount}",
             "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines, another region "
             "or another strategy",

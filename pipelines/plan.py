@@ -78,6 +78,7 @@ class RungPlan:
     max_wait: str
     """How long FLEX_START waits for machines, as the API has it; else empty."""
     quotas: tuple[QuotaNeed, ...]
+    """Of its jobs, which run one after the other: of each metric what the largest of them needs."""
     price: PriceRange | None
     """Of all training machines together."""
     cost: CostRange | None
@@ -195,12 +196,28 @@ def _plan_rungs(
                 strategy=rung.strategy,
                 region=rung.region,
                 max_wait=f"{config.resources.max_wait_s}s" if rung.strategy == "FLEX_START" else "",
-                quotas=find_quotas(machine, rung.strategy, nodes),
+                quotas=_list_quotas(config, machine, rung.strategy, nodes),
                 price=total,
                 cost=cost,
             )
         )
     return tuple(rungs)
+
+
+def _list_quotas(config: RunConfig, machine: Machine, strategy: Strategy, nodes: int) -> tuple[QuotaNeed, ...]:
+    needs = {need.metric: need for need in find_quotas(machine, strategy, nodes)}
+    for need in find_quotas(_serving_machine(config, machine), strategy, 1):
+        if need.metric not in needs or needs[need.metric].amount < need.amount:
+            needs[need.metric] = need
+    return tuple(needs.values())
+
+
+def _serving_machine(config: RunConfig, training: Machine) -> Machine:
+    """Return the machine of the export; one that is none is a problem that a rule has found."""
+    try:
+        return find_machine(serving_section(config))
+    except ConfigError:
+        return training
 
 
 def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: PriceBook | None) -> tuple[Creation, ...]:
@@ -218,10 +235,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
             priced=True,
         )
 
-    try:
-        serving = find_machine(serving_section(config))
-    except ConfigError:
-        serving = machine
+    serving = _serving_machine(config, machine)
     created = [
         Creation("PipelineJob", vertex.region, f"Vertex AI Pipelines, files below {config.run.root}/{config.run.name}"),
         Creation(

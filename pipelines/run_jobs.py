@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.google import CALL_TIMEOUT_S, explained, read_options
+from pipelines.google import explained, read_options
 from pipelines.run_tasks import ENDED, Task, error_text, state_of
 
 _CUSTOM_JOB = re.compile(r"(projects/[^/]+/locations/([^/]+)/customJobs/([^/?]+))$")
-_DATAFLOW_JOB = re.compile(r"projects/([^/]+)/locations/([^/]+)/jobs/([^/?]+)$")
-_DATAFLOW_API = "https://dataflow.googleapis.com/v1b3"
+_DATAFLOW_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/jobs/[^/?]+$")
 # Vertex Pipelines labels a run, and Google's launchers what they start for it.
 _RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 _WAITING = frozenset({"QUEUED", "PENDING"})
@@ -73,7 +72,7 @@ class JobFinder:
         self._region = region
         self._run_id = run_id
         self._clients: dict[str, Any] = {}
-        self._session: Any = None
+        self._dataflow_jobs: Any = None
 
     def find(self, pipeline: Any, tasks: Iterable[Task]) -> list[Job]:
         """Return every CustomJob and Dataflow job of the run, by the time of their creation.
@@ -106,11 +105,10 @@ class JobFinder:
 
         with explained(f"cancelling {job.name}", project=self._project):
             if job.kind == "Dataflow":
-                self._http().put(
-                    f"{_DATAFLOW_API}/{job.name}",
-                    json={"requestedState": "JOB_STATE_CANCELLED"},
-                    timeout=CALL_TIMEOUT_S,
-                ).raise_for_status()
+                place = _dataflow_place(job.name)
+                self._dataflow().update_job(
+                    request={**place, "job": {"requested_state": "JOB_STATE_CANCELLED"}}, **read_options()
+                )
                 return
             try:
                 self._client(job.region).cancel_custom_job(name=job.name, **read_options())
@@ -142,27 +140,28 @@ class JobFinder:
                 except NotFound:
                     return None
         if "dataflow" in uri and (match := _DATAFLOW_JOB.search(uri)) is not None:
-            project, region, job_id = match.groups()
-            return self._read_dataflow(f"projects/{project}/locations/{region}/jobs/{job_id}", region, job_id, task)
+            return self._read_dataflow(match.group(0), task)
         return None
 
-    def _read_dataflow(self, name: str, region: str, job_id: str, task: str) -> Job | None:
+    def _read_dataflow(self, name: str, task: str) -> Job | None:
+        from google.api_core.exceptions import NotFound
+
+        place = _dataflow_place(name)
         with explained(name, project=self._project):
-            response = self._http().get(f"{_DATAFLOW_API}/{name}", timeout=CALL_TIMEOUT_S)
-            if response.status_code == 404:
+            try:
+                message = self._dataflow().get_job(request=place, **read_options())
+            except NotFound:
                 return None
-            response.raise_for_status()
-            content = response.json()
         return Job(
             kind="Dataflow",
             name=name,
-            region=region,
-            id=job_id,
-            state=str(content.get("currentState", "")).removeprefix("JOB_STATE_"),
+            region=place["location"],
+            id=place["job_id"],
+            state=str(message.current_state.name).removeprefix("JOB_STATE_"),
             task=task,
-            display_name=str(content.get("name", "")),
-            created_at=_parse(content.get("createTime")),
-            started_at=_parse(content.get("startTime")),
+            display_name=message.name,
+            created_at=message.create_time or None,
+            started_at=message.start_time or None,
         )
 
     def _client(self, region: str) -> Any:
@@ -172,12 +171,18 @@ class JobFinder:
             self._clients[region] = job_client(region)
         return self._clients[region]
 
-    def _http(self) -> Any:
-        from pipelines.google import http_session
+    def _dataflow(self) -> Any:
+        from pipelines.google import dataflow_client
 
-        if self._session is None:
-            self._session = http_session()
-        return self._session
+        if self._dataflow_jobs is None:
+            self._dataflow_jobs = dataflow_client()
+        return self._dataflow_jobs
+
+
+def _dataflow_place(name: str) -> dict[str, str]:
+    """Return a job's place as Dataflow's API takes it."""
+    _, project, _, region, _, job_id = name.split("/")
+    return {"project_id": project, "location": region, "job_id": job_id}
 
 
 def _custom_job(message: Any, task: str) -> Job:
@@ -201,12 +206,3 @@ def _custom_job(message: Any, task: str) -> Job:
 def _arguments(message: Any) -> list[str]:
     pools = message.job_spec.worker_pool_specs
     return [argument for pool in pools for argument in pool.container_spec.args]
-
-
-def _parse(text: Any) -> datetime | None:
-    if not isinstance(text, str):
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None

@@ -7,19 +7,21 @@ a ladder only, since nobody is there to climb.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ConfigError
-from pipelines.google import explained, read_options, schedule_client, write_options
+from pipelines.google import explained, pipeline_client, read_options, schedule_client, write_options
 from pipelines.request import Difference, find_differences
 from pipelines.submit import Prepared, publish, to_dict
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig, ScheduleSection
 
+_SHOWN_RUNS = 10
 # What an update replaces. The display name is how the schedule is found, so it stays.
 _MASK = (
     "cron",
@@ -64,6 +66,7 @@ class Schedules:
 
     def __init__(self, project: str, region: str) -> None:
         self._project = project
+        self._region = region
         self._parent = f"projects/{project}/locations/{region}"
         self._client = schedule_client(region)
 
@@ -156,6 +159,13 @@ class Schedules:
                     if "create_pipeline_job_request" not in str(error):
                         raise
         return self._recreate(prepared, times, found), "recreated"
+
+    def runs(self, found: Any) -> Sequence[Any]:
+        """Return the PipelineJobs that a schedule started last, the newest first."""
+        chosen = {"parent": self._parent, "filter": f'schedule_name="{found.name}"', "order_by": "create_time desc"}
+        with explained(f"the runs of schedule {id_of(found)}", project=self._project):
+            jobs = pipeline_client(self._region).list_pipeline_jobs(request=chosen, **read_options())
+            return tuple(itertools.islice(jobs, _SHOWN_RUNS))
 
     def pause(self, found: Any) -> None:
         """Stop a schedule from firing; a run of it goes on."""

@@ -144,6 +144,11 @@ def print_status(status: Status, stream: TextIO) -> None:
         tasks.add_row(Text(task.name), task.state.lower(), _took(task.started_at, task.ended_at), attempts)
     if status.tasks:
         console.print(tasks)
+    for task in status.tasks:
+        for uri in task.resources:
+            # What is no job: a model's upload, for one.
+            if not any(uri.endswith(job.name) for job in status.jobs):
+                console.print(Text(f"{task.name}: {uri}"), soft_wrap=True)
     for job in status.jobs:
         waited = seconds_between(job.created_at, job.started_at)
         more = f", waited {waited:.0f} s for machines" if waited is not None else ""

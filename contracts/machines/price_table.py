@@ -2,8 +2,8 @@
 
 Rates of hosts were solved from the catalog's rows of two machine types of a family (n1), or of one type whose memory is
 in a fixed ratio to its vCPUs (the others); they give the other rows back to four digits. A region that is not here is
-unknown; so are GPUs that no source prices well: A100 80 GB (the catalog's on-demand price is below its spot price),
-B200, GB200 and RTX PRO 6000 (prices without hosts).
+unknown; so is what no source prices well: where the catalog has other products for on-demand (A100 80 GB in most
+regions: below spot; A100 and H100 in Europe: half of elsewhere), and B200, GB200 and RTX PRO 6000 (without hosts).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _HOST_ROWS: dict[str, tuple[int, dict[str, tuple[float, float]]]] = {
             "asia-southeast1": (0.54329, 0.22606),
         },
     ),
-    "a2-highgpu": (12, {**dict.fromkeys(_US, (0.73948, 0.36975))}),
+    "a2-highgpu": (12, {**dict.fromkeys(_US, (0.73948, 0.36975)), "us-west4": (0.8328, 0.33306)}),
+    "a2-ultragpu": (12, {"us-east5": (1.09962, 0.31193), "asia-southeast1": (1.35641, 0.62379)}),
     "a2-megagpu": (96, {"us-central1": (8.79698, 4.39824)}),
     "a3-megagpu": (208, {"us-central1": (9.46006, 2.88933), "us-east4": (9.46006, 2.15966)}),
     "e2-standard": (
@@ -115,7 +116,8 @@ _GPUS: dict[str, dict[str, tuple[float, float]]] = {
         "asia-northeast1": (0.7192, 0.3564),
         "asia-southeast1": (0.69092, 0.2478),
     },
-    "NVIDIA_TESLA_A100": {"us-central1": (2.934, 1.434)},
+    "NVIDIA_TESLA_A100": {**dict.fromkeys(_US, (2.93391, 1.4341)), "us-west4": (3.10156, 1.2406)},
+    "NVIDIA_A100_80GB": {"us-east5": (4.4242, 1.3356), "asia-southeast1": (4.84607, 1.823)},
     "NVIDIA_H100_MEGA_80GB": {"us-central1": (10.34428, 3.1601), "us-east4": (10.34428, 1.8619)},
 }
 # Accelerator and region -> (on-demand, spot) of one GPU with its share of the machine.

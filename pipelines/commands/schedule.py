@@ -59,10 +59,16 @@ def list_schedules(config: ConfigPath, overrides: Overrides = None, debug: Debug
 
 @_app.command()
 def show(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
-    """Print a line's schedule."""
+    """Print a line's schedule and the runs that it started last."""
     with reported(debug):
+        from pipelines.run_tasks import state_of
+
         resolved = load(config, overrides)
-        _show(_schedules(resolved).require(resolved, schedule_id))
+        schedules = _schedules(resolved)
+        found = schedules.require(resolved, schedule_id)
+        _show(found)
+        for job in schedules.runs(found):
+            print(f"{'run':<24} {job.name.rpartition('/')[2]}  {state_of(job).lower()}")
 
 
 @_app.command()

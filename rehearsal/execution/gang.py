@@ -105,7 +105,7 @@ class Gang:
         self._nodes: list[_Node] = []
         self._starts = self._preemptions = self._retries = 0
         self._disks = 0
-        self._drawn = market.draw(len(machines), job.display_name) if self._is_spot else []
+        self._drawn: list[Preemption] = []
         self._began_at = self._started_at = 0.0
         self._port = 0
         self.cancelled = threading.Event()
@@ -142,7 +142,7 @@ class Gang:
     def _find_due(self) -> Preemption | None:
         first = self._nodes[0].watch
         first.look()
-        running_s = time.monotonic() - self._started_at
+        running_s = (time.monotonic() - self._started_at) / self._scale.time_scale
         return self._market.due(
             self._drawn, self._job.display_name, len(self._nodes), (first.step, first.total, running_s)
         )
@@ -169,8 +169,6 @@ class Gang:
             self._starts,
             self._now(),
         )
-        if preemption in self._drawn:
-            self._drawn.remove(preemption)
         self._market.note(preemption, happened)
         self._say(node.machine, f"{node.machine.name} was preempted at step {step}", "WARNING")
         self._preemptions += 1
@@ -219,7 +217,7 @@ class Gang:
         disk = self._new_disk(node.machine) if new_disks else node.disk
         self._starts += 1
         self._nodes[place] = self._start(node.machine, disk, 0 if new_disks else node.restarts)
-        self._started_at = time.monotonic()
+        self._begin_to_count()
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
 
@@ -235,7 +233,12 @@ class Gang:
             old = before[number] if before and not new_disks else None
             disk = old.disk if old else self._new_disk(machine)
             self._nodes.append(self._start(machine, disk, old.restarts if old else 0))
+        self._begin_to_count()
+
+    def _begin_to_count(self) -> None:
         self._started_at = time.monotonic()
+        # A rate has no memory: whoever was spared so far is drawn for again.
+        self._drawn = self._market.draw(len(self._machines), self._job.display_name) if self._is_spot else []
 
     def _new_disk(self, machine: Machine) -> Path:
         self._disks += 1

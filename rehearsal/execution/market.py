@@ -32,7 +32,7 @@ class Preemption:
     at_fraction: float | None = None
     """Once training has taken this part of its steps."""
     after_s: float = 0.0
-    """Seconds after the machines have started."""
+    """Seconds, of the platform's, after the machines have started."""
     job: str = ""
     """Only jobs whose display name holds this text."""
 
@@ -68,7 +68,7 @@ class Market:
     Args:
         seed: Of everything that is drawn.
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
-        rate: Preemptions for each machine and hour of running, beside those, drawn when a job starts.
+        rate: Preemptions for each machine and hour (of the platform's) of running, beside those; drawn at each start.
         stockouts: How many jobs find no machines, by place.
         stockout: Whether such a job stays pending, or fails as Vertex says it may.
     """

@@ -51,6 +51,8 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
     environment["PYTHONUNBUFFERED"] = "1"
+    # A prebuilt container installs the project when it starts; here it is installed.
+    environment["SHARDLINE_PREINSTALLED"] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))
     for layer in layers:
         environment |= layer

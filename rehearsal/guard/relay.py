@@ -44,7 +44,6 @@ class Guard:
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate.chain, certificate.key)
         self._tls.set_alpn_protocols(["h2", "http/1.1"])
-        self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._ready = threading.Event()
@@ -58,6 +57,7 @@ class Guard:
 
     def start(self) -> Self:
         """Begin to listen."""
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         self._ready.wait()
         return self

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.vertex.caller import Caller
 from rehearsal.vertex.errors import ServiceError
-from rehearsal.vertex.world import Caller
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Entry = Mapping[str, Any]
 Test = Callable[[Entry], bool]
 
 _TOKEN = re.compile(
-    r"""\s*(?:(--[^\n]*\n?)|(\(|\)|!=|>=|<=|=~|!~|=|>|<|:|-(?=[A-Za-z("]))|("(?:[^"\\]|\\.)*")|([^\s()=<>!:"]+))"""
+    r"""\s*(?:(--[^\n]*\n?)|(\(|\)|!=|>=|<=|=~|!~|=|>|<|:|-(?=[A-Za-z("]))|("(?:[^"\\]|\\.)*")|([^\s()=<>!:"](?:[^\s()=<>!:"]|"(?:[^"\\]|\\.)*")*))"""
 )
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _OPERATORS = {"=", "!=", ">=", "<=", ">", "<", ":", "=~", "!~"}
@@ -35,7 +35,7 @@ def make_test(text: str) -> Test:
     parser = _Parser(text)
     if not parser.left:
         return lambda entry: True
-    test = parser.alternatives()
+    test = parser.every()
     if parser.left:
         raise parser.fault()
     return test
@@ -60,25 +60,26 @@ class _Parser:
         """Return the error for what is next."""
         return invalid("filter", f"{self._text!r} is not understood at {' '.join(self.left[:3]) or 'its end'!r}")
 
-    def alternatives(self) -> Test:
-        tests = [self._all()]
-        while self._take("OR"):
-            tests.append(self._all())
-        return tests[0] if len(tests) == 1 else lambda entry: any(test(entry) for test in tests)
-
-    def _all(self) -> Test:
-        tests = [self._one()]
-        while self.left and self.left[0] not in ("OR", ")"):
+    def every(self) -> Test:
+        """Read a whole expression: OR binds more tightly than AND here."""
+        tests = [self._any()]
+        while self.left and self.left[0] != ")":
             self._take("AND")
-            tests.append(self._one())
+            tests.append(self._any())
         return tests[0] if len(tests) == 1 else lambda entry: all(test(entry) for test in tests)
+
+    def _any(self) -> Test:
+        tests = [self._one()]
+        while self._take("OR"):
+            tests.append(self._one())
+        return tests[0] if len(tests) == 1 else lambda entry: any(test(entry) for test in tests)
 
     def _one(self) -> Test:
         if self._take("NOT") or self._take("-"):
             test = self._one()
             return lambda entry: not test(entry)
         if self._take("("):
-            test = self.alternatives()
+            test = self.every()
             if not self._take(")"):
                 raise self.fault()
             return test

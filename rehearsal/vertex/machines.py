@@ -1,9 +1,12 @@
 """Which machines and GPUs go together, as the local Vertex sees it.
 
-Written for this server from the pages of 2026-11 named below, and on purpose not shared with contracts.machines: what
-one of the two has wrong, the other does not repeat.
+Written apart from contracts.machines, so that what one of the two has wrong the other does not repeat; a test compares
+them, and every difference that is left is named there. Where the documentation seen was no help (GPUs on the largest
+n1, families that Vertex may have stopped to list) this table is the wider one: a rehearsal that refuses what the
+service takes would be wrong in the worse way.
 
-https://cloud.google.com/vertex-ai/docs/training/configure-compute (machine types, GPUs, vCPU limits of n1, disks)
+https://cloud.google.com/vertex-ai/docs/training/configure-compute (machine types, GPUs, disks),
+https://cloud.google.com/compute/docs/gpus (vCPUs a GPU takes on n1)
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class Kind:
 
 
 _HYPERDISK = ("hyperdisk-balanced",)
-_BOTH = ("pd-ssd", "hyperdisk-balanced")
+_BOTH = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
 
 # Families whose GPUs are part of the machine.
 _WITH_GPUS: dict[str, Kind] = {
@@ -56,6 +59,9 @@ _PLAIN = {
     "n2d-standard": (4, 8, 16, 32, 48, 64, 80, 96, 128, 224),
     "n2d-highmem": (2, 4, 8, 16, 32, 48, 64, 80, 96),
     "n2d-highcpu": (16, 32, 48, 64, 80, 96, 128, 224),
+    "n4-standard": (2, 4, 8, 16, 32, 48, 64, 80),
+    "n4-highmem": (2, 4, 8, 16, 32, 48, 64, 80),
+    "n4-highcpu": (2, 4, 8, 16, 32, 48, 64, 80),
     "c2-standard": (4, 8, 16, 30, 60),
     "c2d-standard": (4, 8, 16, 32, 56, 112),
     "c2d-highcpu": (4, 8, 16, 32, 56, 112),
@@ -63,7 +69,15 @@ _PLAIN = {
     "m1-ultramem": (40, 80, 160),
     "m1-megamem": (96,),
 }
-KINDS: dict[str, Kind] = _WITH_GPUS | {f"{f}-{size}": Kind(size) for f, sizes in _PLAIN.items() for size in sizes}
+# Families whose boot disks are not persistent disks alone.
+_DISKS = {"n4": _HYPERDISK, "m1": _BOTH}
+
+
+def _plain(family: str, size: int) -> Kind:
+    return Kind(size, disks=_DISKS.get(family.split("-")[0], Kind.disks))
+
+
+KINDS: dict[str, Kind] = _WITH_GPUS | {f"{f}-{size}": _plain(f, size) for f, sizes in _PLAIN.items() for size in sizes}
 
 # GPUs that are attached to n1: how many there may be, and the most vCPUs that a number of them takes.
 _ATTACHED: dict[str, dict[int, int]] = {

@@ -6,13 +6,16 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pip
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc.status_pb2 import Status
 
 from rehearsal.vertex import custom_jobs, metadata
-from rehearsal.vertex.errors import ServiceError, invalid, not_found
+from rehearsal.vertex.errors import CODES, ServiceError, invalid, not_found
 from rehearsal.vertex.listing import page, select
 from rehearsal.vertex.messages import plain
 from rehearsal.vertex.operations import finished
@@ -56,8 +59,20 @@ def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
         job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
 
     world.store.update(name, attach)
-    world.pipelines.start(name)
+    root = job.runtime_config.gcs_output_directory
+    if world.buckets.has(root):
+        world.pipelines.start(name)
+    else:
+        world.store.update(name, partial(_fail, world, root))
     return types.PipelineJob(world.store.get(name))
+
+
+def _fail(world: World, root: str, job: types.PipelineJob) -> None:
+    """End a job whose root is in no bucket: it is created, as at the real service, and fails when it is begun."""
+    job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, world.now()
+    account = job.service_account or "the default account"
+    text = f"Failed to create pipeline job. Error: {account} cannot use {root}: the bucket is not there, or not its own"
+    job.error = Status(code=CODES["FAILED_PRECONDITION"][0], message=text)
 
 
 def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
@@ -79,7 +94,24 @@ def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) 
     parent = world.canonical(request.parent, "aiplatform.pipelineJobs.list")
     jobs = select(world.store.list(f"{parent}/pipelineJobs/"), filter=request.filter, order_by=request.order_by)
     chosen, token = page(jobs, request.page_size, request.page_token)
+    if paths := list(request.read_mask.paths):
+        chosen = [_masked(job, paths) for job in chosen]
     return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
+
+
+def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
+    """Return a job with the fields of a mask only; those of its spec, a Struct, are named pipeline_spec.FIELD."""
+    found = types.PipelineJob()
+    inner = [path.split(".")[1] for path in paths if path.startswith("pipeline_spec.")]
+    rest = [path for path in paths if not path.startswith("pipeline_spec.")]
+    FieldMask(paths=rest).MergeMessage(plain(job), plain(found))
+    spec = plain(job).pipeline_spec
+    for name in (
+        "".join([head, *(word.capitalize() for word in tail)]) for head, *tail in (n.split("_") for n in inner)
+    ):
+        if name in spec:
+            plain(found).pipeline_spec.fields[name].CopyFrom(spec.fields[name])
+    return found
 
 
 def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:

@@ -13,6 +13,7 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
+from contracts.canonical import canonical
 from rehearsal.vertex import resource_rules
 from rehearsal.vertex.errors import Violation, refuse
 from rehearsal.vertex.messages import plain
@@ -63,17 +64,7 @@ def check_pipeline_job(
 
 def to_values(struct: Any) -> Any:
     """Return the JSON value of a Struct or Value, whole numbers as integers: the wire has doubles only."""
-    return _whole(json_format.MessageToDict(struct))
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return value
+    return canonical(json_format.MessageToDict(struct))
 
 
 def _check_spec(spec: dict[str, Any], field: str) -> list[Violation]:

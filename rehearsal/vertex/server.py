@@ -12,6 +12,7 @@ from rehearsal.clock import Clock
 from rehearsal.gcs.credentials import write_service_account
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.vertex.access import AccessLog
+from rehearsal.vertex.buckets import Buckets
 from rehearsal.vertex.calls import Desk
 from rehearsal.vertex.endpoints import answer_allowed_locations, answer_token
 from rehearsal.vertex.firing import Firing
@@ -58,13 +59,22 @@ class VertexServer:
         dataflow: Jobs | None = None,
         hold_s: float = 600.0,
     ) -> None:
-        limits = None if quotas is None else Quotas(quotas)
-        book = logs or LogBook()
-        self.world = World(store, pipelines, custom_jobs, clock, dict(projects), limits, book, hold_s, dataflow)
+        self.world = World(
+            store,
+            pipelines=pipelines,
+            custom_jobs=custom_jobs,
+            clock=clock,
+            projects=dict(projects),
+            quotas=None if quotas is None else Quotas(quotas),
+            buckets=Buckets(bucket_endpoint),
+            logs=logs or LogBook(),
+            hold_s=hold_s,
+            dataflow=dataflow,
+        )
         self._desk = Desk(self.world)
         self._firing = Firing(self.world, self._desk.failures)
         self._folder, self._bucket_endpoint = folder, bucket_endpoint
-        endpoints = (answer_token, answer_allowed_locations, Registry(self.world))
+        endpoints = (answer_token, answer_allowed_locations, Registry(self.world), self.world.buckets)
         self._http = HttpDoor(self._desk, endpoints)
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)

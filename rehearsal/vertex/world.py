@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rehearsal.clock import Clock
+from rehearsal.vertex.buckets import Buckets
+from rehearsal.vertex.caller import Caller
 from rehearsal.vertex.errors import ServiceError, invalid
 from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.store import Jobs, Runs, Store
@@ -15,17 +17,7 @@ from rehearsal.vertex.store import Jobs, Runs, Store
 if TYPE_CHECKING:
     from rehearsal.vertex.quotas import Quotas
 
-
-@dataclass(frozen=True)
-class Caller:
-    """Who asks, and by which door."""
-
-    door: str
-    """"rest" or "grpc"."""
-    user_agent: str = ""
-    host: str = ""
-    is_there: Callable[[], bool] = lambda: True
-    """False once nobody waits for the answer any more."""
+__all__ = ["Caller", "World"]
 
 
 @dataclass
@@ -39,6 +31,7 @@ class World:
     projects: Mapping[str, str]
     """Project id -> project number."""
     quotas: Quotas | None = None
+    buckets: Buckets = field(default_factory=lambda: Buckets(""))
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""

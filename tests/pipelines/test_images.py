@@ -131,7 +131,7 @@ if arguments[0] == "build":
     sys.exit(0 if Path(arguments[2]).is_file() and (context / "pyproject.toml").is_file() else 3)
 if arguments[0] == "image":
     name = arguments[-1].rpartition(":")[0]
-    print(json.dumps(["other.pkg.dev/x@sha256:" + "a" * 64, name + "@sha256:" + "b" * 64]))
+    print(json.dumps([name + "@sha256:" + "b" * 64, "other.pkg.dev/x@sha256:" + "a" * 64]))
 """
 
 

@@ -77,7 +77,7 @@ def test_the_project_s_quotas_decide(plan: Plan) -> None:
     answer = plan("run.root=gs://here/runs")
     assert answer.returncode == 2, answer.stderr
     assert f"quota aiplatform.googleapis.com/{GPUS} in us-central1: 2 of 1" in answer.stdout
-    assert f"problem: quota aiplatform.googleapis.com/{GPUS} in us-central1 is 1, and training needs 2" in answer.stdout
+    assert f"problem: quota aiplatform.googleapis.com/{GPUS} in us-central1 is 1, and a job needs 2" in answer.stdout
     assert "unknown offline" not in answer.stdout
 
 

@@ -194,6 +194,15 @@ def test_a_ladder_is_planned_rung_by_rung() -> None:
     assert "across regions" in said
 
 
+def test_quotas_are_those_of_the_largest_job() -> None:
+    plan = require_plan(config("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_T4}"))
+    needs = {need.metric.rpartition("preemptible_")[2]: need.amount for need in plan.rungs[0].quotas}
+    assert needs == {"nvidia_l4_gpus": 2, "g2_cpus": 24, "nvidia_t4_gpus": 1, "cpus": 8}
+    larger = require_plan(config("resources.serving_machine.type=g2-standard-96"))
+    needs = {need.metric.rpartition("preemptible_")[2]: need.amount for need in larger.rungs[0].quotas}
+    assert needs == {"nvidia_l4_gpus": 8, "g2_cpus": 96}
+
+
 def test_without_a_ladder_there_is_one_rung() -> None:
     (rung,) = find_rungs(config("resources.strategy=STANDARD"))
     assert (rung.strategy, rung.region) == ("STANDARD", "us-central1")

@@ -17,6 +17,7 @@ from pipelines.build import find_checkout
 from pipelines.compile import compile_line
 from pipelines.plan import make_plan
 from pipelines.prebuilt import build_wheel, image_uri, is_old, prebuilt_container
+from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
 from tests.golden.write_lines import GOLDEN, prebuilt_jobs
 from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS
@@ -129,21 +130,9 @@ def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 def test_in_a_rehearsal_the_project_is_there_already() -> None:
+    packages = ("gs://nowhere/w.whl", "0", "gs://nowhere/c", "0", "train", "--")
     said = "import sys; print(sys.argv[1:]); sys.exit(7)"
-    answer = start(
-        "gs://b/w",
-        "0",
-        "gs://b/c",
-        "0",
-        "train",
-        "--",
-        "python",
-        "-c",
-        said,
-        "--x",
-        "a b\n'c'",
-        SHARDLINE_PREINSTALLED="1",
-    )
+    answer = start(*packages, "python", "-c", said, "--x", "a b\n'c'", **clean_environment({}))
     assert answer.returncode == 7
     assert answer.stdout == "['--x', \"a b\\n'c'\"]\n"
 

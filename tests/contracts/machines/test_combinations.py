@@ -95,6 +95,25 @@ def test_what_does_not_exist_is_refused(section: MachineSection, given: str, tod
     assert todo in caught.value.todo
 
 
+@pytest.mark.parametrize(
+    ("type_", "counts"),
+    [
+        ("n1-standard-8", {"T4": [1, 2, 4], "P4": [1, 2, 4], "P100": [1, 2, 4], "V100": [1, 2, 4, 8]}),
+        ("n1-standard-16", {"T4": [1, 2, 4], "P4": [1, 2, 4], "P100": [1, 2, 4], "V100": [2, 4, 8]}),
+        ("n1-highmem-32", {"T4": [2, 4], "P4": [2, 4], "P100": [2, 4], "V100": [4, 8]}),
+        ("n1-standard-64", {"T4": [4], "P4": [4], "V100": [8]}),
+        ("n1-highcpu-64", {"T4": [4], "P4": [4], "P100": [4], "V100": [8]}),
+        ("n1-highcpu-96", {"T4": [4], "P4": [4], "V100": [8]}),
+    ],
+)
+def test_rows_of_google_s_table(type_: str, counts: dict[str, list[int]]) -> None:
+    found: dict[str, list[int]] = {}
+    for known in list_combinations():
+        if known.type == type_ and known.gpus:
+            found.setdefault(ACCELERATORS[known.accelerator_type].short, []).append(known.gpus)
+    assert found == counts
+
+
 def test_strategies() -> None:
     assert find_machine(machine("a3-highgpu-2g")).strategies == ("SPOT", "FLEX_START")
     assert "STANDARD" in find_machine(machine("a3-highgpu-8g")).strategies

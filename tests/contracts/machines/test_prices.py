@@ -54,6 +54,8 @@ def test_what_no_source_says_is_unknown() -> None:
     for type_ in ("a2-ultragpu-1g", "a4-highgpu-8g", "g4-standard-48", "n2-standard-8", "e2-highmem-8"):
         assert hourly_price(machine(type_), "SPOT", "us-central1") is None
     assert hourly_price(machine("g2-standard-12"), "SPOT", "africa-south1") is None
+    assert hourly_price(machine("a2-highgpu-1g"), "SPOT", "europe-west4") is None
+    assert hourly_price(machine("a2-ultragpu-1g"), "SPOT", "us-east5") is not None
 
 
 def test_spot_is_never_dearer_than_on_demand() -> None:

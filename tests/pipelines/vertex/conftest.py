@@ -15,6 +15,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from google.cloud import aiplatform  # noqa: F401
     from google.cloud.aiplatform_v1 import types
+    from google.cloud.dataflow_v1beta3 import types as dataflow_types
 
 from contracts import storage
 from contracts.canonical import canonical
@@ -24,7 +25,6 @@ from pipelines.compile import CompiledLine
 from rehearsal.clock import Clock
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.resources import PROJECT_NUMBER
-from rehearsal.vertex.endpoints import Answer, Asked
 from rehearsal.vertex.server import VertexServer
 from rehearsal.vertex.store import Store
 
@@ -65,7 +65,7 @@ class PlayedPipelines:
         self.store = store
         self.script = Script()
         self.started: list[str] = []
-        self.dataflow_jobs: dict[str, str] = {}
+        self.dataflow_jobs = 0
 
     def start(self, name: str) -> None:
         self.started.append(name)
@@ -89,8 +89,12 @@ class PlayedPipelines:
         job_name = f"projects/{NUMBER}/locations/{region}/customJobs/{self.store.new_id()}"
         resources = [{"resourceType": "CustomJob", "resourceUri": f"https://x-aiplatform.googleapis.com/v1/{job_name}"}]
         if self.script.dataflow:
-            flow = f"projects/{PROJECT}/locations/{region}/jobs/flow-{len(self.dataflow_jobs)}"
-            self.dataflow_jobs[flow] = "JOB_STATE_RUNNING"
+            flow = f"projects/{PROJECT}/locations/{region}/jobs/flow-{self.dataflow_jobs}"
+            stored = flow.replace(PROJECT, NUMBER)
+            running = dataflow_types.JobState.JOB_STATE_RUNNING
+            job = dataflow_types.Job(id=flow.rpartition("/")[2], name="shard", current_state=running)
+            self.store.add(stored, job)
+            self.dataflow_jobs += 1
             uri = f"https://dataflow.googleapis.com/v1b3/{flow}"
             resources.append({"resourceType": "DataflowJob", "resourceUri": uri})
         self.store.update(name, lambda job: _begin(job, json.dumps({"resources": resources})))
@@ -124,6 +128,19 @@ class PlayedJobs:
 
     def cancel(self, name: str) -> None:
         self.store.update(name, lambda job: _set(job, _JOB.JOB_STATE_CANCELLED))
+
+
+class PlayedDataflow(PlayedJobs):
+    """Dataflow jobs that go on until they are cancelled."""
+
+    def cancel(self, name: str) -> None:
+        def change(job: Any) -> None:
+            job.current_state = dataflow_types.JobState.JOB_STATE_CANCELLED
+
+        self.store.update(name, change)
+
+    def messages(self, name: str) -> list[Any]:
+        return []
 
 
 def _custom_job(name: str, run_id: str, pipeline: Any, *, deaf: bool) -> Any:
@@ -187,18 +204,8 @@ class Cloud:
             projects={PROJECT: NUMBER},
             folder=folder,
             bucket_endpoint=bucket_endpoint,
-            dataflow=self._answer_dataflow,
+            dataflow=PlayedDataflow(self.store),
         )
-
-    def _answer_dataflow(self, asked: Asked) -> Answer | None:
-        if not asked.path.startswith("/v1b3/"):
-            return None
-        name = asked.path.removeprefix("/v1b3/")
-        if name not in self.pipelines.dataflow_jobs:
-            return Answer.of_json({"error": {"code": 404}}, 404)
-        if asked.verb == "PUT":
-            self.pipelines.dataflow_jobs[name] = asked.json()["requestedState"]
-        return Answer.of_json({"id": name.rpartition("/")[2], "currentState": self.pipelines.dataflow_jobs[name]})
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,16 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import pipelines.cancel
+import pipelines.compile
 import pipelines.ladder
 from contracts.canonical import canonical_hash
+from contracts.config import RunConfig
 from pipelines.cli import app
+from pipelines.compile import CompiledLine, compile_line
 from pipelines.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
 
+COMPILED: dict[str, CompiledLine] = {}
 DIGEST = "@sha256:" + 64 * "1"
 CONFIG: dict[str, Any] = {
     "run": {"name": "line", "root": "gs://bucket-1/runs"},
@@ -45,7 +49,15 @@ def config(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow each other at once; nobody waits for a real cloud here."""
+    """Looks follow each other at once, and a configuration is compiled once: the commands here compile it for ever."""
+
+    def compile_once(config: RunConfig) -> CompiledLine:
+        key = config.model_dump_json()
+        if key not in COMPILED:
+            COMPILED[key] = compile_line(config)
+        return COMPILED[key]
+
+    monkeypatch.setattr(pipelines.compile, "compile_line", compile_once)
     monkeypatch.setattr(pipelines.ladder.climb, "__kwdefaults__", {"poll_s": 0.05})
     defaults = pipelines.cancel.cancel.__kwdefaults__ or {}
     monkeypatch.setattr(pipelines.cancel.cancel, "__kwdefaults__", {**defaults, "poll_s": 0.05})
@@ -132,6 +144,7 @@ def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
     shardline("schedule", "show", config, code=2)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(cloud: Cloud, config: str) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "running"
     command = [sys.executable, "-W", "ignore", "-m", "pipelines.cli", "submit", config, "--wait", "--run-id", "left-1"]

@@ -14,6 +14,7 @@ from pipelines.ladder import Rung, climb, exit_code_of
 from pipelines.run_name import RunName
 from pipelines.status import print_status, read_status, to_json
 from pipelines.submit import Prepared, Submitted, prepare, submit
+from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05
@@ -207,3 +208,14 @@ def test_a_service_that_is_gone_is_try_again(cloud: Cloud, prepared: Prepared, m
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with pytest.raises(TryAgain, match="no answer"):
         read_status(pipeline_client("europe-west4"), RunName(PROJECT, "europe-west4", prepared.run_id))
+
+
+def test_a_bucket_that_went_away_is_the_cause(cloud: Cloud, prepared: Prepared, bucket_server: BucketServer) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 1."
+    submit(prepared, prepared.submission(prepared.run_id))
+    bucket_server.clear()
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: read_status(client, name).state == "FAILED")
+    found = read_status(client, name)
+    assert found.diagnosis is not None and (found.diagnosis.kind, found.diagnosis.exit_code) == ("missing bucket", 2)
+    assert "no account of the training" in found.note

@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -119,3 +120,16 @@ def test_a_cron_that_the_service_refuses_is_a_users_error(make: Any) -> None:
 def test_a_line_without_a_cron_is_not_scheduled(make: Any) -> None:
     with pytest.raises(ConfigError, match=r"schedule\.cron is not set"):
         make("never", cron="")
+
+
+def test_the_runs_that_it_started_are_shown(make: Any, cloud: Cloud) -> None:
+    line = make("fires", cron="* * * * *", time_zone="Etc/UTC")
+    line.create()
+    cloud.clock.advance(61)
+    deadline = time.monotonic() + 120
+    while not (runs := line.schedules.runs(line.find())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert runs[0].display_name == "fires"
+    assert int(dict(describe(line.find()))["runs started"]) >= 1
+    line.schedules.delete(line.find())

@@ -254,3 +254,9 @@ def launch(config: str, output: str, gcp_resources: dsl.OutputPath(str)):
 def sharded(config: str, output: str):
     launched = launch(config=config, output=output)
     WaitGcpResourcesOp(gcp_resources=launched.outputs["gcp_resources"])
+
+
+@dsl.pipeline(name="loop")
+def loop(words: list):
+    with dsl.ParallelFor(words) as word:
+        say(text=f"word {word}")

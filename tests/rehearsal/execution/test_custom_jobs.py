@@ -15,7 +15,7 @@ from google.cloud import aiplatform_v1
 from rehearsal.execution import gang
 from rehearsal.execution.custom_jobs import CustomJobRuns
 from rehearsal.execution.machines import Scale
-from rehearsal.execution.market import Market, Preemption
+from rehearsal.execution.market import Market, Preemption, spread
 from rehearsal.vertex.store import Store
 from tests.rehearsal.execution.world import LIMIT_S, Clock, Logs
 
@@ -234,3 +234,45 @@ def test_an_image_that_is_not_there_and_a_command_that_is_not(tmp_path: Path) ->
     jobs.store.add(name, aiplatform_v1.CustomJob(name=name, job_spec={"worker_pool_specs": [pool]}))
     jobs.runs.start(name)
     assert "entry point" in jobs.runs.wait(name, LIMIT_S).error.message
+
+
+def test_without_restarts_of_all_one_machine_is_replaced(tmp_path: Path) -> None:
+    market = Market(preemptions=[Preemption(1, "sigkill", at_step=20)])
+    jobs = Jobs(tmp_path / "jobs", market=market)
+    job = jobs.run(TRAIN, "100", str(tmp_path / "steps"), nodes=2, strategy="SPOT")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert [one.node for one in market.preempted] == [1]
+    # The first machine was let alone: it counted through.
+    assert (tmp_path / "steps").stat().st_size == 100
+    assert "told to stop" not in jobs.logs.texts(task_name="workerpool0-0")
+
+
+def test_a_job_has_a_timeout_and_flex_start_a_limit(tmp_path: Path) -> None:
+    place = ("europe-west4", "g2-standard-12", "FLEX_START")
+    jobs = Jobs(tmp_path / "jobs", market=Market(stockouts={place: 1}), scale=Scale(time_scale=0.1))
+    job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 5})
+    assert job.error.code == 4
+    assert "timeout of 5 s" in job.error.message
+    job = jobs.run(COUNT, "x", "0", strategy="FLEX_START", max_wait_duration={"seconds": 2})
+    assert job.error.code == 8
+    assert not job.start_time
+
+
+def test_a_rate_takes_machines_again_and_again(tmp_path: Path) -> None:
+    market = Market(seed=1, rate=1e9)
+    jobs = Jobs(tmp_path / "jobs", market=market)
+    job = jobs.run(TRAIN, "1000000", str(tmp_path / "steps"), strategy="SPOT", restart_job_on_worker_restart=True)
+    assert "STOCKOUT" in job.error.message
+    assert len(market.preempted) == gang.MAX_PREEMPTIONS + 1
+    assert Market(seed=1, rate=1).draw(3, "x") == Market(seed=1, rate=1).draw(3, "x")
+
+
+def test_spread_is_later_each_time_and_of_both_kinds() -> None:
+    for seed in range(20):
+        found = spread(4, seed=seed, nodes=3)
+        moments = [one.at_fraction or 0 for one in found]
+        assert moments == sorted(moments)
+        assert 0.1 < moments[0] < moments[-1] < 0.9
+        assert {one.kind for one in found[:2]} == {"sigterm", "sigkill"}
+        assert found[0].node == 0
+        assert all(0 <= one.node < 3 for one in found)

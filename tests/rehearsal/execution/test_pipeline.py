@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -170,3 +171,25 @@ def test_an_image_that_is_not_there(tmp_path: Path, bucket: BucketServer) -> Non
     error = detail(job, "of-missing-image").error
     assert graphs.MISSING_IMAGE in error.message
     assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+
+
+def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.loop, words=["a", 'b "c"'])
+    assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
+    said = {heard(job, one.task_unique_name)[0] for one in job.job_detail.task_details if one.task_name == "say"}
+    assert said == {"word a", 'word b "c"'}
+
+
+def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_path: Path) -> None:
+    name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "pid.deep").exists():
+        assert time.monotonic() < deadline, pipelines.orchestrator_log()
+        time.sleep(0.05)
+    tree = pipelines.runs._trees[name]
+    tree.send(signal.SIGKILL)
+    job = pipelines.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert "orchestrator ended with exit code -9" in job.error.message
+    assert states(job) == {"": "FAILED", "sleep": "FAILED"}
+    assert tree.pids() == []

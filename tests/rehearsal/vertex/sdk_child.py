@@ -38,6 +38,27 @@ def submit(spec_path: str, found: dict[str, Any]) -> aiplatform.PipelineJob:
         unknown.submit()
     except GoogleAPICallError as error:
         found["unknown project"] = type(error).__name__
+    # submit() would make the bucket.
+    lost = {
+        "display_name": "lost",
+        "pipeline_spec": yaml.safe_load(Path(spec_path).read_text()),
+        "runtime_config": {
+            "gcs_output_directory": "gs://nobodys-bucket/x",
+            "parameter_values": values["parameter_values"],
+        },
+    }
+    client = aiplatform.gapic.PipelineServiceClient(
+        client_options={"api_endpoint": f"{REGION}-aiplatform.googleapis.com"}
+    )
+    parent = f"projects/shardline-test/locations/{REGION}"
+    made = client.create_pipeline_job(parent=parent, pipeline_job=lost, pipeline_job_id="lost-1")
+    failed = aiplatform.PipelineJob.get(made.name)
+    found["no bucket"] = [failed.state.name, failed.gca_resource.error.code]
+    found["simple view"] = [
+        [item.display_name, item.pipeline_spec["pipelineInfo"]["name"], "root" in item.pipeline_spec]
+        for item in aiplatform.PipelineJob.list(enable_simple_view=True, filter='display_name="lost"')
+    ]
+    failed.delete()
     return job
 
 
@@ -130,7 +151,38 @@ def others(found: dict[str, Any]) -> None:
         info.metric: [[list(item.applicable_locations), item.details.value] for item in info.dimensions_infos]
         for info in quotas.list_quota_infos(parent=place)
     }
+    # A client that is not told of the bucket server takes it for Google's.
+    options = {"api_endpoint": "https://storage.googleapis.com"}
+    bucket = storage.Client(client_options=options).bucket("line-bucket")
+    bucket.blob("a folder/a file").upload_from_string("there")
+    found["storage"] = [blob.download_as_text() for blob in bucket.list_blobs(prefix="a folder/")]
     found["bucket project"] = storage.Client().get_bucket("line-bucket").project_number
+
+
+def over_rest(endpoint: str, spec_path: str, found: dict[str, Any]) -> None:
+    """The SDK by the address of the HTTP door: no TLS, no proxy."""
+    aiplatform.init(project="shardline-test", location=REGION, api_endpoint=endpoint, api_transport="rest")
+    pool = {
+        "replica_count": 1,
+        "machine_spec": {"machine_type": "n1-standard-4"},
+        "container_spec": {"image_uri": IMAGE, "env": [{"name": "QUOTES", "value": 'a "b"\nc'}]},
+    }
+    job = aiplatform.CustomJob("a job", [pool], staging_bucket="gs://line-bucket/staging")
+    job.submit(scheduling_strategy=aiplatform.gapic.Scheduling.Strategy.SPOT, restart_job_on_worker_restart=True)
+    found["rest job"] = [item.display_name for item in aiplatform.CustomJob.list()]
+    job.cancel()
+    found["rest job ended"] = aiplatform.CustomJob.get(job.resource_name).state.name
+    line = aiplatform.PipelineJob(
+        display_name="over rest",
+        template_path=spec_path,
+        job_id="run-3",
+        parameter_values={"region": REGION},
+        pipeline_root="gs://line-bucket/root",
+    )
+    line.submit()
+    line.cancel()
+    found["rest line"] = aiplatform.PipelineJob.get(line.resource_name).state.name
+    found["rest name"] = line.resource_name
 
 
 def main() -> None:
@@ -141,6 +193,7 @@ def main() -> None:
     models(found)
     registry(sys.argv[1], found)
     others(found)
+    over_rest(sys.argv[2], sys.argv[1], found)
     print(json.dumps(found))
 
 

@@ -1,6 +1,8 @@
 """The doors: REST by its address, gRPC and REST as Google's own hosts through proxy and certificate, and no other."""
 
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Callable
 
@@ -8,8 +10,9 @@ import pytest
 import requests
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
+from google.cloud import resourcemanager_v3
 
-from .conftest import JOB, NUMBER, PARENT, Cloud, pipeline_job, rest
+from .conftest import JOB, NUMBER, PARENT, PROJECT, Cloud, pipeline_job, rest
 
 
 def jobs(cloud: Cloud) -> gapic.JobServiceClient:
@@ -41,6 +44,43 @@ def test_an_unknown_project_is_forbidden(cloud: Cloud) -> None:
     with pytest.raises(exceptions.Forbidden, match="may not exist"):
         jobs(cloud).create_custom_job(parent="projects/nobodys/locations/us-central1", custom_job=JOB)
     assert cloud.server.access_log.entries("JobService.CreateCustomJob")[0].status == "PERMISSION_DENIED"
+
+
+def test_projects_are_known_by_id_and_number(cloud: Cloud) -> None:
+    client = rest(cloud, resourcemanager_v3.ProjectsClient)
+    for name in (PROJECT, NUMBER):
+        found = client.get_project(name=f"projects/{name}")
+        assert (found.name, found.project_id) == (f"projects/{NUMBER}", PROJECT)
+    with pytest.raises(exceptions.Forbidden):
+        client.get_project(name="projects/nobodys")
+
+
+def test_what_nobody_answers_is_said_and_logged(cloud: Cloud) -> None:
+    answer = requests.get(f"{cloud.server.endpoint}/v1/{PARENT}/endpoints", timeout=30)
+    assert answer.status_code == 404 and answer.json()["error"]["status"] == "NOT_FOUND"
+    assert cloud.server.access_log.entries()[-1].status == "404"
+    answer = requests.post(f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", data=b"{", timeout=30)
+    assert answer.status_code == 400
+
+
+def test_the_certificate_is_for_googles_hosts_and_its_authority_alone_is_trusted(cloud: Cloud) -> None:
+    port = int(cloud.server.proxy.rsplit(":", 1)[1])
+
+    def greet(context: ssl.SSLContext, host: str) -> str | None:
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(b"CONNECT us-central1-aiplatform.googleapis.com:443 HTTP/1.1\r\n\r\n")
+            assert plain.recv(1000).startswith(b"HTTP/1.1 200")
+            with context.wrap_socket(plain, server_hostname=host) as secure:
+                return secure.selected_alpn_protocol()
+
+    ours = ssl.create_default_context(cafile=cloud.server.environment["SSL_CERT_FILE"])
+    for protocol in ("h2", "http/1.1"):
+        ours.set_alpn_protocols([protocol])
+        assert greet(ours, "us-central1-aiplatform.googleapis.com") == protocol
+    with pytest.raises(ssl.SSLCertVerificationError):
+        greet(ours, "example.com")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        greet(ssl.create_default_context(), "us-central1-aiplatform.googleapis.com")
 
 
 def test_json_with_unknown_names_is_refused(cloud: Cloud) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,8 +80,22 @@ def test_sigterm_cancels_the_job_while_its_answer_is_held(cloud: Cloud, tmp_path
     assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_CANCELLED
     (asked,) = cloud.server.access_log.entries("JobService.CancelCustomJob")
     assert asked.door == "rest"
-    # Its thread does not wait for ever for a client that is gone.
-    wait_for(lambda: not cloud.server.access_log.under_way("JobService.GetCustomJob"))
+
+
+def test_nobody_is_waited_for_who_is_gone(cloud: Cloud, tmp_path: Path) -> None:
+    held = "JobService.GetCustomJob"
+    launcher = Launcher(cloud, tmp_path, "custom_job", "CustomJob", JOB)
+    wait_for(lambda: cloud.server.access_log.under_way(held))
+    launcher.process.kill()
+    launcher.end()
+    wait_for(lambda: not cloud.server.access_log.under_way(held))
+    (name,) = cloud.jobs.started
+    host, port = cloud.server.endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"GET /v1/{name} HTTP/1.1\r\nUser-Agent: google-cloud-pipeline-components\r\n\r\n".encode())
+        wait_for(lambda: cloud.server.access_log.under_way(held))
+    wait_for(lambda: not cloud.server.access_log.under_way(held))
+    assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_RUNNING
 
 
 def test_a_refused_custom_job_fails_the_launcher(cloud: Cloud, tmp_path: Path) -> None:

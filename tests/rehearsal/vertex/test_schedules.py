@@ -123,22 +123,29 @@ def test_with_queueing_it_waits_for_its_place(line: Timeline) -> None:
     assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
 
 
-@pytest.mark.parametrize("catch_up", [False, True])
-def test_pause_and_resume(line: Timeline, catch_up: bool) -> None:
-    line.cloud.pipelines.go.set()
+def test_a_paused_schedule_misses_its_runs(line: Timeline) -> None:
     made = line.create()
     line.client.pause_schedule(name=made.name)
     assert line.get(made.name).state == gapic.Schedule.State.PAUSED
     with pytest.raises(exceptions.BadRequest, match="PAUSED"):
         line.client.pause_schedule(name=made.name)
     line.cloud.clock.advance(2 * WEEK)
-    assert line.times() == []
-    line.client.resume_schedule({"name": made.name, "catch_up": catch_up})
-    missed = [at(2026, 10, 19, 4), at(2026, 10, 26, 5)] if catch_up else []
-    line.wait(made.name, lambda s: s.started_run_count == len(missed))
+    line.client.resume_schedule({"name": made.name})
     line.advance_to(at(2026, 11, 2, 6), made.name)
-    line.wait(made.name, lambda s: s.started_run_count == len(missed) + 1)
-    assert line.times() == [*missed, at(2026, 11, 2, 5)]
+    assert line.times() == [at(2026, 11, 2, 5)]
+
+
+def test_catching_up_starts_every_missed_run_one_after_the_other(line: Timeline) -> None:
+    made = line.create()
+    line.client.pause_schedule(name=made.name)
+    line.cloud.clock.advance(2 * WEEK)
+    line.client.resume_schedule({"name": made.name, "catch_up": True})
+    for started in (1, 2):
+        line.wait(made.name, lambda s, started=started: s.started_run_count == started)
+        line.end_runs()
+    line.advance_to(at(2026, 11, 2, 6), made.name)
+    line.wait(made.name, lambda s: s.started_run_count == 3)
+    assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
 
 
 def test_it_is_completed_by_count_and_by_end(line: Timeline) -> None:

@@ -37,7 +37,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
             cloud.server.logs.write("ml_job", labels, f"{job_id} says {severity}", severity, cloud.clock.now())
         with cloud.server:
             script = Path(__file__).with_name("sdk_child.py")
-            child = cloud.run([sys.executable, "-W", "ignore", str(script), str(spec)])
+            child = cloud.run([sys.executable, "-W", "ignore", str(script), str(spec), cloud.server.endpoint])
             assert child.returncode == 0, child.stderr
             yield Done(cloud, json.loads(child.stdout.splitlines()[-1]), child.stderr)
 
@@ -48,6 +48,23 @@ def test_a_submission_with_an_experiment(done: Done) -> None:
     assert done.found["experiment"] == "an-experiment"
     assert done.found["listed"] == ["run-1"]
     assert done.found["unknown project"] == "PermissionDenied"
+
+
+def test_a_root_in_no_bucket_fails_the_job(done: Done) -> None:
+    assert done.found["no bucket"] == ["PIPELINE_STATE_FAILED", 9]
+    assert done.cloud.pipelines.started == [
+        f"projects/{NUMBER}/locations/us-central1/pipelineJobs/run-{n}" for n in (1, 2, 3)
+    ]
+
+
+def test_a_list_has_the_fields_of_its_mask(done: Done) -> None:
+    assert done.found["simple view"] == [["lost", "line", False]]
+
+
+def test_storage_by_its_own_name_is_the_bucket_server(done: Done) -> None:
+    assert done.found["storage"] == ["there"]
+    hosts = [entry.resource for entry in done.cloud.server.access_log.entries() if entry.method in ("GET", "POST")]
+    assert any(host.startswith("storage.googleapis.com/") for host in hosts)
 
 
 def test_the_buckets_owner_is_checked_and_right(done: Done) -> None:
@@ -81,6 +98,18 @@ def test_the_registry(done: Done) -> None:
 def test_logs_and_quotas(done: Done) -> None:
     assert done.found["grpc logs"] == ["7 says ERROR", "8 says WARNING"] == done.found["rest logs"]
     assert done.found["quotas"] == {METRIC: [[["us-central1"], 4]]}
+
+
+def test_the_sdk_over_rest(done: Done) -> None:
+    assert done.found["rest job"] == ["a job"] and done.found["rest job ended"] == "JOB_STATE_CANCELLED"
+    (name,) = done.cloud.jobs.started
+    container = done.cloud.store.get(name).job_spec.worker_pool_specs[0].container_spec
+    assert container.env[0].value == 'a "b"\nc'
+    assert done.found["rest name"].endswith("/pipelineJobs/run-3")
+    # Runs of these tests succeed at once: it may have done so before it was cancelled.
+    assert done.found["rest line"] in ("PIPELINE_STATE_CANCELLED", "PIPELINE_STATE_SUCCEEDED")
+    doors = {e.method: e.door for e in done.cloud.server.access_log.entries()}
+    assert doors["JobService.CreateCustomJob"] == "rest" == doors["PipelineService.CancelPipelineJob"]
 
 
 def test_nothing_went_elsewhere(done: Done) -> None:
