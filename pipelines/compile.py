@@ -122,10 +122,17 @@ def require_place(config: RunConfig) -> None:
 
 def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:
     """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
+    from pipelines.containers import needs_worker_packages
+    from pipelines.prebuilt import worker_packages
+
     dataflow = config.vertex.dataflow
-    if not dataflow.worker_image:
-        dataflow = dataflow.model_copy(update={"worker_image": pipeline_image})
     resources: dict[str, Any] = {"beam_runner": "dataflow"}
+    if needs_worker_packages(config):
+        workers = worker_packages(config)
+        dataflow = dataflow.model_copy(update={"worker_image": workers.image})
+        resources["beam_options"] = [*workers.options, *config.resources.beam_options]
+    elif not dataflow.worker_image:
+        dataflow = dataflow.model_copy(update={"worker_image": pipeline_image})
     if config.resources.price_usd_per_h is None:
         resources["price_usd_per_h"] = price_usd_per_h
     return config.model_copy(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.config import RunConfig
 from pipelines.images import STAGE_ROLES, find_image
-from pipelines.prebuilt import image_uri, prebuilt_container, uses_prebuilt
+from pipelines.prebuilt import image_uri, prebuilt_container, uses_prebuilt, worker_packages
 from pipelines.workers import Container
 
 if TYPE_CHECKING:
@@ -45,10 +45,17 @@ def find_packages(config: RunConfig) -> dict[str, bytes]:
         ConfigError: The project's wheel cannot be built.
     """
     documents: dict[str, bytes] = {}
+    if needs_worker_packages(config):
+        documents |= worker_packages(config).documents
     for stage, role in STAGE_ROLES.items():
         if uses_prebuilt(config, role):
             documents |= prebuilt_container(config, stage).documents
     return documents
+
+
+def needs_worker_packages(config: RunConfig) -> bool:
+    """Return whether Dataflow's workers have no image with the project."""
+    return uses_prebuilt(config, "pipeline") and not config.vertex.dataflow.worker_image
 
 
 def start_tasks(spec: dict[str, Any], config: RunConfig) -> dict[str, Any]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import io
 import re
 import subprocess
 import sys
 import tempfile
+import tomllib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +49,9 @@ SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine
 # The newest of the list; all of it has Python 3.10, which the project does not run on: the start brings another Python.
 GPU_IMAGE = PrebuiltImage("pytorch-gpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
 CPU_IMAGE = PrebuiltImage("pytorch-cpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
+
+BEAM_IMAGE = "apache/beam_python3.11_sdk:2.77.0"
+"""Beam's own workers, which know nothing of this project."""
 
 # What each stage needs, as the Dockerfiles have it; `pipeline` are the pipeline's own tasks.
 EXTRAS = {
@@ -94,6 +100,68 @@ def prebuilt_container(config: RunConfig, stage: str) -> PrebuiltContainer:
     )
 
 
+@dataclass(frozen=True)
+class WorkerPackages:
+    """What makes Beam's own SDK image a worker of the shard stage."""
+
+    image: str
+    options: tuple[str, ...]
+    """Flags for Beam: it stages these packages, and each worker installs them when it starts."""
+    documents: Mapping[str, bytes]
+
+
+def worker_packages(config: RunConfig) -> WorkerPackages:
+    """Return what Dataflow's workers install at their start: the wheel, and one that only requires what it needs.
+
+    Beam's boot program installs a package with what it requires but without an extra, in an order that is not given:
+    so the second wheel holds nothing and names the requirements, each as the constraints pin it.
+
+    Raises:
+        ConfigError: This is no checkout, or its wheel cannot be built.
+    """
+    found = prebuilt_container(config, "shard")
+    line = storage.join(storage.normalise(config.run.root), config.run.name)
+    name, content = requirements_wheel(find_checkout())
+    uri = storage.join(line, PACKAGES_FOLDER, hashlib.sha256(content).hexdigest()[:16], name)
+    wheel_uri = found.start[3]
+    return WorkerPackages(
+        image=BEAM_IMAGE,
+        options=(f"--extra_package={wheel_uri}", f"--extra_package={uri}"),
+        documents={wheel_uri: found.documents[wheel_uri], uri: content},
+    )
+
+
+def requirements_wheel(root: Path) -> tuple[str, bytes]:
+    """Return name and content of a wheel without files that requires what sharding needs; always the same bytes."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (root / _CONSTRAINTS).read_text(encoding="utf-8").splitlines()
+    pinned = {_canonical(line.partition("==")[0]): line for line in lines if "==" in line}
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["shard"], *extras["bucket"]]
+    names = dict.fromkeys(_canonical(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]) for line in wanted)
+    # Beam itself is the image's.
+    requires = [pinned[name] for name in names if name != "apache-beam"]
+    distribution = "shardline_shard_requirements"
+    folder = f"{distribution}-{project['version']}.dist-info"
+    head = ["Metadata-Version: 2.1", "Name: shardline-shard-requirements", f"Version: {project['version']}"]
+    files = {
+        f"{folder}/METADATA": "\n".join([*head, *(f"Requires-Dist: {line}" for line in requires)]) + "\n",
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: shardline\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{folder}/RECORD"])
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for path, text in {**files, f"{folder}/RECORD": record}.items():
+            # Without a time the archive's bytes are those of its content.
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return f"{distribution}-{project['version']}-py3-none-any.whl", stream.getvalue()
+
+
+def _canonical(name: str) -> str:
+    """Return a package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
 def image_uri(config: RunConfig, stage: str) -> str:
     """Return the image, from the registry nearest to the jobs' region."""
     has_gpus = False
@@ -132,9 +200,3 @@ def build_wheel(root: Path) -> tuple[str, bytes]:
 def uses_prebuilt(config: RunConfig, role: str) -> bool:
     """Return whether a role's image is the prebuilt one: an image that the configuration names is taken as it is."""
     return config.resources.container == "prebuilt" and not getattr(config.vertex.images, role)
-
-
-def is_old(today: str) -> bool:
-    """Return whether the list's newest container may be gone on a day (ISO 8601)."""
-    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", today)
-    return today > GPU_IMAGE.available_until

@@ -154,12 +154,6 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
 
 def _images(config: RunConfig) -> Iterator[Problem]:
     prebuilt = config.resources.container == "prebuilt"
-    if prebuilt and not config.vertex.images.pipeline and not config.vertex.dataflow.worker_image:
-        yield Problem(
-            "resources.container=prebuilt, and vertex.dataflow.worker_image is not set",
-            "an image with Beam and this project for Dataflow's workers: it installs nothing at their start",
-            "set vertex.dataflow.worker_image, or vertex.images.pipeline, built from docker/pipeline.Dockerfile",
-        )
     for role in ROLES:
         if prebuilt and not getattr(config.vertex.images, role):
             continue

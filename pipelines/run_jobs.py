@@ -50,8 +50,8 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no machines yet."""
-        return self.state in _WAITING
+        """Whether it is a CustomJob without machines; Dataflow queues by itself, for hours where it was told to."""
+        return self.kind == "CustomJob" and self.state in _WAITING
 
     @property
     def console(self) -> str:

@@ -228,7 +228,17 @@ def _lead_the_sdks_log() -> None:
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
+        handler.setFormatter(_OneLine())
         logger.addHandler(handler)
+
+
+class _OneLine(logging.Formatter):
+    """A warning of the SDK in one line: it logs tracebacks of what it goes on without, e.g. the bucket's owner."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message, and the error that it is about."""
+        error = record.exc_info[1] if record.exc_info else None
+        return f"warning: the SDK says: {record.getMessage()}" + (f": {first_line(error)}" if error else "")
 
 
 def _accept(found: Any, submission: Submission, name: RunName) -> Submitted:

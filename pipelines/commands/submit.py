@@ -74,6 +74,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) -> int:
+    from contracts.errors import TryAgain
     from pipelines.follow import make_view
     from pipelines.google import pipeline_client
     from pipelines.ladder import climb, exit_code_of, make_rungs
@@ -98,6 +99,9 @@ def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) ->
             f"cancel {prepared.run_id} --config CONFIG` ends it, `submit --wait --run-id {prepared.run_id}` follows it"
         )
         return _INTERRUPTED
+    except TryAgain:
+        _say(f"the run goes on, if it was submitted; follow it with: submit --wait --run-id {prepared.run_id}")
+        raise
     if ending.diagnosis is not None:
         found = ending.diagnosis
         said = "\n  ".join(found.evidence.strip().splitlines()) or "nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ _STATE: Any = aiplatform_v1.JobState
 _FINAL = frozenset({_STATE.JOB_STATE_SUCCEEDED, _STATE.JOB_STATE_FAILED, _STATE.JOB_STATE_CANCELLED})
 # The strategies by which a job waits for machines only so long.
 _WAITS = "FLEX_START"
+# google.rpc.Code
+_INTERNAL = 13
 
 
 class CustomJobRuns:
@@ -93,8 +96,12 @@ class CustomJobRuns:
             thread.join()
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
-        job = self._store.get(name)
-        ended = self._run(job, cancelled)
+        try:
+            ended = self._run(self._store.get(name), cancelled)
+        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
+            ended = Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {traceback.format_exc()}")
+        if self._store.find(name) is None:
+            return
         now = moment(self._clock.now())
 
         def change(job: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,11 +50,12 @@ class DataflowJobs:
         self._threads: list[threading.Thread] = []
         self._messages: dict[str, list[Any]] = {}
         self._cancelled: set[str] = set()
+        self._closed = False
         self._lock = threading.Lock()
 
     def start(self, name: str) -> None:
         """Begin to execute the job of this name."""
-        thread = threading.Thread(target=self._execute, args=(name,), name=f"dataflow {name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(name,), name=f"dataflow {name}", daemon=True)
         with self._lock:
             self._threads.append(thread)
         thread.start()
@@ -80,11 +82,19 @@ class DataflowJobs:
     def close(self) -> None:
         """Kill everything that still runs."""
         with self._lock:
+            self._closed = True
             trees, threads = list(self._trees.values()), list(self._threads)
         for tree in trees:
             tree.kill()
         for thread in threads:
             thread.join()
+
+    def _run(self, name: str) -> None:
+        try:
+            self._execute(name)
+        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
+            if self._store.find(name) is not None:
+                self._end(name, "FAILED", f"the rehearsal's own fault: {traceback.format_exc()}")
 
     def _execute(self, name: str) -> None:
         job = self._store.get(name)
@@ -104,7 +114,7 @@ class DataflowJobs:
 
         environment = clean_environment(self.environment, {"HOME": str(folder), "TMPDIR": str(folder)})
         with self._lock:
-            if name not in self._cancelled:
+            if name not in self._cancelled and not self._closed:
                 self._trees[name] = Tree(
                     [sys.executable, "-m", "rehearsal.execution.beam_job", uri],
                     environment=environment,

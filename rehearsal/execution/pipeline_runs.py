@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from google.rpc import status_pb2
 from contracts.canonical import canonical
 from rehearsal.execution.job import Job
 from rehearsal.execution.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
+from rehearsal.execution.mount import GCS_PREFIX
 from rehearsal.execution.pipeline import MISSING_IMAGES_VARIABLE
 from rehearsal.execution.processes import Tree, clean_environment
-from rehearsal.execution.reports import CANCELLED, error_of
+from rehearsal.execution.reports import CANCELLED, INVALID_ARGUMENT, error_of
 from rehearsal.execution.task_details import job_of, moment, note_task
 from rehearsal.vertex.store import Store
 
@@ -67,13 +69,14 @@ class PipelineRuns:
         self._trees: dict[str, Tree] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._cancelled: set[str] = set()
+        self._closed = False
         self._lock = threading.Lock()
         self.mails: list[dict[str, Any]] = []
         """Mails that Vertex would have sent."""
 
     def start(self, name: str) -> None:
         """Begin to execute the pipeline job of this name."""
-        thread = threading.Thread(target=self._execute, args=(name,), name=f"pipeline {name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(name,), name=f"pipeline {name}", daemon=True)
         with self._lock:
             self._threads[name] = thread
         thread.start()
@@ -97,6 +100,7 @@ class PipelineRuns:
     def close(self) -> None:
         """Kill everything that still runs."""
         with self._lock:
+            self._closed = True
             trees, threads = list(self._trees.values()), list(self._threads.values())
         for tree in trees:
             tree.kill()
@@ -109,17 +113,32 @@ class PipelineRuns:
         if tree is not None:
             tree.stop(CANCEL_GRACE_S)
 
+    def _run(self, name: str) -> None:
+        try:
+            self._execute(name)
+        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the run, and is told
+            if self._store.find(name) is not None:
+                self._finish(
+                    name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {traceback.format_exc()}")
+                )
+
     def _execute(self, name: str) -> None:
         job = self._make_job(name)
+        if not job.pipeline_root.startswith(GCS_PREFIX):
+            given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
+            self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
+            return
         folder = self._folder / job.id
         job.write(folder)
-        reader, writer = os.pipe()
         with self._lock:
-            if name in self._cancelled:
-                self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
-                return
-            tree = self._trees[name] = self._start_child(folder, writer)
-        os.close(writer)
+            begins = name not in self._cancelled and not self._closed
+            if begins:
+                reader, writer = os.pipe()
+                tree = self._trees[name] = self._start_child(folder, writer)
+                os.close(writer)
+        if not begins:
+            self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
+            return
         self._store.update(name, self._begin)
         last: dict[str, Any] | None = None
         with os.fdopen(reader, "rb") as stream:

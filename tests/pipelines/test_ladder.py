@@ -1,3 +1,4 @@
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -60,6 +61,11 @@ def test_a_job_is_overdue_when_it_has_waited_for_longer_than_the_limit() -> None
         found = find_overdue([job("RUNNING", "b"), job("PENDING")], since, now=now, limit_s=10)
         assert (found is not None) is expected
     assert find_overdue([job("PENDING")], since, now=1e6, limit_s=None) is None
+
+
+def test_dataflow_queues_by_itself() -> None:
+    queued = dataclasses.replace(job("QUEUED"), kind="Dataflow")
+    assert find_overdue([queued], {queued.name: -1e6}, now=0, limit_s=10) is None
 
 
 def test_machines_that_came_start_the_wait_anew() -> None:

@@ -1,4 +1,5 @@
 import hashlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from packaging.requirements import Requirement
 
 from contracts.canonical import canonical_json
+from contracts.resolve import parse_config
 from pipelines.build import find_checkout
-from pipelines.compile import compile_line
+from pipelines.compile import CompiledLine, compile_line
 from pipelines.plan import make_plan
-from pipelines.prebuilt import build_wheel, image_uri, is_old, prebuilt_container
+from pipelines.prebuilt import (
+    BEAM_IMAGE,
+    build_wheel,
+    image_uri,
+    prebuilt_container,
+    requirements_wheel,
+)
 from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
+from sharding.dataflow import dataflow_flags
 from tests.golden.write_lines import GOLDEN, prebuilt_jobs
 from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS
 from tests.pipelines.test_plan import DIGEST, config
@@ -56,8 +67,6 @@ def test_the_image_is_near_and_has_cuda_where_there_are_gpus() -> None:
     assert image_uri(europe, "train").startswith("europe-docker.pkg.dev/vertex-ai/training/pytorch-gpu")
     assert image_uri(europe, "export").startswith("europe-docker.pkg.dev/vertex-ai/training/pytorch-cpu")
     assert image_uri(europe, "pipeline").startswith("europe-docker.pkg.dev/vertex-ai/training/pytorch-cpu")
-    assert is_old("2026-11-22")
-    assert not is_old("2026-07-24")
 
 
 def executors(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -99,12 +108,59 @@ def test_an_image_that_is_named_is_taken_as_it_is() -> None:
     assert "pytorch-gpu.2-4.py310" in canonical_json(compiled.spec)
 
 
-def test_workers_of_dataflow_need_an_image() -> None:
-    plan = make_plan(config("resources.container=prebuilt", "vertex.images={}"))
-    (problem,) = plan.problems
-    assert "vertex.dataflow.worker_image is not set" in problem.given
-    assert make_plan(config(*PREBUILT)).ok
+def shard_section(compiled: CompiledLine) -> dict[str, Any]:
+    uri = compiled.parameters["shard_config"].partition("@")[0]
+    section: dict[str, Any] = json.loads(compiled.documents[uri])
+    return section
+
+
+def test_workers_of_dataflow_install_the_project_too() -> None:
+    compiled = compile_line(
+        config("resources.container=prebuilt", "vertex.images={}", "resources.beam_options=['--x']")
+    )
+    section = shard_section(compiled)
+    assert section["vertex"]["dataflow"]["worker_image"] == BEAM_IMAGE
+    *packages, own = section["resources"]["beam_options"]
+    assert own == "--x"
+    for option in packages:
+        assert option.removeprefix("--extra_package=") in compiled.documents
+    options = PipelineOptions(dataflow_flags(parse_config(section, where="test"), job_name="j", output_uri="gs://b/o"))
+    assert len(options.view_as(SetupOptions).extra_packages) == 2
+    given = shard_section(compile_line(config(*PREBUILT)))
+    assert given["vertex"]["dataflow"]["worker_image"].endswith(DIGEST)
+    assert given["resources"]["beam_options"] == []
     assert any("promised until 2026-07-24" in text for text in make_plan(config(*PREBUILT)).warnings)
+
+
+def test_the_image_of_beam_is_that_of_the_constraints() -> None:
+    lines = (find_checkout() / "constraints" / "constraints.txt").read_text().splitlines()
+    (beam,) = [line.partition("==")[2] for line in lines if line.startswith("apache-beam==")]
+    assert f"apache/beam_python3.11_sdk:{beam}" == BEAM_IMAGE
+
+
+def test_the_wheel_of_requirements_is_one_and_requires_what_is_pinned(tmp_path: Path) -> None:
+    name, content = requirements_wheel(find_checkout())
+    assert requirements_wheel(find_checkout()) == (name, content)
+    (tmp_path / name).write_bytes(content)
+    answer = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", "to", f"./{name}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    (found,) = importlib.metadata.distributions(path=[str(tmp_path / "to")])
+    assert found.version == "0.1.0"
+    required = [Requirement(line) for line in found.requires or []]
+    assert {"numpy", "pillow", "pyarrow", "simplejpeg", "pydantic", "fsspec", "gcsfs"} <= {
+        r.name.lower() for r in required
+    }
+    assert not [entry for entry in required if entry.name == "apache-beam"]
+    for entry in required:
+        # The environment of the tests is the constraints'.
+        assert importlib.metadata.version(entry.name) in entry.specifier
 
 
 @contextmanager

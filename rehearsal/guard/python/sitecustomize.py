@@ -1,39 +1,54 @@
 """Refuse connections of this Python process to any other machine. Python imports this file at its start by its name.
 
 Proxy variables lead what honours them to the local cloud; what opens a socket by itself would pass them by. In a
-process whose PYTHONPATH begins with this folder it gets a ConnectionRefusedError that says so. Sockets of C libraries
-(gRPC's among them, which honours the proxy) are not seen.
+process whose PYTHONPATH begins with this folder it gets an error that says so, at once: another machine's name is not
+even looked up. Sockets of C libraries (gRPC's among them, which honours the proxy) are not seen.
 """
 
+import ipaddress
 import socket
 import sys
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
+def _is_own_name(name: str) -> bool:
+    """Whether a name is this machine's, with or without a domain: gloo and torchrun meet at it."""
+    return name.split(".")[0].lower() == socket.gethostname().split(".")[0].lower()
+
+
 def _is_here(host: str) -> bool:
-    """Whether an address is this machine's: gloo and torchrun meet at its own name."""
-    if host.startswith(_LOOPBACK) or not host:
+    """Whether an address or a name is this machine's."""
+    if not host or host.startswith(_LOOPBACK) or _is_own_name(host):
         return True
     try:
-        families = {
-            (family, address) for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-        }
-        for family, address in families:
-            # Nothing but an address of this machine can be bound.
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.bind(address)
-    except OSError:
+        version = ipaddress.ip_address(host.partition("%")[0]).version
+        # Nothing but an address of this machine can be bound.
+        with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (OSError, ValueError):
         return False
-    return bool(families)
+    return True
+
+
+def _is_name(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return True
+    return False
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    if event not in ("socket.connect", "socket.sendto"):
-        return
-    address = arguments[1]
-    if isinstance(address, tuple) and not _is_here(str(address[0])):
-        raise ConnectionRefusedError(f"{address[0]}:{address[1]} is outside this rehearsal: its guard refuses it")
+    if event in ("socket.connect", "socket.sendto"):
+        address = arguments[1]
+        if isinstance(address, tuple) and not _is_here(str(address[0])):
+            raise ConnectionRefusedError(f"{address[0]}:{address[1]} is outside this rehearsal: its guard refuses it")
+    elif event == "socket.getaddrinfo" and arguments[0]:
+        name = arguments[0].decode() if isinstance(arguments[0], bytes) else str(arguments[0])
+        if _is_name(name) and not _is_here(name):
+            text = f"{name} is outside this rehearsal: its guard does not look it up"
+            raise socket.gaierror(socket.EAI_NONAME, text)
 
 
 sys.addaudithook(_refuse)

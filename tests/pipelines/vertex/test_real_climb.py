@@ -13,6 +13,7 @@ import yaml
 from contracts.canonical import canonical
 from rehearsal.cloud import LocalCloud
 from rehearsal.execution.market import Market
+from rehearsal.vertex.quotas import Quotas
 
 pytestmark = pytest.mark.slow
 PROJECT, REGION, MACHINE = "shardline-test", "us-central1", "g2-standard-12"
@@ -52,6 +53,7 @@ def climb(
     stockout: Literal["pending", "fail"] = "pending",
     without: tuple[str, ...] = (),
     missing_images: tuple[str, ...] = (),
+    quotas: Quotas | None = None,
 ) -> tuple[dict[str, Any], LocalCloud]:
     """Climb SPOT, STANDARD where some strategies find no machines; return what the command came to."""
     config = {
@@ -68,6 +70,7 @@ def climb(
         market=market,
         missing_images=missing_images,
     )
+    cloud.vertex.world.quotas = quotas
     with cloud:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "tests.pipelines.vertex.climb_child", spec, str(path), "run-1"],
@@ -101,6 +104,13 @@ def test_a_stockout_that_fails_the_job_climbs_too(tmp_path: Path, spec: str) -> 
 def test_a_stockout_everywhere_is_try_again(tmp_path: Path, spec: str) -> None:
     found, _ = climb(tmp_path, spec, stockout="fail", without=("SPOT", "STANDARD"))
     assert found == {"exit_code": 75, "runs": ["run-1", "run-1-r2"], "cause": "stockout"}
+
+
+def test_a_quota_that_only_the_launchers_log_tells_of_climbs(tmp_path: Path, spec: str) -> None:
+    quotas = Quotas({"custom_model_training_preemptible_nvidia_l4_gpus": {REGION: 0}})
+    found, cloud = climb(tmp_path, spec, quotas=quotas)
+    assert found == {"exit_code": 0, "runs": ["run-1", "run-1-r2"], "cause": ""}
+    assert states(cloud, "customJobs") == ["JOB_STATE_SUCCEEDED"]
 
 
 def test_an_image_that_is_not_there_stops(tmp_path: Path, spec: str) -> None:

@@ -260,3 +260,16 @@ def sharded(config: str, output: str):
 def loop(words: list):
     with dsl.ParallelFor(words) as word:
         say(text=f"word {word}")
+
+
+@dsl.container_component
+def launch_and_hang(resource: str, marker: str, gcp_resources: dsl.OutputPath(str)):
+    # What is killed before it can cancel what it has started.
+    code = f"{WRITE}\nimport signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    code += "; open(sys.argv[3], 'w').close(); time.sleep(600)"
+    return dsl.ContainerSpec(image=IMAGE, command=["python", "-c", code], args=[gcp_resources, resource, marker])
+
+
+@dsl.pipeline(name="hanging")
+def hanging(resource: str, marker: str):
+    launch_and_hang(resource=resource, marker=marker)

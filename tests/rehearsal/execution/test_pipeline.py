@@ -12,6 +12,8 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from contracts import storage
+from rehearsal.execution import pipeline_runs
+from rehearsal.execution.job import Job
 from rehearsal.execution.processes import MARK_VARIABLE, find_marked
 from rehearsal.gcs import BucketServer
 from tests.rehearsal.execution import graphs
@@ -193,3 +195,42 @@ def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_
     assert "orchestrator ended with exit code -9" in job.error.message
     assert states(job) == {"": "FAILED", "sleep": "FAILED"}
     assert tree.pids() == []
+
+
+def test_a_fault_of_ours_fails_the_run(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "write", None)
+    job = pipelines.run(graphs.places)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert job.error.code == 13
+    assert "NoneType" in job.error.message
+    pipelines.runs.close()
+    monkeypatch.undo()
+    # Nothing is begun after the end.
+    assert pipelines.run(graphs.places, run="run-2").state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
+
+
+def test_what_a_killed_launcher_had_started_ends_with_the_run(
+    tmp_path: Path, bucket: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_runs, "CANCEL_GRACE_S", 0.5)
+    ended: list[str] = []
+
+    def cancel(name: str) -> None:
+        ended.append(name)
+        state = aiplatform_v1.JobState.JOB_STATE_CANCELLED
+        pipelines.store.update(name, lambda job: setattr(job, "state", state))
+
+    pipelines = Pipelines(tmp_path, bucket, cancel_resource=cancel)
+    custom = "projects/123456789012/locations/europe-west4/customJobs/7"
+    pipelines.store.add(custom, aiplatform_v1.CustomJob(name=custom))
+    # By the project's id, as launchers are given it.
+    uri = "https://europe-west4-aiplatform.googleapis.com/v1/projects/acme-vision/locations/europe-west4/customJobs/7"
+    resource = json.dumps({"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]})
+    name = pipelines.submit(graphs.hanging, resource=resource, marker=str(tmp_path / "up"))
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline, pipelines.orchestrator_log()
+        time.sleep(0.05)
+    pipelines.runs.cancel(name)
+    assert pipelines.runs.wait(name, LIMIT_S).state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
+    assert ended == [custom]

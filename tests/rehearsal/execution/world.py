@@ -85,7 +85,8 @@ class Pipelines:
         return job
 
     def orchestrator_log(self, run: str = "run-1") -> str:
-        return (self.folder / run / "orchestrator.log").read_text()
+        path = self.folder / run / "orchestrator.log"
+        return path.read_text() if path.exists() else "\n".join(self.logs.texts())
 
 
 def states(job: Any) -> dict[str, str]:

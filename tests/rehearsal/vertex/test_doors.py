@@ -161,6 +161,10 @@ try:
     direct.get("https://192.0.2.1/", timeout=60)
 except requests.exceptions.ConnectionError as error:
     found["direct"] = "outside this rehearsal" in str(error)
+try:
+    socket.getaddrinfo("example.com", 443)
+except socket.gaierror as error:
+    found["name"] = "outside this rehearsal" in str(error)
 with socket.create_server((socket.gethostname(), 0)) as own:
     socket.create_connection(own.getsockname()).close()
 print(json.dumps(found))
@@ -186,7 +190,7 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     ]
     assert found["plain"] == 403
     # What goes past the proxy is refused in the process itself; the machine's own addresses are not.
-    assert found["direct"] is True
+    assert found["direct"] is True and found["name"] is True
     assert {entry.door for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
 
 
