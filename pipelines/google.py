@@ -170,6 +170,16 @@ def find_quota_metrics(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def is_about_project(error: Any) -> bool:
+    """Whether an error says that there is no such project, rather than nothing of that name in it."""
+    text = first_line(error)
+    if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
+        return True
+    return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
+        "Unknown project" in text
+    )
+
+
 def first_line(error: BaseException) -> str:
     """Return what an error says, in one line that is not too long."""
     text = " ".join(str(getattr(error, "message", "") or error).split()) or type(error).__name__
@@ -220,16 +230,6 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
         f"{what}: permission{named} is missing ({text})",
         allowed="an account with the roles of docs/vertex.md",
         todo="grant the role to the account that runs this, or use other credentials",
-    )
-
-
-def is_about_project(error: Any) -> bool:
-    """Return whether a refusal is about the project itself, and not about something in it."""
-    text = first_line(error)
-    if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
-        return True
-    return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
-        "Unknown project" in text
     )
 
 
