@@ -147,9 +147,9 @@ def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
 
 
 def _environment(cloud: LocalCloud, folder: Path) -> dict[str, str]:
-    """Return the variables of the commands: those of the local cloud, and a home and a temporary folder of their own."""
-    places = {"HOME": folder / "home", "TMPDIR": folder / "tmp"}
     """Return the variables of the commands: the local cloud's, and a home and a temporary folder of their own."""
+    places = {"HOME": folder / "home", "TMPDIR": folder / "tmp"}
+    for place in places.values():
         place.mkdir(exist_ok=True)
     return {**cloud.environment, **{name: str(place) for name, place in places.items()}}
 
