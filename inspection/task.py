@@ -3,6 +3,7 @@
     begin       the run exists: run-start.json, create-only, and the data date
     report      what a stage made: its URI for the stages after it, metrics and a summary for the console
     gate        whether the export may be uploaded
+    registered  what the registry has made of the export
     refused     the branch of the gate that uploads nothing: it fails when the gate's word is none that it knows
     find-model  the registered model of this name, if there is one
     record      the run's record, also after a failure
@@ -58,7 +59,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("begin", begin.run, *of_run, "config", "created-at", **times)
     made = {"files": ["uri", "metrics", "summary"], "more": ["at"]}
     add("report", stage_report.run, *of_run, "stage", "executor-input", **made)
-    add("gate", gate.run, "export", "config", files=["verdict", "artifact-uri", "image"], more=["serving-image"])
+    add(
+        "gate",
+        gate.run,
+        *of_run,
+        "export",
+        "config",
+        files=["verdict", "artifact-uri", "image"],
+        more=["serving-image"],
+    )
+    add("registered", gate.run_registered, *of_run, "upload")
     add("refused", gate.run_refused, "verdict")
     add("find-model", registry.run, "project", "region", "name", files=["resource", "uri", "exists"])
     add("record", record.run, *of_run, "config")

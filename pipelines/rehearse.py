@@ -295,5 +295,7 @@ def _seconds(start: Any, end: Any) -> float:
 def _to_dict(message: Any) -> dict[str, Any]:
     from google.protobuf import json_format
 
-    found: dict[str, Any] = json_format.MessageToDict(type(message).pb(message))
+    # Operations are protobuf's own messages, all else is wrapped by proto-plus.
+    inner = type(message).pb(message) if hasattr(type(message), "pb") else message
+    found: dict[str, Any] = json_format.MessageToDict(inner)
     return found

@@ -13,6 +13,7 @@ from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
 from contracts.refusal import leave_refusal
+from contracts.registration import Registration, find_registration, leave_registration
 from contracts.result import find_result, leave_result
 from inspection.begin import data_date
 from inspection.task import main
@@ -138,7 +139,8 @@ def decide(tmp_path: Path, line: str, export: str, config: RunConfig = CONFIG, *
     outputs = [
         part for name in ("verdict", "artifact-uri", "image") for part in (f"--write-{name}", str(tmp_path / name))
     ]
-    return main(["gate", "--export", export, "--config", publish_config(line, config), *outputs, *more])
+    given = ["--line", line, "--run-id", RUN, "--export", export, "--config", publish_config(line, config)]
+    return main(["gate", *given, *outputs, *more])
 
 
 def publish_export(line: str, **changes: Any) -> str:
@@ -163,6 +165,8 @@ def test_the_gate_refuses_what_is_unproven_unless_that_is_allowed(tmp_path: Path
     uri = publish_export(line)
     assert decide(tmp_path, line, uri) == 0
     assert (tmp_path / "verdict").read_text() == "refuse"
+    said = find_registration(line, RUN)
+    assert said is not None and (said.verdict, said.unproven, said.upload) == ("refuse", ["sm80"], "")
     allowing = RunConfig.model_validate({"export": {"allow_unproven": True}})
     assert decide(tmp_path, line, uri, allowing) == 0
     assert (tmp_path / "verdict").read_text() == "upload"
@@ -196,6 +200,7 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
         ]
         write_attempt(line, stage, f"{RUN}.b", again)
         write_attempt(line, stage, "another-run.c", [{"time": 1.0, "event": "start", "launched_at": 1.0}])
+    leave_registration(line, RUN, Registration(verdict="refuse", unproven=["sm80"]))
     arguments = ["record", "--line", line, "--run-id", RUN, "--config", config]
     assert main(arguments) == 0
     folder = storage.join(line, "runs", RUN)
@@ -207,6 +212,39 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
     assert b"made by train" in storage.read_bytes(storage.join(line, "report.md"))
     # The task may be tried again.
     assert main(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("registration", "words"),
+    [
+        (None, "the gate before the model registry did not decide"),
+        (Registration(verdict="upload", unproven=[]), "the export was not uploaded"),
+    ],
+)
+def test_a_run_whose_model_was_not_registered_has_failed(
+    line: str, registration: Registration | None, words: str
+) -> None:
+    config = publish_config(line)
+    for stage in STAGES:
+        leave_result(line, RUN, stage, publish_output(line, stage), reused=False)
+    if registration is not None:
+        leave_registration(line, RUN, registration)
+    assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
+    record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
+    assert record.state == "failed" and words in record.error
+
+
+def test_an_upload_is_recorded(line: str) -> None:
+    config = publish_config(line)
+    for stage in STAGES:
+        leave_result(line, RUN, stage, publish_output(line, stage), reused=False)
+    assert main(["registered", "--line", line, "--run-id", RUN, "--upload", "{}"]) == 2
+    leave_registration(line, RUN, Registration(verdict="upload", unproven=[]))
+    assert main(["registered", "--line", line, "--run-id", RUN, "--upload", '{"resources": []}']) == 0
+    assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
+    record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
+    assert record.state == "succeeded"
+    assert record.results["register"] == {"verdict": "upload", "unproven": [], "upload": '{"resources": []}'}
 
 
 def test_a_failed_run_is_recorded_with_the_stages_own_words(tmp_path: Path, line: str) -> None:

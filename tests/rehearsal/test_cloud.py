@@ -74,8 +74,8 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
     register = register_stage(config, find_containers(config))
 
     @dsl.pipeline(name="register-only")  # type: ignore[untyped-decorator]
-    def pipeline(export: str, config: str) -> None:
-        register(export=export, config=config)
+    def pipeline(line: str, run_id: str, export: str, config: str) -> None:
+        register(line=line, run_id=run_id, export=export, config=config)
 
     path = tmp_path / "register.yaml"
     compiler.Compiler().compile(pipeline, str(path))
@@ -101,7 +101,12 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
         pipeline_spec=spec,
         runtime_config={
             "gcs_output_directory": "gs://line-1/pipeline",
-            "parameter_values": {"export": EXPORT, "config": pinned},
+            "parameter_values": {
+                "line": "gs://line-1/lines/digits",
+                "run_id": "run-1",
+                "export": EXPORT,
+                "config": pinned,
+            },
         },
     )
     client.create_pipeline_job(parent=f"projects/{PROJECT}/locations/us-central1", pipeline_job=job)

@@ -126,6 +126,26 @@ def test_a_stockout_everywhere_ends_with_75_and_what_to_do(cloud: Cloud, config:
     assert "to do: try another region or strategy" in failed.stderr
 
 
+def test_what_cannot_work_ends_with_2_and_creates_nothing(
+    cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = len(cloud.pipelines.started)
+    for override, said in (
+        ("vertex.project=nobody-1", "no such project"),
+        ("run.root=gs://bucket-gone/r", "no such bucket"),
+    ):
+        failed = shardline("submit", config, override, code=2)
+        assert said in failed.stderr and "to do:" in failed.stderr
+    for arguments in (["--run-id", "No"], ["--tag", "x"], ["--template", str(tmp_path / "gone.yaml")]):
+        assert "to do:" in shardline("submit", config, *arguments, code=2).stderr
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "show", config]):
+        assert "gcloud auth application-default login" in shardline(*command, code=2).stderr
+    assert len(cloud.pipelines.started) == before
+
+
 def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
     shardline("schedule", "diff", config, code=2)
     shardline("schedule", "create", config)
