@@ -16,6 +16,7 @@ are started again is told to stop first, as long as a container is given: how Ve
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -108,13 +109,16 @@ class Gang:
         self._drawn: list[Preemption] = []
         self._began_at = self._started_at = 0.0
         self._port = 0
+        # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
+        # link to the machine's disk, however deep that lies.
+        self._links = Path(tempfile.mkdtemp(prefix="shl-"))
         self.cancelled = threading.Event()
 
     def run(self) -> Ended:
         """Run until the job has ended; nothing of it runs then."""
         self._began_at = time.monotonic()
-        self._start_all(new_disks=True)
         try:
+            self._start_all(new_disks=True)
             while (ended := self._step()) is None:
                 self.cancelled.wait(_POLL_S)
             return ended
@@ -122,6 +126,7 @@ class Gang:
             self._stop_all()
             for node in self._nodes:
                 shutil.rmtree(node.disk, ignore_errors=True)
+            shutil.rmtree(self._links, ignore_errors=True)
 
     def _step(self) -> Ended | None:
         if self.cancelled.is_set():
@@ -249,10 +254,13 @@ class Gang:
         folders = {name: disk / name for name in ("home", "tmp", "work")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
+        link = self._links / f"{machine.node}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folders["tmp"].absolute())
         environment = {
             **self._environment,
             "HOME": str(folders["home"]),
-            "TMPDIR": str(folders["tmp"]),
+            "TMPDIR": str(link),
             **environment_of(machine, self._machines, self._job, self._scale, self._port),
         }
         tree = Tree(

@@ -27,6 +27,7 @@ import json, os, sys, time
 folder = sys.argv[1]
 names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "EXTRA", "GIVEN"]
 found = {name: os.environ.get(name) for name in names}
+found |= {"TMPDIR": os.path.realpath(found["TMPDIR"]), "socket": os.path.join(found["TMPDIR"], "pymp-12345678/x" * 2)}
 found |= {"cwd": os.getcwd(), "python": sys.executable, "args": sys.argv}
 task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
 with open(f"{folder}/{task['type']}-{task['index']}.json", "w") as stream:
@@ -131,6 +132,7 @@ def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
     for name in ("HOME", "TMPDIR", "cwd"):
         assert first[name] != second[name]
         assert first[name].startswith(str(tmp_path / "jobs"))
+    assert len(first["socket"]) < 100
     assert int(first["OMP_NUM_THREADS"]) >= 1
     assert first["AIP_MODEL_DIR"] == "gs://line/out/model/"
     assert (first["EXTRA"], first["GIVEN"]) == ("more", 'a "python3" \n')
