@@ -23,7 +23,7 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
     for stand_in in found.stand_ins:
         yield "stand-in", stand_in
     for name, value in sorted(found.variables.items()):
-        yield "runner", f"{name}={value}: fewer processes play each machine; the specification is unchanged"
+        yield "runner", f"{name}={value} (the specification is unchanged)"
     if found.hash:
         yield "specification", f" sha256:{found.hash}"
     for name, state, seconds in found.tasks:

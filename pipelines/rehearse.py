@@ -53,6 +53,8 @@ class Wanted:
     """Seconds here for one of the platform's where nothing is computed: the 30 s of a notice take three."""
     seed: int = 0
     processes_per_node: int | None = None
+    samples: int | None = None
+    """Files of the source at most; None: all."""
 
 
 def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wanted) -> Rehearsed:
@@ -71,7 +73,7 @@ def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wa
 
     prepared = prepare(config, source)
     require_plan(prepared.config)
-    path = _open_folder(folder, prepared)
+    path, samples = _open_folder(folder, prepared, wanted.samples)
     cloud = _make_cloud(folder, prepared, wanted)
     began = time.monotonic()
     with _signals_end(), cloud, _led_to(_environment(cloud, folder)):
@@ -83,6 +85,7 @@ def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wa
             found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
             if found.exit_code == 0 and (wanted.preemptions or wanted.rate_per_h or wanted.rules):
                 found.comparison = compare(cloud, found)
+        found.variables |= samples
         found.wall_s = time.monotonic() - began
         leave_evidence(cloud)
     return found
@@ -94,8 +97,8 @@ def check(found: Rehearsed) -> None:
         raise CheckFailed("\n  ".join(["the rehearsal found:", *found.complaints]))
 
 
-def _open_folder(folder: Path, prepared: Prepared) -> Path:
-    """Write the configuration and the source, and return the configuration's path."""
+def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Path, dict[str, str]]:
+    """Write the configuration and the source; return the configuration's path, and how the source was scaled."""
     from rehearsal.cloud import BUCKETS_FOLDER
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,8 +110,8 @@ def _open_folder(folder: Path, prepared: Prepared) -> Path:
         )
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
-    prepared.copy_source(folder / BUCKETS_FOLDER)
-    return path
+    copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
+    return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
 
 
 def _make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
