@@ -229,7 +229,7 @@ def test_files_that_come_between_two_runs_of_a_schedule_are_all_that_the_second_
             manifests.append(ShardManifest.load(made.uri))
             start = json.loads(storage.read_bytes(f"gs://line-1/lines/weekly/runs/{run_id}/run-start.json"))
             # Six in the morning in Berlin: four in summer, five in winter.
-            assert start["data_date"] == {1: "2026-10-19T04:00:00Z", 2: "2026-10-26T05:00:00Z"}[week]
+            assert start["data_date"] == {1: "2026-10-19T06:00:00+02:00", 2: "2026-10-26T06:00:00+01:00"}[week]
             for picture in more.rglob("*.png"):
                 name = f"{picture.stem}-new.png"
                 storage.replace(storage.join("gs://line-1/raw", picture.parent.name, name), picture.read_bytes())
