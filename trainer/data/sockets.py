@@ -1,7 +1,7 @@
 """Short places for the sockets by which loader processes hand over tensors.
 
 A loader process shares a batch by a file descriptor, which it sends through a socket in the temporary folder. The path
-of such a socket has at most 107 bytes (https://man7.org/linux/man-pages/man7/unix.7.html); in a longer one binding fails
+of such a socket has at most 107 bytes (https://man7.org/linux/man-pages/man7/unix.7.html); in a longer one it fails
 in a thread of multiprocessing's, which drops the batch, and training waits for ever. Seen where TMPDIR was that long.
 """
 
