@@ -1,5 +1,7 @@
 """The command line, the graphs, and what runs them. Heavy imports live inside command bodies only.
 
+Every module, by what it is about:
+
     commands     cli, commands/ (a module a topic), reported, place
     graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
                  containers, images, build, prebuilt, prebuilt_start; compile makes the file
