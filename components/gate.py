@@ -7,6 +7,8 @@ from components.launch import BASE_IMAGE
 
 @dsl.container_component
 def gate(
+    line: str,
+    run_id: str,
     export: str,
     config: str,
     serving_image: str,
@@ -17,6 +19,8 @@ def gate(
     """Decide whether an export is uploaded.
 
     Args:
+        line: URI of the line's folder.
+        run_id: Id of the run.
         export: URI of the export.
         config: URI of the export stage's sections and the hash of their content.
         serving_image: Image that serves it; empty: the one that the export names.
@@ -28,6 +32,10 @@ def gate(
         image=BASE_IMAGE,
         command=["python", "-m", "inspection.task", "gate"],
         args=[
+            "--line",
+            line,
+            "--run-id",
+            run_id,
             "--export",
             export,
             "--config",

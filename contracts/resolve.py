@@ -23,7 +23,7 @@ from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
 from contracts.pinned import unpin
 
-# In sharding.source: the day that a schedule fired for.
+# In sharding.source: the day that a schedule fired for, in its time zone.
 DATE_MARK = "{date}"
 
 
@@ -174,7 +174,7 @@ def with_data_date(config: RunConfig, date: str) -> RunConfig:
 
     Args:
         config: With the section sharding.
-        date: A moment in ISO 8601, of which the day counts; empty: today, UTC.
+        date: A moment in ISO 8601, of which the day counts that it names, in the zone of its offset; empty: today, UTC.
     """
     source = config.sharding.source
     if DATE_MARK not in source:

@@ -33,7 +33,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import RunConfig
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError, UserError
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, StorageError, UserError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.job import JOB_ID_VARIABLE, JobMarker
@@ -278,7 +278,7 @@ def run_stage(
         _tell_result(stage, options)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         if marker is not None and isinstance(error, UserError):
-            marker.end(ErrorDocument.of(error))
+            _end_job(name, marker, error)
         return _report(name, error, events, debug=options.debug)
     finally:
         if stage is not None:
@@ -313,6 +313,14 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     return find_damage(uri, files, checksums=checksums)
 
 
+def _end_job(name: str, marker: JobMarker, error: UserError) -> None:
+    """End later attempts of the job; where that cannot be written, e.g. in a bucket that is gone, the error stays."""
+    try:
+        marker.end(ErrorDocument.of(error))
+    except (OSError, ShardlineError) as unsaid:
+        print(f"{name}: the end of job {marker.job_id} could not be written down: {unsaid}", file=sys.stderr)
+
+
 def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> int:
     document = ErrorDocument.of(error, traceback.format_exc())
     try:
@@ -320,7 +328,7 @@ def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> in
         if events.folder is not None:
             target = storage.normalise(events.folder / ERROR_NAME)
             storage.replace(target, document.model_dump_json(indent=1).encode())
-    except OSError as unsaid:
+    except (OSError, ShardlineError) as unsaid:
         # A full disk must not change how the stage ends.
         print(f"{name}: the error below could not be written down: {unsaid}", file=sys.stderr)
     if debug:

@@ -1,8 +1,9 @@
-"""The attempts that a run has made at a stage, in whatever place the line lives."""
+"""What a run's attempts at its stages, and its small tasks, have left behind, in whatever place the line lives."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +11,10 @@ from pydantic import ValidationError
 from contracts import storage
 from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EVENTS_NAME
+from contracts.result import run_uri
+
+ERRORS_FOLDER = "errors"
+"""Of a run: how its small tasks ended, TASK.json."""
 
 Events = list[dict[str, Any]]
 
@@ -18,7 +23,7 @@ def read_attempts(line: str, stage: str, run_id: str) -> dict[str, Events]:
     """Return the events of each attempt of a run, by the attempt's name, in the order in which they began."""
     folder = storage.join(line, stage, ATTEMPTS_FOLDER)
     names = sorted(name for name in storage.list_names(folder) if name.partition(".")[0] == run_id)
-    return {name: _read_events(storage.join(folder, name, EVENTS_NAME)) for name in names}
+    return {name: read_events(storage.join(folder, name, EVENTS_NAME)) for name in names}
 
 
 def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
@@ -32,11 +37,39 @@ def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
     return None
 
 
-def _read_events(uri: str) -> Events:
+def leave_error(line: str, run_id: str, task: str, document: ErrorDocument | None) -> None:
+    """Write down how a small task ended: its error, which a later attempt that succeeds (None) takes away again."""
+    uri = storage.join(run_uri(line, run_id), ERRORS_FOLDER, f"{task}.json")
+    if document is not None:
+        storage.replace(uri, document.model_dump_json(indent=1).encode())
+    elif storage.exists(uri):
+        storage.delete(uri)
+
+
+def find_errors(line: str, run_id: str) -> dict[str, ErrorDocument]:
+    """Return the errors that the small tasks of a run have ended with, by the task's name."""
+    folder = storage.join(run_uri(line, run_id), ERRORS_FOLDER)
+    found = {}
+    for name in sorted(storage.list_names(folder)):
+        # Not there any more, or written by another version: the services' own words remain.
+        with suppress(FileNotFoundError, ValidationError):
+            content = storage.read_bytes(storage.join(folder, name))
+            found[name.removesuffix(".json")] = ErrorDocument.model_validate_json(content)
+    return found
+
+
+def read_events(uri: str) -> Events:
+    """Return the events in a file; without it none. What is no event is left out.
+
+    A process that was killed, or works on, may leave a part of a line; a machine that went away, a damaged one.
+    """
     try:
         content = storage.read_bytes(uri)
     except FileNotFoundError:
         return []
-    # The last line of a process that was killed, or works on, may be a part of one.
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    return [event for event in map(json.loads, lines) if isinstance(event, dict)]
+    events: Events = []
+    for line in content.splitlines():
+        with suppress(ValueError):
+            if isinstance(event := json.loads(line), dict) and {"time", "event"} <= set(event):
+                events.append(event)
+    return events

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import Literal
 
 from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.proof import find_unproven, require_proven
+from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import read_stage_config
 from inspection.outputs import write_parameter
 
-UPLOAD, REFUSE = "upload", "refuse"
+UPLOAD: Literal["upload"] = "upload"
+REFUSE: Literal["refuse"] = "refuse"
 TRITON_FOLDER = "triton"
 # The command in the repository's README names the image that loads it.
 _IMAGE = re.compile(r"nvcr\.io/[\w./-]+:[\w.-]+")
@@ -34,10 +37,25 @@ def run(options: argparse.Namespace) -> None:
     if unproven:
         told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"
         print(f"gate: {storage.display(uri)} is unproven: {', '.join(unproven)}; {told}")
+    leave_registration(options.line, options.run_id, Registration(verdict=verdict, unproven=unproven))
     repository = storage.join(uri, TRITON_FOLDER)
     write_parameter(options.write_verdict, verdict)
     write_parameter(options.write_artifact_uri, repository)
     write_parameter(options.write_image, options.serving_image or _find_image(repository))
+
+
+def run_registered(options: argparse.Namespace) -> None:
+    """Write down the operation that has made the model.
+
+    Raises:
+        DataError: The gate has left nothing to add it to.
+    """
+    found = find_registration(options.line, options.run_id)
+    if found is None:
+        raise DataError(
+            f"run {options.run_id} has no word of the gate", allowed="a run whose gate has decided", todo="run it again"
+        )
+    leave_registration(options.line, options.run_id, found.model_copy(update={"upload": options.upload}))
 
 
 def run_refused(options: argparse.Namespace) -> None:

@@ -5,14 +5,11 @@ It works while a training goes on and for one that was killed: what was told so 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 from contracts import storage
 from contracts.artifacts import GoodputRecord
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from contracts.goodput import account
+from inspection.attempts import Events, read_events
 
 _STAGE = "train"
 
@@ -20,35 +17,40 @@ _STAGE = "train"
 def read_goodput(line: str, run_id: str | None) -> GoodputRecord | None:
     """Return the account of a training of a line; None when there was none.
 
+    A training that began in this run is told by this run's attempts alone. One that this run has continued or reused
+    is told by those of every run of the line: a request for each, so they are read only then.
+
     Args:
         line: URI of the line's folder.
-        run_id: The run that used the training; None: the newest training.
+        run_id: The run that used the training; None: the newest run that has one.
     """
     attempts_uri = storage.join(line, _STAGE, ATTEMPTS_FOLDER)
-    attempts = {name: _read(storage.join(attempts_uri, name, EVENTS_NAME)) for name in storage.list_names(attempts_uri)}
-    trainings = {name: training for name, events in attempts.items() if (training := _training_of(events))}
+    names = sorted(storage.list_names(attempts_uri))
+    read: dict[str, Events] = {}
+
+    def events_of(name: str) -> Events:
+        if name not in read:
+            read[name] = read_events(storage.join(attempts_uri, name, EVENTS_NAME))
+        return read[name]
+
     # On Vertex AI a run has an attempt for each start of each machine: RUN.TIME.
-    of_run = [name for name in trainings if run_id in (None, name.partition(".")[0])]
-    chosen = trainings.get(max(of_run, default=""))
-    if chosen is None:
+    if run_id is None:
+        newest = next((name for name in reversed(names) if _training_of(events_of(name))), "")
+        run_id = newest.partition(".")[0]
+    own = [name for name in names if name.partition(".")[0] == run_id]
+    chosen = next((found for name in reversed(own) if (found := _training_of(events_of(name)))), "")
+    if not chosen:
         return None
-    return account(attempts[name] for name, training in trainings.items() if training == chosen)
+    began_here = any(_began(events_of(name)) for name in own if _training_of(events_of(name)) == chosen)
+    told = own if began_here else names
+    return account(events_of(name) for name in told if _training_of(events_of(name)) == chosen)
 
 
-def _read(uri: str) -> list[dict[str, Any]]:
-    try:
-        content = storage.read_bytes(uri)
-    except FileNotFoundError:
-        return []
-    return list(_whole_lines(content))
-
-
-def _whole_lines(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yield events; the last line of a process that was killed, or works on, may be a part of one."""
-    for line in content[: content.rfind(b"\n") + 1].splitlines():
-        yield json.loads(line)
-
-
-def _training_of(events: list[dict[str, Any]]) -> str:
+def _training_of(events: Events) -> str:
     """Return the fingerprint of the training that an attempt worked on; empty: it did not come to that."""
-    return next((str(event["fingerprint"]) for event in events if event["event"] == "folder"), "")
+    return next((str(event.get("fingerprint", "")) for event in events if event.get("event") == "folder"), "")
+
+
+def _began(events: Events) -> bool:
+    """Return whether an attempt began a training, and went on from no checkpoint of an earlier one."""
+    return any(event.get("event") == "resume" and event.get("step") == 0 for event in events)

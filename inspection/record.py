@@ -12,6 +12,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_last_error, read_attempts
@@ -42,15 +43,31 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
     started_at_s, started_at = _find_start(line, run_id)
     traces = [read_trace(line, stage, run_id) for stage in STAGES]
     missing = [trace.name for trace in traces if not trace.finished]
-    return make_record(
+    registration = find_registration(line, run_id)
+    error = _explain(line, run_id, missing) if missing else ""
+    if not error and config.vertex.model.upload:
+        error = _explain_registration(registration, run_id)
+    record = make_record(
         run_id=run_id,
         started_at=started_at,
         config=config,
         traces=traces,
         times=Times(wall_s=time.time() - started_at_s, orchestrator_s=0.0),
-        error=_explain(line, run_id, missing) if missing else "",
+        error=error,
         goodput=read_goodput(line, run_id),
     )
+    if registration is None:
+        return record
+    return record.model_copy(update={"results": {**record.results, "register": registration.model_dump(mode="json")}})
+
+
+def _explain_registration(registration: Registration | None, run_id: str) -> str:
+    """Return why the export is not what the gate said it should become; empty: it is."""
+    if registration is None:
+        return f"the gate before the model registry did not decide\n  to do: shardline status {run_id}"
+    if registration.verdict == "upload" and not registration.upload:
+        return f"the export was not uploaded to the model registry\n  to do: shardline status {run_id}"
+    return ""
 
 
 def read_trace(line: str, stage: str, run_id: str) -> StageTrace:

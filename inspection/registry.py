@@ -7,6 +7,8 @@ import argparse
 from inspection.outputs import write_parameter
 
 TIMEOUT_S = 60.0
+# How long a request is repeated, with growing pauses, when the service does not answer.
+RETRY_DEADLINE_S = 180.0
 
 
 def run(options: argparse.Namespace) -> None:
@@ -24,11 +26,16 @@ def find_model(project: str, region: str, name: str) -> str | None:
     Raises:
         google.api_core.exceptions.GoogleAPICallError: The service says no.
     """
+    from google.api_core import exceptions as api
+    from google.api_core.retry import Retry, if_exception_type
     from google.cloud import aiplatform_v1
 
     client = aiplatform_v1.ModelServiceClient(client_options={"api_endpoint": f"{region}-aiplatform.googleapis.com"})
     request = aiplatform_v1.ListModelsRequest(
         parent=f"projects/{project}/locations/{region}", filter=f'display_name="{name}"'
     )
-    found = list(client.list_models(request, timeout=TIMEOUT_S))
+    kinds = (api.ServiceUnavailable, api.GatewayTimeout, api.InternalServerError, api.BadGateway)
+    retry = Retry(predicate=if_exception_type(*kinds), initial=1.0, maximum=20.0, timeout=RETRY_DEADLINE_S)
+    # Each page is a request of its own, with this time-out and these retries.
+    found = list(client.list_models(request, timeout=TIMEOUT_S, retry=retry))
     return str(max(found, key=lambda model: model.create_time).name) if found else None

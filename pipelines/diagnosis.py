@@ -161,8 +161,11 @@ def diagnose(texts: Iterable[str], documents: Sequence[ErrorDocument] = ()) -> D
             return _of_document(document, "user error", "a stage cannot work with what it was given")
     # What a service says of a failure is about its own part; a line of the table that holds for any text wins over the
     # order of the texts, since the run's own message says little more than that a task failed.
+    # A place (stockout, quota, preempted) is what only a service can speak of: a stage whose message happens to have
+    # such a word in it would fail in the next place too.
+    told = tuple(document.message for document in documents)
     for known in _TABLE:
-        for text in (*texts, *(document.message for document in documents)):
+        for text in texts if known.kind in CLIMBS else (*texts, *told):
             if known.pattern.search(text):
                 return _of_table(known, text)
     for document in documents:

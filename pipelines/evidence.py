@@ -8,8 +8,8 @@ from typing import Any
 from contracts import storage
 from contracts.config import STAGES
 from contracts.errors import ErrorDocument, ShardlineError
-from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
 from contracts.job import ENDED_NAME, JOBS_FOLDER
+from inspection.attempts import find_errors, find_last_error
 from pipelines.diagnosis import Diagnosis, diagnose
 from pipelines.logs import read_errors
 from pipelines.run_jobs import Job
@@ -63,12 +63,9 @@ def _read_documents(line: str, run_id: str, jobs: Iterable[Job]) -> Iterator[Err
         folder = storage.join(line, stage)
         for job_id in job_ids:
             yield from _read(storage.join(folder, JOBS_FOLDER, job_id, ENDED_NAME))
-        attempts = storage.join(folder, ATTEMPTS_FOLDER)
-        # The last attempt is the one that the run ended with.
-        for name in reversed(storage.list_names(attempts)):
-            if name == run_id or name.startswith(f"{run_id}."):
-                yield from _read(storage.join(attempts, name, ERROR_NAME))
-                break
+        if (found := find_last_error(line, stage, run_id)) is not None:
+            yield found
+    yield from find_errors(line, run_id).values()
 
 
 def _read(uri: str) -> Iterator[ErrorDocument]:

@@ -132,7 +132,7 @@ def to_ours(error: Any, what: str, *, project: str = "") -> ShardlineError:
     text = first_line(error)
     if isinstance(error, api.Unauthorized):
         return _bad_credentials(what, error)
-    if isinstance(error, api.Forbidden | api.NotFound) and _is_about_project(error, text):
+    if isinstance(error, api.Forbidden | api.NotFound) and is_about_project(error):
         return ConfigError(
             f"{what}: project {project or 'of the request'} is unknown, or you may not see it ({text})",
             allowed="the id of a project that your account can use",
@@ -168,6 +168,16 @@ def find_quota_metrics(text: str) -> list[str]:
     found = re.findall(r"\b[a-z]+\.googleapis\.com/[a-z0-9_/]+\b|\bcustom_model_training_[a-z0-9_]+\b", text)
     found += re.findall(r"[Qq]uota '([A-Z0-9_]+)'", text)
     return list(dict.fromkeys(found))
+
+
+def is_about_project(error: Any) -> bool:
+    """Whether an error says that there is no such project, rather than nothing of that name in it."""
+    text = first_line(error)
+    if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
+        return True
+    return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
+        "Unknown project" in text
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -220,14 +230,6 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
         f"{what}: permission{named} is missing ({text})",
         allowed="an account with the roles of docs/vertex.md",
         todo="grant the role to the account that runs this, or use other credentials",
-    )
-
-
-def _is_about_project(error: Any, text: str) -> bool:
-    if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
-        return True
-    return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
-        "Unknown project" in text
     )
 
 

@@ -9,7 +9,9 @@ What a rung finished before (shards, a profile, checkpoints) the next one finds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +66,19 @@ def make_rungs(config: RunConfig) -> list[Rung]:
 def rung_run_id(run_id: str, index: int) -> str:
     """Return the id of the run of a rung, which counts from 0."""
     return run_id if index == 0 else f"{run_id}-r{index + 1}"
+
+
+def list_rungs(client: Any, name: RunName) -> Iterator[RunName]:
+    """Yield a run, and then the later rungs that `submit --wait` has submitted of it (RUN-r2, RUN-r3, ...).
+
+    Each is asked for when the one before it has been dealt with: whoever follows a run sees the rungs that come.
+    """
+    yield name
+    for index in itertools.count(1):
+        rung = dataclasses.replace(name, id=rung_run_id(name.id, index))
+        if find_job(client, rung) is None:
+            return
+        yield rung
 
 
 def decide(ending: Ending, *, is_last: bool) -> Step:

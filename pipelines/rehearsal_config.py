@@ -31,21 +31,53 @@ class Prepared:
     """What was filled in, in words."""
     buckets: set[str] = field(default_factory=set)
     """Buckets that there must be."""
-    source: Path | None = None
+    source: Path = Path()
     """What is to be copied to sharding.source, below the folder of the bucket server."""
 
-    def copy_source(self, buckets_folder: Path) -> int:
-        """Copy the source into the folder that the bucket server is about to serve; return the number of files."""
-        if self.source is None:
-            return 0
+    def copy_source(self, buckets_folder: Path, most: int | None = None) -> tuple[int, int]:
+        """Copy the source into the folder that the bucket server is about to serve.
+
+        Args:
+            buckets_folder: That folder.
+            most: Files to copy at most, evenly over each folder of the source; None: all.
+
+        Returns:
+            Files that were copied, and files that there are.
+
+        Raises:
+            ConfigError: A part of a manifest's files was asked for.
+        """
         bucket, _, path = self.config.sharding.source.removeprefix("gs://").partition("/")
         target = buckets_folder / bucket / path
-        if self.source.is_file():
+        root = self.source
+        if root.is_file():
+            if most is not None:
+                raise ConfigError(
+                    f"--samples {most} of the manifest {root}",
+                    allowed="--samples with a source that is a folder of class folders",
+                    todo="leave --samples out, or give a shorter manifest as --source",
+                )
             # A manifest names files beside it.
-            shutil.copytree(self.source.parent, target.parent, dirs_exist_ok=True)
-            return sum(found.is_file() for found in target.parent.rglob("*"))
-        shutil.copytree(self.source, target, dirs_exist_ok=True)
-        return sum(found.is_file() for found in target.rglob("*"))
+            root, target = root.parent, target.parent
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        chosen = files if most is None else _spread(files, most)
+        for file in chosen:
+            copy = target / file.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+        return len(chosen), len(files)
+
+
+def _spread(files: list[Path], most: int) -> list[Path]:
+    """Return up to `most` of the files: of each folder its share, evenly over it, and one at least."""
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+    chosen = []
+    for inside in folders.values():
+        share = min(len(inside), max(1, most * len(inside) // max(1, len(files))))
+        chosen += [inside[place * len(inside) // share] for place in range(share)]
+    return chosen
 
 
 def prepare(config: RunConfig, source: Path | None) -> Prepared:

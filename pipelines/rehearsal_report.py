@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import TextIO
 
-from pipelines.rehearse import UNDISTURBED, Rehearsed
+from pipelines.rehearsed import Rehearsed
+from pipelines.undisturbed import UNDISTURBED
 
 
 def print_rehearsal(found: Rehearsed, stream: TextIO) -> None:
@@ -22,7 +23,7 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
     for stand_in in found.stand_ins:
         yield "stand-in", stand_in
     for name, value in sorted(found.variables.items()):
-        yield "runner", f"{name}={value}: fewer processes play each machine; the specification is unchanged"
+        yield "runner", f"{name}={value} (the specification is unchanged)"
     if found.hash:
         yield "specification", f" sha256:{found.hash}"
     for name, state, seconds in found.tasks:
@@ -41,9 +42,11 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         steps = f"{told.steps} steps, {told.lost_steps} lost"
         counts = f"{told.attempts} attempts, {told.preemptions} preemptions"
         yield "goodput", f"{told.goodput_percent:.1f} % of {told.wall_s:.0f} s; {steps}; {counts}"
-    if found.undisturbed_parameters is not None:
-        same = "the same" if found.undisturbed_parameters == found.parameters else "OTHER"
+    if (compared := found.comparison) is not None:
+        same = "the same" if compared.parameters == found.parameters is not None else "NOT the same"
         yield "result", f"{same} parameters as undisturbed: sha256 {found.parameters}"
+        if compared.shards is not None:
+            yield "result", f"{'the same' if compared.shards else 'NOT the same'} shards as without faults"
     yield "not proven", "permissions, quotas, images, networks and machines of the real project (docs/vertex.md)"
 
 
@@ -52,6 +55,7 @@ def to_json(found: Rehearsed) -> str:
     values = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     values |= {"config": found.config.model_dump(mode="json"), "complaints": found.complaints}
     values["preempted"] = [dataclasses.asdict(gone) for gone in found.preempted]
+    values["comparison"] = dataclasses.asdict(found.comparison) if found.comparison else None
     values["goodput"] = found.goodput.model_dump(mode="json") if found.goodput else None
     return json.dumps(values, indent=1, default=str)
 

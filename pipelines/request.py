@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Of a PipelineJob: google.cloud.aiplatform.constants.pipeline; three characters are kept for a rung's suffix.
 _RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,123}")
+# Compute Engine's default account: what the service fills in where a request names none.
+_DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com")
 _POLICIES = {"slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW", "fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST"}
 
 
@@ -166,11 +168,12 @@ def check_run_id(run_id: str) -> str:
 def _facts(request: Mapping[str, Any]) -> dict[str, str]:
     """Return what decides what runs, as text; what is unset is left out."""
     runtime = request.get("runtimeConfig", {})
+    account = request.get("serviceAccount", "")
     facts = {
         "pipeline spec (sha256)": canonical_hash(request.get("pipelineSpec", {})),
         "pipeline root": runtime.get("gcsOutputDirectory", ""),
         "failure policy": runtime.get("failurePolicy", ""),
-        "service account": request.get("serviceAccount", ""),
+        "service account": "" if _DEFAULT_ACCOUNT.fullmatch(account) else account,
         "key": request.get("encryptionSpec", {}).get("kmsKeyName", ""),
     }
     facts |= {f"parameter {name}": _text(value) for name, value in runtime.get("parameterValues", {}).items()}

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ConfigError
+from pipelines.drift import Times, find_drift, in_utc, job_of
 from pipelines.google import explained, pipeline_client, read_options, schedule_client, write_options
-from pipelines.request import Difference, find_differences
 from pipelines.submit import Prepared, publish, to_dict
 
 if TYPE_CHECKING:
-    from contracts.config import RunConfig, ScheduleSection
+    from contracts.config import RunConfig
 
 _SHOWN_RUNS = 10
 # What an update replaces. The display name is how the schedule is found, so it stays.
@@ -32,33 +30,6 @@ _MASK = (
     "max_concurrent_active_run_count",
     "create_pipeline_job_request",
 )
-
-
-@dataclass(frozen=True)
-class Times:
-    """When a schedule fires, as the API says it."""
-
-    cron: str
-    """With its zone: TZ=Europe/Berlin 0 6 * * 1."""
-    start: datetime | None
-    end: datetime | None
-    queue: bool
-
-
-def read_times(section: ScheduleSection) -> Times:
-    """Return section `schedule` as the API says it; what is written there was checked by the plan.
-
-    Raises:
-        ConfigError: It has no cron.
-    """
-    if not section.cron:
-        raise ConfigError(
-            "schedule.cron is not set",
-            allowed="five fields: minute, hour, day of the month, month, day of the week",
-            todo="set it, e.g. '0 6 * * 1' for Mondays at six; the time zone is schedule.time_zone",
-        )
-    start, end = (datetime.fromisoformat(text) if text else None for text in (section.start, section.end))
-    return Times(f"TZ={section.time_zone} {' '.join(section.cron.split())}", start, end, section.queue)
 
 
 class Schedules:
@@ -156,7 +127,7 @@ class Schedules:
                     made = self._client.update_schedule(schedule=wanted, update_mask={"paths": paths}, **read_options())
                     return made, "updated"
                 except (BadRequest, MethodNotImplemented) as error:
-                    if "create_pipeline_job_request" not in str(error):
+                    if not _is_about_the_mask(error):
                         raise
         return self._recreate(prepared, times, found), "recreated"
 
@@ -223,45 +194,16 @@ class Schedules:
             # Starts at a time, which is required, and active runs, which is what matters.
             "maxConcurrentRunCount": 1,
             "maxConcurrentActiveRunCount": 1,
-            "createPipelineJobRequest": {"parent": self._parent, "pipelineJob": _job_of(prepared)},
+            "createPipelineJobRequest": {"parent": self._parent, "pipelineJob": job_of(prepared)},
         }
         request |= {
-            name: _utc(moment) for name, moment in (("startTime", times.start), ("endTime", times.end)) if moment
+            name: in_utc(moment) for name, moment in (("startTime", times.start), ("endTime", times.end)) if moment
         }
         from google.protobuf.json_format import ParseDict
 
         message = Schedule()
         ParseDict(request, message._pb)
         return message
-
-
-def find_drift(prepared: Prepared, times: Times, found: Any) -> list[Difference]:
-    """Return in what a schedule is not what the configuration says.
-
-    Args:
-        prepared: The line.
-        times: When it should fire.
-        found: The schedule's message.
-    """
-    there = to_dict(found)
-    wanted = {
-        "cron": times.cron,
-        # Unset: the service fills in the moment of creation.
-        "start": _utc(times.start) if times.start else "",
-        "end": _utc(times.end) if times.end else "",
-        "queue": str(times.queue).lower(),
-        "active runs at most": "1",
-    }
-    have = {
-        "cron": there.get("cron", ""),
-        "start": _utc(found.start_time) if times.start and found.start_time else "",
-        "end": _utc(found.end_time) if found.end_time else "",
-        "queue": str(there.get("allowQueueing", False)).lower(),
-        "active runs at most": str(there.get("maxConcurrentActiveRunCount", "unlimited")),
-    }
-    differences = [Difference(name, wanted[name], have[name]) for name in wanted if wanted[name] != have[name]]
-    job = there.get("createPipelineJobRequest", {}).get("pipelineJob", {})
-    return [*differences, *find_differences(_job_of(prepared), job)]
 
 
 def describe(schedule: Any) -> Iterator[tuple[str, str]]:
@@ -289,9 +231,7 @@ def id_of(schedule: Any) -> str:
     return str(schedule.name).rpartition("/")[2]
 
 
-def _job_of(prepared: Prepared) -> dict[str, Any]:
-    return prepared.submission(prepared.run_id).request
-
-
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _is_about_the_mask(error: Any) -> bool:
+    """Whether an update was refused for what it names, whatever it would set: then only a new schedule has it."""
+    text = str(error).lower().replace("_", "").replace(" ", "")
+    return any(word in text for word in ("createpipelinejobrequest", "updatemask", "immutable"))

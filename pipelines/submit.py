@@ -18,7 +18,14 @@ from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.errors import ConfigError, ShardlineError
 from contracts.stores import AlreadyPublished
-from pipelines.google import CALL_TIMEOUT_S, explained, first_line, pipeline_client, read_options
+from pipelines.google import (
+    CALL_TIMEOUT_S,
+    explained,
+    first_line,
+    is_about_project,
+    pipeline_client,
+    read_options,
+)
 from pipelines.request import Submission, check_run_id, find_differences, make_request, make_run_id
 from pipelines.run_name import RunName
 from pipelines.run_tasks import state_of
@@ -148,10 +155,9 @@ def find_job(client: Any, name: RunName) -> Any | None:
         try:
             return client.get_pipeline_job(name=name.resource, **read_options())
         except NotFound as error:
-            # "Not found" is also said of a project.
-            if "pipelineJobs" in str(error) or name.id in str(error):
-                return None
-            raise
+            if is_about_project(error):
+                raise
+            return None
 
 
 def read_job(client: Any, name: RunName) -> Any:

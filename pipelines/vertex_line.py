@@ -34,7 +34,16 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
         common = {**given, "run_id": started.outputs["run_id"], "data_date": started.outputs["data_date"]}
         tasks = [started, *wire(stages, configs, common).values()]
         if register is not None:
-            tasks.append(never_cached(register(export=tasks[-1].output, config=configs["export"])))
+            tasks.append(
+                never_cached(
+                    register(
+                        line=given["line"],
+                        run_id=started.outputs["run_id"],
+                        export=tasks[-1].output,
+                        config=configs["export"],
+                    )
+                )
+            )
         last = record(line=given["line"], config=run_config, run_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
         own(last, image).after(*tasks).ignore_upstream_failure()
 

@@ -27,9 +27,11 @@ from components.find_profile import find_profile
 from components.gate import gate, refused
 from components.launch_dataflow import launch_dataflow
 from components.list_source import list_source
+from components.registered import registered
 from components.report import report
 from contracts.config import MachineSection, RunConfig
 from contracts.result import RUNS_FOLDER
+from contracts.serving import MODEL_NAME
 from pipelines.training import Stages
 from pipelines.workers import Container, machine_name, num_nodes, worker_pools
 
@@ -37,7 +39,6 @@ from pipelines.workers import Container, machine_name, num_nodes, worker_pools
 # (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
 SERVING_PORT = 8080
 PREDICT_ROUTE, HEALTH_ROUTE = "/predict", "/health"
-TRITON_MODEL = "classifier"
 
 
 @dataclass(frozen=True)
@@ -277,30 +278,37 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
     }
 
     @dsl.pipeline(name="register")
-    def register(export: str, config: str) -> None:
-        decided = own(gate(export=export, config=config, serving_image=containers.serving_image), image)
+    def register(line: str, run_id: str, export: str, config: str) -> None:
+        given = {"line": line, "run_id": run_id}
+        decided = own(gate(export=export, config=config, serving_image=containers.serving_image, **given), image)
         with dsl.If(decided.outputs["verdict"] == "upload", name="proven"):
             known = own(find_model(project=vertex.project, region=vertex.region, name=name), image)
-            served = dsl.importer(
-                artifact_uri=decided.outputs["artifact_uri"],
-                artifact_class=artifact_types.UnmanagedContainerModel,
-                metadata={"containerSpec": _container_spec(decided.outputs["image"])},
+            served = _import(
+                artifact_types.UnmanagedContainerModel,
+                decided.outputs["artifact_uri"],
+                {"containerSpec": _container_spec(decided.outputs["image"])},
             )
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
-                parent = dsl.importer(
-                    artifact_uri=known.outputs["uri"],
-                    artifact_class=artifact_types.VertexModel,
-                    metadata={"resourceName": known.outputs["resource"]},
+                parent = _import(
+                    artifact_types.VertexModel, known.outputs["uri"], {"resourceName": known.outputs["resource"]}
                 )
-                never_cached(
-                    ModelUploadOp(unmanaged_container_model=served.output, parent_model=parent.output, **model)
-                )
+                version = ModelUploadOp(unmanaged_container_model=served.output, parent_model=parent.output, **model)
+                own(registered(upload=never_cached(version).outputs["gcp_resources"], **given), image)
             with dsl.If(known.outputs["exists"] != "yes", name="new-model"):
-                never_cached(ModelUploadOp(unmanaged_container_model=served.output, **model))
+                first = ModelUploadOp(unmanaged_container_model=served.output, **model)
+                own(registered(upload=never_cached(first).outputs["gcp_resources"], **given), image)
         with dsl.If(decided.outputs["verdict"] != "upload", name="not-proven"):
             own(refused(verdict=decided.outputs["verdict"]), image)
 
     return register
+
+
+def _import(kind: Any, uri: Any, metadata: Mapping[str, Any]) -> Any:
+    """Return the task that makes an artifact of something that is there.
+
+    Anew each time: the same folder may be served by another image than the last time.
+    """
+    return never_cached(dsl.importer(artifact_uri=uri, artifact_class=kind, reimport=True, metadata=dict(metadata)))
 
 
 def _container_spec(image: Any) -> dict[str, Any]:
@@ -311,7 +319,7 @@ def _container_spec(image: Any) -> dict[str, Any]:
         "args": [
             "--model-repository=$(AIP_STORAGE_URI)",
             "--allow-vertex-ai=true",
-            f"--vertex-ai-default-model={TRITON_MODEL}",
+            f"--vertex-ai-default-model={MODEL_NAME}",
             "--disable-auto-complete-config",
         ],
         "ports": [{"containerPort": SERVING_PORT}],

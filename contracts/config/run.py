@@ -96,8 +96,9 @@ class VertexSection(Section):
     """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `service_account`."""
     experiment: str = ""
     """Experiment that runs are listed in; unset: none."""
-    failure_policy: Literal["slow", "fast"] = "fast"
-    """Whether tasks that do not depend on a failed one still start (slow) or not (fast)."""
+    failure_policy: Literal["slow", "fast"] = "slow"
+    """Whether tasks that do not depend on a failed one still start (slow) or not (fast). With fast the run's
+    record is not written when something fails: its task is such a one."""
     mail: Annotated[list[str], Field(max_length=3)] = []
     """Up to three addresses that are told when a run ends."""
     registry: str = ""

@@ -44,6 +44,9 @@ def rehearse_config(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Training processes of each machine [default: what fits here].")
     ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Files of the source to copy at most [default: all].")
+    ] = None,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FOLDER", help="Leave buckets, machines and logs there.")
     ] = None,
@@ -67,6 +70,7 @@ def rehearse_config(
             time_scale=time_scale,
             seed=seed,
             processes_per_node=processes,
+            samples=samples,
         )
         given = load(config, overrides)
         with tempfile.TemporaryDirectory(prefix="shardline-rehearsal-", ignore_cleanup_errors=True) as temporary:

@@ -50,14 +50,18 @@ def status(
     """Show the tasks and jobs of a submitted run, and why it failed."""
     with reported(debug):
         from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
         from pipelines.status import print_status, read_status, to_json
 
         name = _find(run, config, project, region)
-        found = read_status(pipeline_client(name.region), name)
+        client = pipeline_client(name.region)
+        found = [read_status(client, rung) for rung in list_rungs(client, name)]
         if as_json:
-            print(json.dumps(to_json(found), indent=1))
+            later = [to_json(status) for status in found[1:]]
+            print(json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1))
         else:
-            print_status(found, sys.stdout)
+            for status in found:
+                print_status(status, sys.stdout)
 
 
 def logs(
@@ -72,14 +76,19 @@ def logs(
     """Print what the tasks and jobs of a submitted run printed."""
     with reported(debug):
         from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
         from pipelines.logs import read_logs
 
         name = _find(run, config, project, region)
         code = 0
         try:
-            for entry in read_logs(pipeline_client(name.region), name, task=task, follow=follow):
-                moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
-                print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
+            client = pipeline_client(name.region)
+            for rung in list_rungs(client, name):
+                if rung != name:
+                    print(f"run {rung.id}", file=sys.stderr, flush=True)
+                for entry in read_logs(client, rung, task=task, follow=follow):
+                    moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
+                    print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
         except KeyboardInterrupt:
             # Ctrl-C is how --follow is ended.
             code = _INTERRUPTED
@@ -91,15 +100,20 @@ def cancel(run: Run, config: Config = None, project: Project = "", region: Regio
     with reported(debug):
         from pipelines.cancel import cancel as cancel_run
         from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
 
         name = _find(run, config, project, region)
-        done = cancel_run(pipeline_client(name.region), name, say=lambda text: print(text, file=sys.stderr, flush=True))
-        before = "had ended before" if done.had_ended else "ended"
-        print(f"run {name.id} {before}: {done.state.lower()}")
-        for job in done.jobs:
-            how = "cancelled here, since the service left it running" if job.name in done.by_hand else "ended"
-            print(f"{job.kind} {job.id} in {job.region} {how}: {job.state.lower()}")
-        print(f"nothing of it runs any more ({len(done.jobs)} jobs)")
+        client = pipeline_client(name.region)
+        num_jobs = 0
+        for rung in list_rungs(client, name):
+            done = cancel_run(client, rung, say=lambda text: print(text, file=sys.stderr, flush=True))
+            before = "had ended before" if done.had_ended else "ended"
+            print(f"run {rung.id} {before}: {done.state.lower()}")
+            for job in done.jobs:
+                how = "cancelled here, since the service left it running" if job.name in done.by_hand else "ended"
+                print(f"{job.kind} {job.id} in {job.region} {how}: {job.state.lower()}")
+            num_jobs += len(done.jobs)
+        print(f"nothing of it runs any more ({num_jobs} jobs)")
 
 
 def _find(run: str, config: Path | None, project: str, region: str) -> RunName:

@@ -13,7 +13,8 @@ from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
-    from pipelines.schedule import Schedules, Times
+    from pipelines.drift import Times
+    from pipelines.schedule import Schedules
     from pipelines.submit import Prepared
 
 _app = typer.Typer(help="Run a line by the clock.", no_args_is_help=True, rich_markup_mode=None)
@@ -76,7 +77,8 @@ def diff(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleI
     """Compare the configuration with what is scheduled; exit code 1 when they differ."""
     with reported(debug):
         from contracts.errors import CheckFailed
-        from pipelines.schedule import find_drift, id_of
+        from pipelines.drift import find_drift
+        from pipelines.schedule import id_of
 
         resolved, prepared, times = _prepare(config, overrides)
         found = _schedules(resolved).require(resolved, schedule_id)
@@ -146,7 +148,7 @@ def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
 
 def _prepare(config: Any, overrides: list[str] | None) -> tuple[RunConfig, Prepared, Times]:
     from pipelines.compile import compile_line
-    from pipelines.schedule import read_times
+    from pipelines.drift import read_times
     from pipelines.submit import prepare
 
     resolved = load(config, overrides)

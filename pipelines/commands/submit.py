@@ -85,18 +85,31 @@ def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) ->
         _say(f"template {prepared.template}")
     rungs = make_rungs(prepared.config)
     if not wait:
-        _tell(submit(prepared, prepared.submission(prepared.run_id, rungs[0].parameters)))
+        made = submit(prepared, prepared.submission(prepared.run_id, rungs[0].parameters))
+        _tell(made)
+        if made.existed and made.state in ("FAILED", "CANCELLED"):
+            raise TryAgain(
+                f"run {made.name.id} has ended before: {made.state.lower()}; nothing was submitted\n"
+                "  to do: take another --run-id, or leave it out and one is made"
+            )
         if len(rungs) > 1:
             _say(f"only the first of {len(rungs)} rungs runs ({rungs[0].label}); --wait climbs the others")
         return 0
+    running = prepared.run_id
+
+    def submitted(made: Submitted) -> None:
+        nonlocal running
+        running = made.name.id
+        _tell(made)
+
     try:
         ending = climb(
-            pipeline_client(prepared.config.vertex.region), prepared, rungs, make_view, say=_say, submitted=_tell
+            pipeline_client(prepared.config.vertex.region), prepared, rungs, make_view, say=_say, submitted=submitted
         )
     except KeyboardInterrupt:
         _say(
-            f"interrupted; the run goes on: `shardline status {prepared.run_id} --config CONFIG` shows it, `shardline "
-            f"cancel {prepared.run_id} --config CONFIG` ends it, `submit --wait --run-id {prepared.run_id}` follows it"
+            f"interrupted; run {running} goes on: `shardline status {running} --config CONFIG` shows it, `shardline "
+            f"cancel {running} --config CONFIG` ends it, `submit --wait --run-id {prepared.run_id}` follows it"
         )
         return _INTERRUPTED
     except TryAgain:

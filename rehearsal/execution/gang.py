@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,9 @@ class Gang:
         self._drawn: list[Preemption] = []
         self._began_at = self._started_at = 0.0
         self._port = 0
+        # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
+        # link to the machine's disk, however deep that lies.
+        self._links = Path(tempfile.mkdtemp(prefix="shl-"))
         self.cancelled = threading.Event()
 
     def run(self) -> Ended:
@@ -123,11 +127,13 @@ class Gang:
             self._stop_all()
             for node in self._nodes:
                 shutil.rmtree(node.disk, ignore_errors=True)
+            shutil.rmtree(self._links, ignore_errors=True)
 
     def _step(self) -> Ended | None:
         if self.cancelled.is_set():
             return Ended("CANCELLED", CANCELLED, "the job was cancelled")
-        if self._timeout_s and time.monotonic() - self._began_at > self._timeout_s * self._scale.time_scale:
+        # Not scaled: the work is no faster here than it is.
+        if self._timeout_s and time.monotonic() - self._began_at > self._timeout_s:
             return Ended("FAILED", DEADLINE_EXCEEDED, f"the job ran longer than its timeout of {self._timeout_s:.0f} s")
         if self._nodes[0].code == 0:
             return Ended("SUCCEEDED")
@@ -255,10 +261,13 @@ class Gang:
         folders = {name: disk / name for name in ("home", "tmp", "work", "memory")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
+        link = self._links / f"{machine.node}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folders["tmp"].absolute())
         environment = {
             **self._environment,
             "HOME": str(folders["home"]),
-            "TMPDIR": str(folders["tmp"]),
+            "TMPDIR": str(link),
             MEMORY_VARIABLE: str(folders["memory"]),
             **environment_of(machine, self._machines, self._job, self._scale, self._port),
         }

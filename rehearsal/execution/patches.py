@@ -11,7 +11,7 @@ kfp==2.17.* is pinned, and a test of each patch fails when what it replaces is g
     importer_handler.run_importer                       the same placeholders; warns about gs://
 
 Names that are used as they are: run_enhanced_dag, OrchestratorUtils.make_task_arguments, construct_executor_input,
-executor_input_to_dict, load_executor_output, get_outputs_from_executor_output, to_protobuf_value.
+executor_input_to_dict, to_protobuf_value; and in kfp_values.py load_executor_output, get_outputs_from_executor_output.
 
 As in kfp.local, tasks of a DAG run one at a time, two iterations of a ParallelFor side by side, and a task that only
 comes after a task whose condition was false runs. One that needs an output of such a task is not triggered. (What
@@ -26,11 +26,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf import json_format
-from kfp import dsl
 from kfp.compiler import pipeline_spec_builder
 from kfp.local import (
     executor_input_utils,
-    executor_output_utils,
     importer_handler,
     status,
     task_dispatcher,
@@ -44,6 +42,7 @@ from contracts.canonical import canonical
 from contracts.errors import ShardlineError
 from rehearsal.execution.conditions import evaluate
 from rehearsal.execution.containers import Containers, ContainerTask, TaskFailed
+from rehearsal.execution.kfp_values import find_missing, read_outputs, split_values
 from rehearsal.execution.placeholders import has_placeholder, substitute_all
 from rehearsal.execution.reports import CANCELLED, FAILED_PRECONDITION, Path, Reporter, error_of
 
@@ -142,7 +141,7 @@ class Orchestration:
         spec.CopyFrom(task_spec)
         is_dag = component.WhichOneof("implementation") == "dag"
         try:
-            for group, name, producer, output in _find_missing(spec, io_store):
+            for group, name, producer, output in find_missing(spec, io_store):
                 if anyway:
                     # The component's default stands in.
                     del getattr(spec.inputs, group)[name]
@@ -153,7 +152,7 @@ class Orchestration:
             arguments = OrchestratorUtils.make_task_arguments(spec.inputs, io_store)
             if (condition := spec.trigger_policy.condition) and not evaluate(condition, arguments):
                 return self._not_triggered(path)
-            parameters, artifacts = _split(arguments)
+            parameters, artifacts = split_values(arguments)
             self._reporter.task(path, "PENDING", inputs=parameters, artifacts_in=artifacts)
             if is_dag:
                 self._reporter.task(path, "RUNNING")
@@ -197,7 +196,7 @@ class Orchestration:
             self._errors.setdefault(path, error_of(CANCELLED, "the run was cancelled"))
             self._reporter.task(path, "CANCELLED", error=self._errors[path])
         elif succeeded:
-            parameters, artifacts = _split(outputs)
+            parameters, artifacts = split_values(outputs)
             for name, entries in artifacts.items():
                 declared = component.output_definitions.artifacts[name].artifact_type
                 for entry in entries:
@@ -261,7 +260,7 @@ class Orchestration:
             self._errors[path] = error_of(FAILED_PRECONDITION, _describe(error))
             return {}, _FAILURE
         self._errors.pop(path, None)
-        return _read_outputs(containers, message, component_spec), _SUCCESS
+        return read_outputs(containers.mount, message, component_spec), _SUCCESS
 
     def _final_status(self, spec: Any, path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of an exit task that tell how what it waited for ended, as Vertex writes them."""
@@ -286,11 +285,11 @@ class Orchestration:
         importer = executor_spec.importer
         spec = self._specs[path]
         optional = _optional(component_spec)
-        found = {"inputs": {"parameterValues": canonical(_split(arguments)[0])}}
+        found = {"inputs": {"parameterValues": canonical(split_values(arguments)[0])}}
         values = self._containers.values(path, found, optional)
         given = {
             name: substitute_all(value, values) if spec.inputs.parameters[name].HasField("runtime_value") else value
-            for name, value in _split(arguments)[0].items()
+            for name, value in split_values(arguments)[0].items()
         }
         values = self._containers.values(path, {"inputs": {"parameterValues": canonical(given)}}, optional)
         constant = importer.artifact_uri.WhichOneof("value") == "constant"
@@ -310,58 +309,6 @@ def _optional(component: Any) -> frozenset[str]:
 def _is_exit_task(spec: Any) -> bool:
     """Whether a task is the one of a dsl.ExitHandler, which kfp compiles to a task after the handler's group."""
     return spec.trigger_policy.strategy == _COMPLETED and any(map(_EXIT_HANDLER.fullmatch, spec.dependent_tasks))
-
-
-def _find_missing(spec: Any, io_store: Any) -> list[tuple[str, str, str, str]]:
-    """Return the inputs whose producer has left no such output: group, name, producer and its output."""
-    missing = []
-    for group, kind, key in (
-        ("parameters", "task_output_parameter", "output_parameter_key"),
-        ("artifacts", "task_output_artifact", "output_artifact_key"),
-    ):
-        for name, given in getattr(spec.inputs, group).items():
-            if given.HasField(kind):
-                producer, output = getattr(given, kind).producer_task, getattr(getattr(given, kind), key)
-                try:
-                    io_store.get_task_output(producer, output)
-                except ValueError:
-                    missing.append((group, name, producer, output))
-    return missing
-
-
-def _read_outputs(containers: Containers, message: Any, component_spec: Any) -> dict[str, Any]:
-    """Return a task's outputs by name: parameters from their files, artifacts as declared or as the task says."""
-    outputs = message.outputs
-    outputs.output_file = containers.mount.path_of(outputs.output_file)
-    for parameter in outputs.parameters.values():
-        parameter.output_file = containers.mount.path_of(parameter.output_file)
-    written = executor_output_utils.load_executor_output(outputs.output_file)
-    for name, declared in outputs.artifacts.items():
-        if name not in written.artifacts:
-            # A container that says nothing of an artifact has it where it was told to write it.
-            written.artifacts[name].CopyFrom(declared)
-        for artifact in written.artifacts[name].artifacts:
-            artifact.uri = containers.mount.uri_of(artifact.uri)
-    found: dict[str, Any] = executor_output_utils.get_outputs_from_executor_output(
-        executor_output=written, executor_input=message, component_spec=component_spec
-    )
-    return found
-
-
-def _split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """Return parameters as JSON values, and artifacts as reports have them."""
-    parameters: dict[str, Any] = {}
-    artifacts: dict[str, list[dict[str, Any]]] = {}
-    for name, value in values.items():
-        entries = value if isinstance(value, list) else [value]
-        if entries and all(isinstance(entry, dsl.Artifact) for entry in entries):
-            artifacts[name] = [
-                {"name": e.name, "uri": e.uri, "metadata": canonical(e.metadata), "schema_title": e.schema_title}
-                for e in entries
-            ]
-        else:
-            parameters[name] = canonical(value)
-    return parameters, artifacts
 
 
 def _describe(error: Exception) -> str:

@@ -16,6 +16,7 @@ from contracts.fingerprint import combine
 from contracts.output import Lock
 from contracts.result import find_result
 from contracts.stage import Stage, run_stage
+from rehearsal.gcs import BucketServer
 
 MADE_FROM = {"model": "m", "shards": "s"}
 
@@ -367,3 +368,23 @@ def test_what_may_succeed_another_time_ends_no_job(
     monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
     assert run(tmp_path, "a", execute=fail) in (70, 75)
     assert run(tmp_path, "b") == 0
+
+
+def test_a_bucket_that_is_gone_ends_a_job_with_the_first_error(
+    bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
+    events = tmp_path / "events"
+
+    def give_up(stage: Stage) -> str:
+        bucket_server.clear()
+        raise ConfigError("this", allowed="that", todo="change it")
+
+    given = ["--config-json", "{}", "--attempt", "a", "--events", str(events)]
+    assert run_stage("profile", give_up, ["--root", "gs://bucket-1/profile", *given]) == 2
+    said = capsys.readouterr().err
+    assert "the end of job 7 could not be written down" in said and "profile: error: this" in said
+    assert '"message": "this' in (events / "error.json").read_text()
+    # Nor can be looked whether the job was ended before.
+    assert run_stage("profile", work, ["--root", "gs://bucket-gone/profile", *given]) == 2
+    assert "no such bucket" in (events / "error.json").read_text()

@@ -13,9 +13,13 @@ from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
 from contracts.refusal import leave_refusal
+from contracts.registration import Registration, find_registration, leave_registration
+from contracts.resolve import with_data_date
 from contracts.result import find_result, leave_result
+from inspection.attempts import find_errors
 from inspection.begin import data_date
 from inspection.task import main
+from rehearsal.gcs import BucketServer
 from tests.contracts.test_proof import make_export
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
 
@@ -70,11 +74,11 @@ def test_a_run_begins_once(tmp_path: Path, line: str) -> None:
     config = publish_config(line)
     assert begin(tmp_path, line, config, "--scheduled-at", "2026-11-22T06:00:00Z") == 0
     assert (tmp_path / "id").read_text() == RUN
-    assert (tmp_path / "date").read_text() == "2026-11-22T06:00:00Z"
+    assert (tmp_path / "date").read_text() == "2026-11-22T06:00:00+00:00"
     uri = storage.join(line, "runs", RUN, "run-start.json")
     first = storage.read_bytes(uri)
     start = json.loads(first)
-    assert (start["id"], start["data_date"]) == (RUN, "2026-11-22T06:00:00Z")
+    assert (start["id"], start["data_date"]) == (RUN, "2026-11-22T06:00:00+00:00")
     assert start["config"]["train"]["global_batch_size"] == 64
     assert begin(tmp_path, line, config) == 0
     assert storage.read_bytes(uri) == first
@@ -88,16 +92,31 @@ def test_a_configuration_that_was_changed_begins_nothing(tmp_path: Path, line: s
 
 
 @pytest.mark.parametrize(
-    ("scheduled", "date"),
+    ("scheduled", "zone", "date"),
     [
-        ("2026-10-26T06:00:00+01:00", "2026-10-26T05:00:00Z"),
-        ("", "2026-11-22T06:00:07Z"),
-        ("{{$.pipeline_job_schedule_time_utc}}", "2026-11-22T06:00:07Z"),
-        ("2026-11-22T06:00:00", "2026-11-22T06:00:00Z"),
+        ("2026-10-26T06:00:00+01:00", "Etc/UTC", "2026-10-26T05:00:00+00:00"),
+        ("", "Etc/UTC", "2026-11-22T06:00:07+00:00"),
+        ("{{$.pipeline_job_schedule_time_utc}}", "Etc/UTC", "2026-11-22T06:00:07+00:00"),
+        ("2026-11-22T06:00:00", "Etc/UTC", "2026-11-22T06:00:00+00:00"),
+        # The day is that of the zone: a schedule of half past midnight is not of the day before.
+        ("2026-07-01T22:30:00Z", "Europe/Berlin", "2026-07-02T00:30:00+02:00"),
+        ("2026-01-01T02:00:00Z", "America/New_York", "2025-12-31T21:00:00-05:00"),
     ],
 )
-def test_the_data_is_of_the_moment_that_was_scheduled(scheduled: str, date: str) -> None:
-    assert data_date(scheduled, "2026-11-22T06:00:07Z") == date
+def test_the_data_is_of_the_moment_that_was_scheduled(scheduled: str, zone: str, date: str) -> None:
+    assert data_date(scheduled, "2026-11-22T06:00:07Z", zone) == date
+    dated = RunConfig.model_validate({"sharding": {"source": "gs://raw/{date}/x"}})
+    assert with_data_date(dated, data_date(scheduled, "2026-11-22T06:00:07Z", zone)).sharding.source == (
+        f"gs://raw/{date[:10]}/x"
+    )
+
+
+def test_a_run_is_of_the_day_of_its_schedules_zone(tmp_path: Path, line: str) -> None:
+    config = publish_config(line, RunConfig.model_validate({"schedule": {"time_zone": "Asia/Tokyo"}}))
+    assert begin(tmp_path, line, config, "--scheduled-at", "2026-11-22T16:00:00Z") == 0
+    assert (tmp_path / "date").read_text() == "2026-11-23T01:00:00+09:00"
+    nowhere = publish_config(line, RunConfig.model_validate({"schedule": {"time_zone": "Mars/Olympus"}}))
+    assert begin(tmp_path, line, nowhere) == 2
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -138,7 +157,8 @@ def decide(tmp_path: Path, line: str, export: str, config: RunConfig = CONFIG, *
     outputs = [
         part for name in ("verdict", "artifact-uri", "image") for part in (f"--write-{name}", str(tmp_path / name))
     ]
-    return main(["gate", "--export", export, "--config", publish_config(line, config), *outputs, *more])
+    given = ["--line", line, "--run-id", RUN, "--export", export, "--config", publish_config(line, config)]
+    return main(["gate", *given, *outputs, *more])
 
 
 def publish_export(line: str, **changes: Any) -> str:
@@ -163,6 +183,8 @@ def test_the_gate_refuses_what_is_unproven_unless_that_is_allowed(tmp_path: Path
     uri = publish_export(line)
     assert decide(tmp_path, line, uri) == 0
     assert (tmp_path / "verdict").read_text() == "refuse"
+    said = find_registration(line, RUN)
+    assert said is not None and (said.verdict, said.unproven, said.upload) == ("refuse", ["sm80"], "")
     allowing = RunConfig.model_validate({"export": {"allow_unproven": True}})
     assert decide(tmp_path, line, uri, allowing) == 0
     assert (tmp_path / "verdict").read_text() == "upload"
@@ -196,6 +218,7 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
         ]
         write_attempt(line, stage, f"{RUN}.b", again)
         write_attempt(line, stage, "another-run.c", [{"time": 1.0, "event": "start", "launched_at": 1.0}])
+    leave_registration(line, RUN, Registration(verdict="refuse", unproven=["sm80"]))
     arguments = ["record", "--line", line, "--run-id", RUN, "--config", config]
     assert main(arguments) == 0
     folder = storage.join(line, "runs", RUN)
@@ -209,6 +232,39 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
     assert main(arguments) == 0
 
 
+@pytest.mark.parametrize(
+    ("registration", "words"),
+    [
+        (None, "the gate before the model registry did not decide"),
+        (Registration(verdict="upload", unproven=[]), "the export was not uploaded"),
+    ],
+)
+def test_a_run_whose_model_was_not_registered_has_failed(
+    line: str, registration: Registration | None, words: str
+) -> None:
+    config = publish_config(line)
+    for stage in STAGES:
+        leave_result(line, RUN, stage, publish_output(line, stage), reused=False)
+    if registration is not None:
+        leave_registration(line, RUN, registration)
+    assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
+    record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
+    assert record.state == "failed" and words in record.error
+
+
+def test_an_upload_is_recorded(line: str) -> None:
+    config = publish_config(line)
+    for stage in STAGES:
+        leave_result(line, RUN, stage, publish_output(line, stage), reused=False)
+    assert main(["registered", "--line", line, "--run-id", RUN, "--upload", "{}"]) == 2
+    leave_registration(line, RUN, Registration(verdict="upload", unproven=[]))
+    assert main(["registered", "--line", line, "--run-id", RUN, "--upload", '{"resources": []}']) == 0
+    assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
+    record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
+    assert record.state == "succeeded"
+    assert record.results["register"] == {"verdict": "upload", "unproven": [], "upload": '{"resources": []}'}
+
+
 def test_a_failed_run_is_recorded_with_the_stages_own_words(tmp_path: Path, line: str) -> None:
     config = publish_config(line)
     leave_result(line, RUN, "shard", publish_output(line, "shard"), reused=False)
@@ -220,3 +276,25 @@ def test_a_failed_run_is_recorded_with_the_stages_own_words(tmp_path: Path, line
     record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
     assert (record.state, record.error) == ("failed", "stage profile: train.epochs = -1")
     assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
+
+
+def test_a_small_tasks_error_is_left_for_who_asks_why(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(tmp_path, line, "train") == 2
+    (task,) = find_errors(line, RUN)
+    assert task == "report-train"
+    document = find_errors(line, RUN)[task]
+    assert (document.exit_code, document.kind) == (2, "DataError") and document.message in capsys.readouterr().err
+    uri = publish_output(line, "train")
+    leave_result(line, RUN, "train", uri, reused=False)
+    assert report(tmp_path, line, "train") == 0
+    assert find_errors(line, RUN) == {}
+
+
+def test_a_bucket_that_is_gone_does_not_change_how_a_task_ends(
+    tmp_path: Path, bucket_server: BucketServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(tmp_path, "gs://bucket-gone/line", "shard") == 2
+    said = capsys.readouterr().err
+    assert "how it ended could not be written down" in said and "report: error: " in said

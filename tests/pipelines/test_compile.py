@@ -93,11 +93,8 @@ def test_nothing_is_installed_at_start_and_every_image_of_ours_is_pinned(golden:
 
 def test_nothing_is_cached_or_tried_again_by_kfp(golden: tuple[str, dict[str, Any]]) -> None:
     for path, task in all_tasks(golden[1]["spec"]).items():
-        inner = golden[1]["spec"]["components"][task["componentRef"]["name"]]
-        is_importer = "executorLabel" in inner and "importer" in path
-        # Conditions and exit handlers have no option; importers have their own.
-        if not is_importer:
-            assert not task.get("cachingOptions", {}).get("enableCache"), path
+        # Conditions and exit handlers have no option.
+        assert not task.get("cachingOptions", {}).get("enableCache"), path
         assert "retryPolicy" not in task, path
 
 

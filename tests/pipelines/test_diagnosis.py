@@ -99,6 +99,15 @@ def test_a_fault_of_ours_ends_with_its_code() -> None:
     assert diagnose([VOID], [document]).exit_code == 70
 
 
+@pytest.mark.parametrize("kind", ["stockout", "quota", "preempted"])
+def test_only_a_service_speaks_of_places(kind: str) -> None:
+    # Another region does not mend a stage whose message happens to have such a word in it.
+    document = ErrorDocument(kind="RuntimeError", exit_code=70, message=f"RuntimeError: {MESSAGES[kind][0]}")
+    found = diagnose([VOID], [document])
+    assert (found.kind, found.exit_code, found.climbs) == ("fault", 70, False)
+    assert diagnose([MESSAGES[kind][0], VOID], [document]).kind == kind
+
+
 def test_what_is_not_known_is_said_so() -> None:
     found = diagnose(["", VOID])
     assert (found.kind, found.exit_code, found.evidence) == ("unknown", 70, VOID)

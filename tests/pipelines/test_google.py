@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     from google.auth import exceptions as auth
 
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from pipelines.google import QuotaExceeded, explained, find_quota_metrics
+from pipelines.google import QuotaExceeded, explained, find_quota_metrics, is_about_project
 
 CASES: list[tuple[Any, type[ShardlineError], str]] = [
     (auth.DefaultCredentialsError("none found"), ConfigError, "gcloud auth application-default login"),
@@ -92,3 +92,16 @@ def test_metrics_are_found_in_messages() -> None:
         "aiplatform.googleapis.com/custom_model_training_nvidia_t4_gpus",
         "NVIDIA_L4_GPUS",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("Project 'p' was not found or deleted", True),
+        ("The PipelineJob does not exist.", False),
+        ("There is no resource projects/1/locations/r/pipelineJobs/x", False),
+        ("Resource projects/1/locations/r/schedules/2 not found", False),
+    ],
+)
+def test_not_found_is_of_a_project_or_of_what_is_in_it(text: str, about: bool) -> None:
+    assert is_about_project(api.NotFound(text)) is about

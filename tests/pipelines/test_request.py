@@ -29,6 +29,14 @@ def test_labels_of_the_service_are_its_own() -> None:
     assert [d.what for d in find_differences(JOB, changed(labels={}))] == ["label team"]
 
 
+def test_an_account_that_the_service_filled_in_counts_as_unset() -> None:
+    filled_in = changed(serviceAccount="123456789012-compute@developer.gserviceaccount.com")
+    assert find_differences(JOB, filled_in) == [] == find_differences(filled_in, JOB)
+    other = changed(serviceAccount="runner@p.iam.gserviceaccount.com")
+    assert [d.what for d in find_differences(JOB, other)] == ["service account"]
+    assert [d.what for d in find_differences(other, filled_in)] == ["service account"]
+
+
 def test_each_thing_that_decides_what_runs_is_compared() -> None:
     runtime = JOB["runtimeConfig"]
     found = changed(

@@ -86,8 +86,8 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
     register = register_stage(config, find_containers(config))
 
     @dsl.pipeline(name="register-only")  # type: ignore[untyped-decorator]
-    def pipeline(export: str, config: str) -> None:
-        register(export=export, config=config)
+    def pipeline(line: str, run_id: str, export: str, config: str) -> None:
+        register(line=line, run_id=run_id, export=export, config=config)
 
     path = tmp_path / "register.yaml"
     compiler.Compiler().compile(pipeline, str(path))
@@ -113,7 +113,12 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
         pipeline_spec=spec,
         runtime_config={
             "gcs_output_directory": "gs://line-1/pipeline",
-            "parameter_values": {"export": EXPORT, "config": pinned},
+            "parameter_values": {
+                "line": "gs://line-1/lines/digits",
+                "run_id": "run-1",
+                "export": EXPORT,
+                "config": pinned,
+            },
         },
     )
     client.create_pipeline_job(parent=f"projects/{PROJECT}/locations/us-central1", pipeline_job=job)
@@ -236,7 +241,7 @@ def test_files_that_come_between_two_runs_of_a_schedule_are_all_that_the_second_
             manifests.append(ShardManifest.load(made.uri))
             start = json.loads(storage.read_bytes(f"gs://line-1/lines/weekly/runs/{run_id}/run-start.json"))
             # Six in the morning in Berlin: four in summer, five in winter.
-            assert start["data_date"] == {1: "2026-10-19T04:00:00Z", 2: "2026-10-26T05:00:00Z"}[week]
+            assert start["data_date"] == {1: "2026-10-19T06:00:00+02:00", 2: "2026-10-26T06:00:00+01:00"}[week]
             for picture in more.rglob("*.png"):
                 name = f"{picture.stem}-new.png"
                 storage.replace(storage.join("gs://line-1/raw", picture.parent.name, name), picture.read_bytes())

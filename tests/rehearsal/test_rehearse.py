@@ -76,7 +76,8 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     # 1,078 training images in steps of 64 over twelve epochs.
     assert all(0 < gone["step"] < 17 * 12 for gone in found["preempted"])
     assert found["faults"] > 0
-    assert found["parameters"] == found["undisturbed_parameters"] is not None
+    assert found["comparison"] == {"shards": True, "parameters": found["parameters"], "reason": ""}
+    assert found["parameters"] is not None
 
     # What was submitted is what is compiled.
     done = shardline(tmp_path, "compile", DIGITS, "--output", tmp_path / "line.yaml")
@@ -85,15 +86,16 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
 
     # Every artifact went through the bucket's API, and nothing else was written.
     line = kept / "buckets" / "acme-vision-line" / "lines" / "digits"
-    artifacts = {
-        path.relative_to(kept / "buckets" / "acme-vision-line").as_posix() for path in line.rglob("*") if path.is_file()
-    }
+    bucket = kept / "buckets" / "acme-vision-line"
+    artifacts = {path.relative_to(bucket).as_posix() for path in line.rglob("*") if path.is_file()}
     accesses = [json.loads(row) for row in (kept / "bucket-requests.jsonl").read_text().splitlines()]
     written = {
-        row["object"] for row in accesses if row["operation"] in ("uploads", "xml", "objects.compose", "objects.copy")
+        row["object"]
+        for row in accesses
+        if row["bucket"] == "acme-vision-line" and row["method"] in ("POST", "PUT") and 200 <= row["status"] < 300
     }
-    assert {name for name in artifacts if name.endswith("manifest.json")}
-    assert artifacts <= {row["object"] for row in accesses}, sorted(artifacts - written)[:5]
+    assert len([name for name in artifacts if name.endswith("/manifest.json")]) >= 4
+    assert artifacts <= written, sorted(artifacts - written)[:5]
     left = [path for name in ("home", "tmp", "work") for path in (tmp_path / name).rglob("*") if path.is_file()]
     assert left == []
     record = json.loads((line / "run.json").read_text())
@@ -132,7 +134,7 @@ def test_a_weekly_schedule_shards_only_what_is_new(tmp_path: Path, pictures: Pat
         sharding={"source": str(pictures), "incremental": True},
         schedule={"cron": "0 6 * * 1", "time_zone": "Europe/Berlin"},
     )
-    found, kept = rehearse(tmp_path, config, "--schedule-days", 15)
+    found, kept = rehearse(tmp_path, config, "--schedule-days", 14)
     assert [state for _, state in found["fired"]] == ["PIPELINE_STATE_SUCCEEDED"] * 2
     jobs = [job["displayName"] for job in json.loads((kept / "CustomJob.json").read_text())]
     # The second run finds shards and profile, and starts training and export, which find theirs.

@@ -18,6 +18,7 @@ from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
 from pipelines.compile import CompiledLine, compile_line
+from pipelines.run_name import RunName
 from pipelines.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
 
@@ -110,13 +111,40 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
     assert json.loads(shardline("status", waited.stdout.split()[1], "--json").stdout)["state"] == "SUCCEEDED"
     assert "there is no run nobody" in shardline("status", "nobody", "--config", config, code=2).stderr
     ended = shardline("cancel", "wait-1", "--project", PROJECT, "--region", REGION)
-    assert "had ended before: failed" in ended.stdout
+    assert "run wait-1 had ended before: failed" in ended.stdout
+    # What climbed is its later rungs as well.
+    assert "run wait-1-r2 had ended before: succeeded" in ended.stdout
+    assert "nothing of it runs any more (2 jobs)" in ended.stdout
+    assert "run wait-1-r2: succeeded" in failed.stdout
+    both = json.loads(shardline("status", "wait-1", "--config", config, "--json").stdout)
+    assert (both["state"], [later["state"] for later in both["later_rungs"]]) == ("FAILED", ["SUCCEEDED"])
+    assert "run wait-1-r2" in shardline("logs", "wait-1", "--config", config).stderr
 
     cloud.pipelines.script.outcomes["us-central1"] = "running"
     shardline("submit", config, "--run-id", "wait-2")
     cancelled = shardline("cancel", "wait-2", "--config", config)
     assert "run wait-2 ended: cancelled" in cancelled.stdout
     assert "nothing of it runs any more (1 jobs)" in cancelled.stdout
+    for run_id in ("wait-1", "wait-2"):
+        again = shardline("submit", config, "--run-id", run_id, code=75)
+        assert "take another --run-id" in again.stderr
+
+
+def test_ctrl_c_names_the_rung_that_runs(cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": "running"}
+    follow = pipelines.ladder.follow
+
+    def interrupted(client: Any, name: RunName, *arguments: Any, **options: Any) -> Any:
+        if name.id.endswith("-r2"):
+            raise KeyboardInterrupt
+        return follow(client, name, *arguments, **options)
+
+    monkeypatch.setattr(pipelines.ladder, "follow", interrupted)
+    left = shardline("submit", config, "--wait", "--run-id", "rung-1", code=130)
+    assert "run rung-1-r2 goes on" in left.stderr and "shardline cancel rung-1-r2 " in left.stderr
+    assert "submit --wait --run-id rung-1`" in left.stderr
+    shardline("cancel", "rung-1", "--config", config)
+    assert json.loads(shardline("status", "rung-1-r2", "--config", config, "--json").stdout)["state"] == "CANCELLED"
 
 
 def test_a_stockout_everywhere_ends_with_75_and_what_to_do(cloud: Cloud, config: str) -> None:
@@ -124,6 +152,26 @@ def test_a_stockout_everywhere_ends_with_75_and_what_to_do(cloud: Cloud, config:
     failed = shardline("submit", config, "--wait", "--run-id", "nowhere-1", code=75)
     assert "all 2 rungs were tried" in failed.stderr
     assert "to do: try another region or strategy" in failed.stderr
+
+
+def test_what_cannot_work_ends_with_2_and_creates_nothing(
+    cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = len(cloud.pipelines.started)
+    for override, said in (
+        ("vertex.project=nobody-1", "no such project"),
+        ("run.root=gs://bucket-gone/r", "no such bucket"),
+    ):
+        failed = shardline("submit", config, override, code=2)
+        assert said in failed.stderr and "to do:" in failed.stderr
+    for arguments in (["--run-id", "No"], ["--tag", "x"], ["--template", str(tmp_path / "gone.yaml")]):
+        assert "to do:" in shardline("submit", config, *arguments, code=2).stderr
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "show", config]):
+        assert "gcloud auth application-default login" in shardline(*command, code=2).stderr
+    assert len(cloud.pipelines.started) == before
 
 
 def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
@@ -158,7 +206,7 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(cloud: Cloud, config:
             break
     _, rest = process.communicate(timeout=120)
     assert process.returncode == 130, "".join(said) + rest
-    assert "the run goes on" in rest and "shardline cancel left-1" in rest
+    assert "run left-1 goes on" in rest and "shardline cancel left-1" in rest
     found = json.loads(shardline("status", "left-1", "--config", config, "--json").stdout)
     assert found["state"] == "RUNNING"
     shardline("cancel", "left-1", "--config", config)

@@ -3,10 +3,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import InvalidArgument
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from pipelines.schedule import Schedules, describe, find_drift, id_of, read_times
+from pipelines.drift import find_drift, read_times
+from pipelines.schedule import Schedules, describe, id_of
 from pipelines.submit import Prepared, prepare, to_dict
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
@@ -133,3 +135,29 @@ def test_the_runs_that_it_started_are_shown(make: Any, cloud: Cloud) -> None:
     assert runs[0].display_name == "fires"
     assert int(dict(describe(line.find()))["runs started"]) >= 1
     line.schedules.delete(line.find())
+
+
+@pytest.mark.parametrize(
+    ("message", "recreated"),
+    [("Update mask holds createPipelineJobRequest, which is immutable.", True), ("cron: no such time zone", False)],
+)
+def test_a_service_that_does_not_replace_the_spec_gets_a_new_schedule(
+    make: Any, tiny_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, message: str, recreated: bool
+) -> None:
+    """The local Vertex replaces it; whether the real one does is not known."""
+    name = f"refused-{recreated}".lower()
+    make(name).create()
+    line = make(name, {**tiny_spec, "pipelineInfo": {"name": "tiny", "description": "changed"}})
+
+    def refuse(**request: Any) -> None:
+        raise InvalidArgument(message)
+
+    monkeypatch.setattr(line.schedules._client, "update_schedule", refuse)
+    before = id_of(line.find())
+    if recreated:
+        assert line.update() == "recreated"
+        assert id_of(line.find()) != before and line.drift() == []
+        return
+    with pytest.raises(ConfigError, match="no such time zone"):
+        line.update()
+    assert id_of(line.find()) == before

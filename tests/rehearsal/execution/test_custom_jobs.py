@@ -31,6 +31,7 @@ folder = sys.argv[1]
 names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "EXTRA", "GIVEN"]
 names += [name for name in os.environ if name.startswith("SHARDLINE_")]
 found = {name: os.environ.get(name) for name in names}
+found |= {"TMPDIR": os.path.realpath(found["TMPDIR"]), "socket": os.path.join(found["TMPDIR"], "pymp-12345678/x" * 2)}
 found |= {"cwd": os.getcwd(), "python": sys.executable, "args": sys.argv}
 task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
 with open(f"{folder}/{task['type']}-{task['index']}.json", "w") as stream:
@@ -167,6 +168,7 @@ def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
     for name in ("HOME", "TMPDIR", "SHARDLINE_REHEARSAL_MEMORY", "cwd"):
         assert first[name] != second[name]
         assert first[name].startswith(str(tmp_path / "jobs"))
+    assert len(first["socket"]) < 100
     assert int(first["OMP_NUM_THREADS"]) >= 1
     assert first["AIP_MODEL_DIR"] == "gs://line/out/model/"
     assert (first["EXTRA"], first["GIVEN"]) == ("more", 'a "python3" \n')
@@ -340,9 +342,9 @@ def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[...
 def test_a_job_has_a_timeout_and_flex_start_a_limit(make_jobs: Callable[..., Jobs]) -> None:
     place = ("europe-west4", "g2-standard-12", "FLEX_START")
     jobs = make_jobs(market=Market(stockouts={place: 1}), scale=Scale(time_scale=0.1))
-    job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 5})
+    job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 1})
     assert job.error.code == 4
-    assert "timeout of 5 s" in job.error.message
+    assert "timeout of 1 s" in job.error.message
     job = jobs.run(COUNT, "x", "0", strategy="FLEX_START", max_wait_duration={"seconds": 2})
     assert job.error.code == 8
     assert not job.start_time
