@@ -25,7 +25,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from pipelines.build import find_checkout
-from pipelines.preflight import serving_section
+from pipelines.workers import serving_section
 
 PACKAGES_FOLDER = "packages"
 _CONSTRAINTS = "constraints/constraints.txt"
