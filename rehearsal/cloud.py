@@ -116,6 +116,8 @@ class LocalCloud:
             for part in (self.custom_jobs, self.dataflow, self.pipelines):
                 part.environment = self.environment
                 stack.callback(part.close)
+            # Called first: nothing fires while what would execute it ends.
+            stack.callback(self.vertex.stop_schedules)
             self._stack = stack.pop_all()
         return self
 
@@ -123,3 +125,6 @@ class LocalCloud:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        faults = [fault for part in (self.pipelines, self.custom_jobs, self.dataflow) for fault in part.failures]
+        if faults:
+            raise RuntimeError(f"the local cloud had {len(faults)} faults where it executes, the first:\n{faults[0]}")

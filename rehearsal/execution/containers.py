@@ -16,7 +16,7 @@ from contracts.errors import ShardlineError
 from rehearsal.execution.job import Job
 from rehearsal.execution.mount import MOUNT_VARIABLE, Mount, with_python, write_python
 from rehearsal.execution.placeholders import Values, expand_words, substitute, substitute_all
-from rehearsal.execution.processes import Tree, clean_environment
+from rehearsal.execution.processes import MEMORY_VARIABLE, Tree, clean_environment
 from rehearsal.execution.reports import Path as TaskPath
 from rehearsal.execution.reports import Reporter, task_id
 
@@ -46,6 +46,8 @@ class ContainerTask:
     """As JSON; output files are gs:// URIs still."""
     live: frozenset[str]
     """Input parameters whose values come from the specification, so that placeholders in them are meant."""
+    optional: frozenset[str] = frozenset()
+    """Input parameters that the component declares optional."""
 
 
 class Containers:
@@ -82,11 +84,13 @@ class Containers:
         number = task_id(self.job.uuid, path)
         return f"{self.job.pipeline_root.rstrip('/')}/{self.job.project_number}/{self.job.id}/{path[-1]}_{number}"
 
-    def values(self, path: TaskPath, executor_input: Mapping[str, Any]) -> Values:
+    def values(
+        self, path: TaskPath, executor_input: Mapping[str, Any], optional: frozenset[str] = frozenset()
+    ) -> Values:
         """Return what the placeholders of a task stand for."""
         number = str(task_id(self.job.uuid, path))
         constants = {**self.job.constants(), "pipeline_task_name": path[-1], "pipeline_task_uuid": number}
-        return Values(executor_input, constants, self.mount.path_of)
+        return Values(executor_input, constants, self.mount.path_of, optional)
 
     def run(self, task: ContainerTask) -> None:
         """Run a task's container to its end; what it wrote is in the bucket then, also when it failed.
@@ -107,7 +111,7 @@ class Containers:
         provided = {
             name for side in executor_input.get("inputs", {}).values() for name in side if side[name] is not None
         }
-        values = self.values(task.path, executor_input)
+        values = self.values(task.path, executor_input, task.optional)
         words = [substitute(word, values) for word in expand_words(task.words, provided)]
         env = {name: substitute(value, values) for name, value in task.env.items()}
         root = self.task_root(task.path)
@@ -142,7 +146,7 @@ class Containers:
 
     def _resolve_inputs(self, task: ContainerTask) -> dict[str, Any]:
         executor_input: dict[str, Any] = self.output_files(canonical(task.executor_input))
-        values = self.values(task.path, executor_input)
+        values = self.values(task.path, executor_input, task.optional)
         given = executor_input.get("inputs", {}).get("parameterValues", {})
         resolved = {
             name: canonical(substitute_all(value, values)) if name in task.live else value
@@ -175,6 +179,7 @@ class Containers:
             **self._environment,
             "HOME": str(folders["home"]),
             "TMPDIR": str(folders["tmp"]),
+            MEMORY_VARIABLE: str(folders["tmp"]),
             "CLOUD_ML_PROJECT_ID": self.job.project_number,
             **env,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from collections.abc import Mapping
@@ -59,7 +60,10 @@ class CustomJobRuns:
         self._missing = missing_images
         self._cancelled: dict[str, threading.Event] = {}
         self._threads: list[threading.Thread] = []
+        self._closed = False
         self._lock = threading.Lock()
+        self.failures: list[str] = []
+        """Faults of the rehearsal itself, as tracebacks."""
 
     def start(self, name: str) -> None:
         """Begin to execute the custom job of this name."""
@@ -68,7 +72,11 @@ class CustomJobRuns:
         with self._lock:
             self._cancelled[name] = cancelled
             self._threads.append(thread)
-        thread.start()
+            if self._closed:
+                # It ends before it has a machine.
+                cancelled.set()
+            # Before anybody can join it.
+            thread.start()
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
@@ -89,6 +97,7 @@ class CustomJobRuns:
     def close(self) -> None:
         """End all jobs, and wait until nothing of them runs."""
         with self._lock:
+            self._closed = True
             events, threads = list(self._cancelled.values()), list(self._threads)
         for event in events:
             event.set()
@@ -99,9 +108,8 @@ class CustomJobRuns:
         try:
             ended = self._run(self._store.get(name), cancelled)
         except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
-            ended = Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {traceback.format_exc()}")
-        if self._store.find(name) is None:
-            return
+            self.failures.append(traceback.format_exc())
+            ended = Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {self.failures[-1]}")
         now = moment(self._clock.now())
 
         def change(job: Any) -> None:
@@ -110,9 +118,12 @@ class CustomJobRuns:
             if ended.message:
                 job.error = status_pb2.Status(code=ended.code, message=ended.message)
 
-        self._store.update(name, change)
+        with contextlib.suppress(KeyError):
+            self._store.update(name, change)
 
     def _run(self, job: Any, cancelled: threading.Event) -> Ended:
+        if cancelled.is_set():
+            return Ended("CANCELLED", CANCELLED, "the job was cancelled before it had machines")
         try:
             machines = find_machines(job)
         except UnknownCommand as error:

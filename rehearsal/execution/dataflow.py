@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -52,13 +53,16 @@ class DataflowJobs:
         self._cancelled: set[str] = set()
         self._closed = False
         self._lock = threading.Lock()
+        self.failures: list[str] = []
+        """Faults of the rehearsal itself, as tracebacks."""
 
     def start(self, name: str) -> None:
         """Begin to execute the job of this name."""
         thread = threading.Thread(target=self._run, args=(name,), name=f"dataflow {name}", daemon=True)
         with self._lock:
             self._threads.append(thread)
-        thread.start()
+            # Before anybody can join it.
+            thread.start()
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
@@ -93,8 +97,14 @@ class DataflowJobs:
         try:
             self._execute(name)
         except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
-            if self._store.find(name) is not None:
-                self._end(name, "FAILED", f"the rehearsal's own fault: {traceback.format_exc()}")
+            self.failures.append(traceback.format_exc())
+            with self._lock:
+                tree = self._trees.pop(name, None)
+            if tree is not None:
+                tree.kill()
+            with contextlib.suppress(KeyError):
+                # INTERNAL: a Dataflow job has no status code, its messages say it.
+                self._end(name, "FAILED", f"INTERNAL: the rehearsal's own fault: {self.failures[-1]}")
 
     def _execute(self, name: str) -> None:
         job = self._store.get(name)

@@ -16,6 +16,7 @@ are started again is told to stop first, as long as a container is given: how Ve
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -28,7 +29,7 @@ from rehearsal.execution.logbook import severity_of
 from rehearsal.execution.machines import Machine, Scale, cores_of, environment_of, free_ports
 from rehearsal.execution.market import Market, Preempted, Preemption
 from rehearsal.execution.mount import with_python, write_python
-from rehearsal.execution.processes import Tree, clean_environment
+from rehearsal.execution.processes import MEMORY_VARIABLE, Tree, clean_environment
 from rehearsal.execution.steps import StepWatch
 
 # Between a notice and the end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
@@ -158,11 +159,15 @@ class Gang:
         if node.code is not None:
             return None
         step = self._nodes[0].watch.step
+        escalated = False
         if preemption.kind == "sigterm":
-            code = node.tree.stop(self._grace_s)
+            node.tree.send(signal.SIGTERM)
+            if node.tree.wait(self._grace_s) is None:
+                escalated = True
+                node.tree.kill()
         else:
             node.tree.kill()
-            code = node.code
+        code = node.code
         if code == 0:
             # It had finished before it was hit.
             return None
@@ -174,6 +179,8 @@ class Gang:
             step,
             self._starts,
             self._now(),
+            exit_code=code,
+            escalated=escalated,
         )
         self._market.note(preemption, happened)
         self._say(node.machine, f"{node.machine.name} was preempted at step {step}", "WARNING")
@@ -251,7 +258,7 @@ class Gang:
         return self._folder / f"disk-{self._disks}-{machine.name}"
 
     def _start(self, machine: Machine, disk: Path, restarts: int) -> _Node:
-        folders = {name: disk / name for name in ("home", "tmp", "work")}
+        folders = {name: disk / name for name in ("home", "tmp", "work", "memory")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         link = self._links / f"{machine.node}"
@@ -261,6 +268,7 @@ class Gang:
             **self._environment,
             "HOME": str(folders["home"]),
             "TMPDIR": str(link),
+            MEMORY_VARIABLE: str(folders["memory"]),
             **environment_of(machine, self._machines, self._job, self._scale, self._port),
         }
         tree = Tree(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
+from rehearsal.execution.processes import MEMORY_VARIABLE, PREINSTALLED_VARIABLE
 
 HOST = "127.0.0.1"
 _FIRST_PORT = 2222
@@ -43,10 +44,16 @@ class Scale:
     """Further variables of every container."""
 
     @property
-    def variables(self) -> dict[str, str]:
-        """All runner variables."""
+    def environment(self) -> dict[str, str]:
+        """The runner variables that are the same on every machine."""
         ranks = {} if self.processes_per_node is None else {RANKS_VARIABLE: str(self.processes_per_node)}
         return {**ranks, **self.extra}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """All runner variables, for a report: what containers have here and not on Vertex, and act upon."""
+        varying = {PORT_VARIABLE: "a free port, another at each start", MEMORY_VARIABLE: "a folder of each machine"}
+        return {PREINSTALLED_VARIABLE: "1", **varying, **self.environment}
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ def environment_of(machine: Machine, machines: Sequence[Machine], job: Any, scal
         "MASTER_ADDR": first,
         "MASTER_PORT": first_port,
         PORT_VARIABLE: str(port),
-        **scale.variables,
+        **scale.environment,
     }
     if base := job.job_spec.base_output_directory.output_uri_prefix.rstrip("/"):
         found["AIP_MODEL_DIR"] = f"{base}/model/"

@@ -60,6 +60,10 @@ class Preempted:
     """How often the job's machines had been started before."""
     time: float
     """In seconds since the epoch, of the rehearsed world."""
+    exit_code: int | None = None
+    """With which its container ended; negative for a signal."""
+    escalated: bool = False
+    """It was given notice, had not ended when its time was over, and was killed."""
 
 
 class Market:

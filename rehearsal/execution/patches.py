@@ -21,6 +21,7 @@ Vertex does with the first is not verified; `ignore_upstream_failure` says what 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,7 @@ _SUCCESS, _FAILURE = status.Status.SUCCESS, status.Status.FAILURE
 _TASK_ERRORS = (TaskFailed, ShardlineError, ValueError, KeyError, TypeError, IndexError, RuntimeError, OSError)
 # Of kfp for the iterations of a ParallelFor: it makes the nested name itself there.
 _ITERATION = "-iteration-"
+_EXIT_HANDLER = re.compile(r"exit-handler-\d+")
 
 Result = tuple[dict[str, Any], status.Status]
 
@@ -68,7 +70,7 @@ class Orchestration:
         self._original = enhanced_dag_orchestrator.execute_task
         self._specs: dict[Path, Any] = {}
         self._errors: dict[Path, dict[str, Any]] = {}
-        self._outcome: dict[Path, dict[str, Any]] = {}
+        self._exits: set[Path] = set()
 
     def run(self) -> bool:
         """Execute the pipeline; whether it succeeded."""
@@ -131,7 +133,9 @@ class Orchestration:
         path = (*pipeline_resource_name.split("/")[1:], task_name)
         component = components[task_spec.component_ref.name]
         anyway = task_spec.trigger_policy.strategy == _COMPLETED
-        if self._is_stopped(anyway=anyway):
+        if _is_exit_task(task_spec):
+            self._exits.add(path)
+        if self._is_stopped(path):
             return {}, _FAILURE
         spec = pipeline_spec_pb2.PipelineTaskSpec()
         spec.CopyFrom(task_spec)
@@ -152,7 +156,7 @@ class Orchestration:
             self._reporter.task(path, "PENDING", inputs=parameters, artifacts_in=artifacts)
             if is_dag:
                 self._reporter.task(path, "RUNNING")
-                self._resolve_constants(path, spec, parameters)
+                self._resolve_constants(path, spec, component, parameters)
             self._specs[path] = spec
             name = pipeline_resource_name
             if not (is_dag and _ITERATION in task_name):
@@ -173,10 +177,14 @@ class Orchestration:
         self._report_end(path, component, outputs, succeeded=ended is _SUCCESS)
         return outputs, ended
 
-    def _is_stopped(self, *, anyway: bool) -> bool:
+    def _is_stopped(self, path: Path) -> bool:
         if self._containers.cancelled.is_set():
             return True
-        return self._containers.job.fails_fast and bool(self._errors) and not anyway
+        if not (self._containers.job.fails_fast and self._errors):
+            return False
+        # Of "will stop scheduling any new tasks when a task has failed" (PipelineFailurePolicy): a task that ignores
+        # what happened before it is a new task too. An exit task is what runs in any case, with all that is in it.
+        return not any(path[: len(exit)] == exit for exit in self._exits)
 
     def _not_triggered(self, path: Path) -> Result:
         self._reporter.task(path, "NOT_TRIGGERED")
@@ -204,9 +212,9 @@ class Orchestration:
             if inner not in self._reporter.states and not spec.WhichOneof("iterator"):
                 self._reporter.task(inner, "NOT_TRIGGERED")
 
-    def _resolve_constants(self, path: Path, spec: Any, parameters: dict[str, Any]) -> None:
+    def _resolve_constants(self, path: Path, spec: Any, component: Any, parameters: dict[str, Any]) -> None:
         """Replace placeholders in what the specification passes to a DAG: inside, its channels have other names."""
-        values = self._containers.values(path, {"inputs": {"parameterValues": parameters}})
+        values = self._containers.values(path, {"inputs": {"parameterValues": parameters}}, _optional(component))
         for name, given in spec.inputs.parameters.items():
             if given.HasField("runtime_value") and has_placeholder(parameters[name]):
                 constant = pipeline_spec_builder.to_protobuf_value(substitute_all(parameters[name], values))
@@ -243,6 +251,7 @@ class Orchestration:
                 for name in message.inputs.parameter_values
                 if name not in spec.inputs.parameters or spec.inputs.parameters[name].HasField("runtime_value")
             ),
+            optional=_optional(component_spec),
         )
         try:
             containers.run(task)
@@ -275,12 +284,14 @@ class Orchestration:
         self._reporter.task(path, "RUNNING", attempt=1)
         importer = executor_spec.importer
         spec = self._specs[path]
-        values = self._containers.values(path, {"inputs": {"parameterValues": canonical(split_values(arguments)[0])}})
+        optional = _optional(component_spec)
+        found = {"inputs": {"parameterValues": canonical(split_values(arguments)[0])}}
+        values = self._containers.values(path, found, optional)
         given = {
             name: substitute_all(value, values) if spec.inputs.parameters[name].HasField("runtime_value") else value
             for name, value in split_values(arguments)[0].items()
         }
-        values = self._containers.values(path, {"inputs": {"parameterValues": canonical(given)}})
+        values = self._containers.values(path, {"inputs": {"parameterValues": canonical(given)}}, optional)
         constant = importer.artifact_uri.WhichOneof("value") == "constant"
         uri = importer.artifact_uri.constant.string_value if constant else given["uri"]
         if has_placeholder(uri):
@@ -288,6 +299,16 @@ class Orchestration:
         metadata = canonical(substitute_all(json_format.MessageToDict(importer.metadata), values))
         kind = importer_handler.get_artifact_class_from_schema_title(importer.type_schema.schema_title)
         return {"artifact": kind(name="artifact", uri=uri, metadata=metadata)}, _SUCCESS
+
+
+def _optional(component: Any) -> frozenset[str]:
+    """Return the input parameters that a component declares optional."""
+    return frozenset(name for name, declared in component.input_definitions.parameters.items() if declared.is_optional)
+
+
+def _is_exit_task(spec: Any) -> bool:
+    """Whether a task is the one of a dsl.ExitHandler, which kfp compiles to a task after the handler's group."""
+    return spec.trigger_policy.strategy == _COMPLETED and any(map(_EXIT_HANDLER.fullmatch, spec.dependent_tasks))
 
 
 def _describe(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -73,13 +74,16 @@ class PipelineRuns:
         self._lock = threading.Lock()
         self.mails: list[dict[str, Any]] = []
         """Mails that Vertex would have sent."""
+        self.failures: list[str] = []
+        """Faults of the rehearsal itself, as tracebacks."""
 
     def start(self, name: str) -> None:
         """Begin to execute the pipeline job of this name."""
         thread = threading.Thread(target=self._run, args=(name,), name=f"pipeline {name}", daemon=True)
         with self._lock:
             self._threads[name] = thread
-        thread.start()
+            # Before anybody can join it.
+            thread.start()
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
@@ -117,10 +121,14 @@ class PipelineRuns:
         try:
             self._execute(name)
         except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the run, and is told
-            if self._store.find(name) is not None:
-                self._finish(
-                    name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {traceback.format_exc()}")
-                )
+            fault = traceback.format_exc()
+            self.failures.append(fault)
+            with self._lock:
+                tree = self._trees.pop(name, None)
+            if tree is not None:
+                tree.kill()
+            with contextlib.suppress(KeyError):
+                self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
 
     def _execute(self, name: str) -> None:
         job = self._make_job(name)
@@ -134,14 +142,19 @@ class PipelineRuns:
             begins = name not in self._cancelled and not self._closed
             if begins:
                 reader, writer = os.pipe()
-                tree = self._trees[name] = self._start_child(folder, writer)
-                os.close(writer)
+                try:
+                    tree = self._trees[name] = self._start_child(folder, writer)
+                except BaseException:
+                    os.close(reader)
+                    raise
+                finally:
+                    os.close(writer)
         if not begins:
             self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
             return
-        self._store.update(name, self._begin)
         last: dict[str, Any] | None = None
         with os.fdopen(reader, "rb") as stream:
+            self._store.update(name, self._begin)
             for line in stream:
                 report = json.loads(line)
                 if report["report"] == "end":

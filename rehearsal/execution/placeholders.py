@@ -44,6 +44,8 @@ class Values:
     """By name: pipeline_job_name, pipeline_root and so on."""
     path_of: Callable[[str], str]
     """From an artifact's URI to the path at which a container sees it."""
+    optional: frozenset[str] = frozenset()
+    """Input parameters that the component declares and nobody must give: null where nobody did."""
 
 
 def substitute(text: str, values: Values) -> str:
@@ -58,7 +60,8 @@ def substitute(text: str, values: Values) -> str:
 def substitute_all(value: Any, values: Values) -> Any:
     """Replace the placeholders in every text of a JSON value, in its place.
 
-    A text that is one placeholder and nothing else becomes the value itself, whatever its type.
+    A text that is one placeholder and nothing else becomes the value itself, whatever its type. That Vertex does so is
+    unverified: no page says it, launchers depend on it.
 
     Raises:
         UnknownPlaceholder: There is no such thing.
@@ -132,8 +135,10 @@ def _find(name: str, values: Values) -> Any:
         if steps[1] == "artifacts":
             return _find_in_artifact(name, side.get("artifacts", {}).get(steps[2]), steps[3:], values)
         if steps[:2] == ["inputs", "parameters"]:
-            # An optional one that was not given is null, as in kfp.
-            return _follow(side.get("parameterValues", {}).get(steps[2]), steps[3:])
+            given = side.get("parameterValues", {})
+            if steps[2] in given or steps[2] in values.optional:
+                # An optional one that was not given is null, as in kfp.
+                return _follow(name, given.get(steps[2]), steps[3:])
         if steps[:2] == ["outputs", "parameters"] and steps[2] in side.get("parameters", {}):
             return side["parameters"][steps[2]]["outputFile"]
     raise UnknownPlaceholder(f"the placeholder {{{{${name}}}}} stands for nothing here")
@@ -145,15 +150,15 @@ def _find_in_artifact(name: str, entry: Any, steps: list[str], values: Values) -
     artifact = entry["artifacts"][0]
     if steps == ["path"]:
         return values.path_of(artifact.get("uri", ""))
-    return _follow(artifact, steps)
+    return _follow(name, artifact, steps)
 
 
-def _follow(value: Any, steps: list[str]) -> Any:
+def _follow(name: str, value: Any, steps: list[str]) -> Any:
     for step in steps:
-        if isinstance(value, Mapping):
-            value = value.get(step)
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
         elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
-            return None
+            raise UnknownPlaceholder(f"the placeholder {{{{${name}}}}} names {step!r}, which is not there")
     return value

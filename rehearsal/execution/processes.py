@@ -21,6 +21,10 @@ import rehearsal
 from contracts.process import THREAD_VARIABLES, available_cores
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
+# A prebuilt container installs the project when it starts; here it is installed.
+PREINSTALLED_VARIABLE = "SHARDLINE_PREINSTALLED"
+# A folder in place of /dev/shm, which all machines of a rehearsal would share and leave something in.
+MEMORY_VARIABLE = "SHARDLINE_REHEARSAL_MEMORY"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 # Asks the kernel to end the process with whoever started it, and keeps to its cores, before it becomes the command.
@@ -39,6 +43,8 @@ except OSError as error:
     os._exit(127)
 """
 _POLL_S = 0.02
+# As a shell's: found, and not executable.
+_CANNOT_BE_STARTED = 126
 _OUTPUT_S = 10.0
 
 
@@ -51,8 +57,7 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
     environment["PYTHONUNBUFFERED"] = "1"
-    # A prebuilt container installs the project when it starts; here it is installed.
-    environment["SHARDLINE_PREINSTALLED"] = "1"
+    environment[PREINSTALLED_VARIABLE] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))
     for layer in layers:
         environment |= layer
@@ -145,6 +150,15 @@ class Tree:
                 pass_fds=self._fds,
                 start_new_session=True,
             )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            # Words that are too long together, or that hold a NUL; a folder that is gone.
+            self.returncode = _CANNOT_BE_STARTED
+            try:
+                self._on_line(f"{self._command[0]}: cannot be started: {error}")
+            finally:
+                self._heard.set()
+                self._ended.set()
+            return
         finally:
             self._started.set()
         threading.Thread(target=self._hear, args=(process,), name="output of a container", daemon=True).start()
@@ -157,10 +171,12 @@ class Tree:
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        with process.stdout as stream:
-            for line in stream:
-                self._on_line(line.decode(errors="replace").rstrip("\n"))
-        self._heard.set()
+        try:
+            with process.stdout as stream:
+                for line in stream:
+                    self._on_line(line.decode(errors="replace").rstrip("\n"))
+        finally:
+            self._heard.set()
 
     def _kill_marked(self) -> None:
         with self._killing:

@@ -33,6 +33,7 @@ class Firing:
     def __init__(self, world: World, failures: list[str]) -> None:
         self._world, self._failures = world, failures
         self._queues: dict[str, deque[float]] = {}
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
 
     def start(self) -> None:
@@ -40,14 +41,18 @@ class Firing:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; `World.stopping` is set."""
+        """End; a second time does nothing."""
+        self._stopping.set()
         self._world.schedules_changed.set()
         self._thread.join()
 
     def _run(self) -> None:
         changed = self._world.schedules_changed
-        while not self._world.stopping.is_set():
+        while True:
+            # In this order: what is set after it was cleared is seen below, or ends the wait.
             changed.clear()
+            if self._stopping.is_set():
+                return
             try:
                 due = self._fire()
             except Exception:  # noqa: BLE001  # a thread's entry: a fault of ours is kept, and told when the server stops

@@ -157,6 +157,10 @@ class VertexServer:
         self._firing.start()
         return self
 
+    def stop_schedules(self) -> None:
+        """Fire no schedule any more; everything else goes on."""
+        self._firing.stop()
+
     def stop(self) -> None:
         """Stop serving and end all connections; RuntimeError when the local cloud itself had faults."""
         self.world.stopping.set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,19 @@ def bucket_environment(bucket: BucketServer, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def pipelines(tmp_path: Path, bucket: BucketServer) -> Iterator[Pipelines]:
-    made = Pipelines(tmp_path, bucket)
-    yield made
-    made.runs.close()
+def make_pipelines(tmp_path: Path, bucket: BucketServer) -> Iterator[Callable[..., Pipelines]]:
+    """Make executors of pipelines; they end with the test."""
+    made: list[Pipelines] = []
+
+    def make(**options: Any) -> Pipelines:
+        made.append(Pipelines(tmp_path, bucket, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.runs.close()
+
+
+@pytest.fixture
+def pipelines(make_pipelines: Callable[..., Pipelines]) -> Pipelines:
+    return make_pipelines()

@@ -175,9 +175,10 @@ def failing():
 
 @dsl.pipeline(name="fast")
 def fast():
-    bad = fail(code=1)
-    always = write(value="always").after(bad).ignore_upstream_failure()
-    write(value="what always comes after a success").after(always)
+    with dsl.ExitHandler(final()):
+        bad = fail(code=1)
+        always = write(value="always").after(bad).ignore_upstream_failure()
+        write(value="what always comes after a success").after(always)
 
 
 @dsl.pipeline(name="artifacts")

@@ -16,11 +16,14 @@ from google.cloud import dataflow_v1beta3
 from PIL import Image
 
 from contracts import storage
+from rehearsal.execution import dataflow
+from rehearsal.execution.dataflow import DataflowJobs, has_ended
 from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
+from rehearsal.vertex.store import Store
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.cloud import Cloud
-from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, states
+from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, Clock, Logs, states
 
 # As a launcher's process does it: a graph with a function of its own, pickled, and a side input.
 SUBMIT = """
@@ -91,6 +94,27 @@ def test_the_staged_pipeline_runs(cloud: Cloud, bucket_environment: BucketServer
     # By its own client, over gRPC, through the proxy.
     (asked,) = cloud.server.access_log.entries("JobsV1Beta3.CreateJob")
     assert asked.door == "grpc"
+
+
+def test_a_fault_of_ours_fails_the_job_and_nothing_begins_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    jobs = DataflowJobs(store, folder=tmp_path, logs=Logs(), clock=Clock())
+
+    def run(number: str) -> Any:
+        name = f"projects/123456789012/locations/europe-west4/jobs/{number}"
+        store.add(name, dataflow_v1beta3.Job(id=number, name="shard", current_state="JOB_STATE_PENDING"))
+        jobs.start(name)
+        return store.wait(name, has_ended, LIMIT_S).current_state.name
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dataflow, "staged_pipeline", None)
+        assert run("1") == "JOB_STATE_FAILED"
+    assert len(jobs.failures) == 1 and "NoneType" in jobs.failures[0]
+    jobs.close()
+    monkeypatch.setattr(dataflow, "staged_pipeline", lambda job: "gs://line/pipeline")
+    assert run("2") == "JOB_STATE_CANCELLED"
 
 
 @pytest.mark.slow

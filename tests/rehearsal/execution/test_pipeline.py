@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,14 @@ def test_exit_handler_and_tasks_that_ignore_failure(pipelines: Pipelines) -> Non
     assert lines == ["what went wrong"]
 
 
-@pytest.mark.parametrize(("policy", "last"), [("SLOW", "SUCCEEDED"), ("FAST", "NOT_TRIGGERED")])
-def test_failing_fast_starts_nothing_more(pipelines: Pipelines, policy: str, last: str) -> None:
+@pytest.mark.parametrize(("policy", "others"), [("SLOW", "SUCCEEDED"), ("FAST", "NOT_TRIGGERED")])
+def test_failing_fast_starts_nothing_more(pipelines: Pipelines, policy: str, others: str) -> None:
     policies = aiplatform_v1.PipelineFailurePolicy
     job = pipelines.run(graphs.fast, failure_policy=policies[f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"])
-    assert states(job) == {"": "FAILED", "fail": "FAILED", "write": "SUCCEEDED", "write-2": last}
+    # Also what ignores that its upstream failed is a new task; what a dsl.ExitHandler ends with is not.
+    expected = {"exit-handler-1": "FAILED", "exit-handler-1.fail": "FAILED", "final": "SUCCEEDED"}
+    expected |= {"exit-handler-1.write": others, "exit-handler-1.write-2": others}
+    assert states(job) == {"": "FAILED", **expected}
 
 
 def test_artifacts_lie_in_the_bucket(pipelines: Pipelines, bucket_environment: BucketServer) -> None:
@@ -167,8 +171,8 @@ def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
         assert pid != os.getpid()
 
 
-def test_an_image_that_is_not_there(tmp_path: Path, bucket: BucketServer) -> None:
-    pipelines = Pipelines(tmp_path, bucket, missing_images=frozenset({graphs.MISSING_IMAGE}))
+def test_an_image_that_is_not_there(make_pipelines: Callable[..., Pipelines]) -> None:
+    pipelines = make_pipelines(missing_images=frozenset({graphs.MISSING_IMAGE}))
     job = pipelines.run(graphs.no_image)
     error = detail(job, "of-missing-image").error
     assert graphs.MISSING_IMAGE in error.message
@@ -203,14 +207,29 @@ def test_a_fault_of_ours_fails_the_run(pipelines: Pipelines, monkeypatch: pytest
     assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
     assert job.error.code == 13
     assert "NoneType" in job.error.message
+    assert len(pipelines.runs.failures) == 1 and "NoneType" in pipelines.runs.failures[0]
     pipelines.runs.close()
     monkeypatch.undo()
     # Nothing is begun after the end.
     assert pipelines.run(graphs.places, run="run-2").state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
 
 
+def test_a_run_that_cannot_be_started_leaves_no_descriptor(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One run before: what libraries open once is open.
+    monkeypatch.setattr(pipelines.runs, "_start_child", None)
+    pipelines.run(graphs.places)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(5):
+        pipelines.run(graphs.places, run=f"run-{number + 2}")
+    pipelines.runs.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(pipelines.runs.failures) == 6
+
+
 def test_what_a_killed_launcher_had_started_ends_with_the_run(
-    tmp_path: Path, bucket: BucketServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_pipelines: Callable[..., Pipelines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_runs, "CANCEL_GRACE_S", 0.5)
     ended: list[str] = []
@@ -220,7 +239,7 @@ def test_what_a_killed_launcher_had_started_ends_with_the_run(
         state = aiplatform_v1.JobState.JOB_STATE_CANCELLED
         pipelines.store.update(name, lambda job: setattr(job, "state", state))
 
-    pipelines = Pipelines(tmp_path, bucket, cancel_resource=cancel)
+    pipelines = make_pipelines(cancel_resource=cancel)
     custom = "projects/123456789012/locations/europe-west4/customJobs/7"
     pipelines.store.add(custom, aiplatform_v1.CustomJob(name=custom))
     # By the project's id, as launchers are given it.

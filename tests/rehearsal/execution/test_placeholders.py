@@ -19,7 +19,9 @@ EXECUTOR_INPUT: dict[str, Any] = {
     },
     "outputs": {"parameters": {"out": {"outputFile": "/m/b/out"}}, "outputFile": "/m/b/executor_output.json"},
 }
-VALUES = Values(EXECUTOR_INPUT, {"pipeline_job_name": "run-1"}, lambda uri: uri.replace("gs://", "/m/"))
+VALUES = Values(
+    EXECUTOR_INPUT, {"pipeline_job_name": "run-1"}, lambda uri: uri.replace("gs://", "/m/"), frozenset({"option"})
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,8 @@ VALUES = Values(EXECUTOR_INPUT, {"pipeline_job_name": "run-1"}, lambda uri: uri.
         ("x{{$.inputs.parameters['text']}}", f"x{TEXT}"),
         ("{{$.inputs.parameters['number']}}", "3"),
         ("{{$.inputs.parameters['none']}}", "null"),
+        ("{{$.inputs.parameters['option']}}", "null"),
+        ("{{$.inputs.parameters['struct']['a'][0]}}", "1"),
         ("{{$.inputs.parameters['struct']}}", json.dumps({"a": [1, TEXT]})),
         ("{{$.inputs.artifacts['model'].uri}}", "gs://b/model"),
         ("{{$.inputs.artifacts['model'].path}}", "/m/b/model"),
@@ -61,7 +65,19 @@ def test_a_struct_keeps_types_and_quotes() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.parametrize("text", ["{{$.pipeline_nothing}}", "{{$.inputs.artifacts['no'].uri}}", "{{$.outputs.x}}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{$.pipeline_nothing}}",
+        "{{$.inputs.artifacts['no'].uri}}",
+        "{{$.inputs.artifacts['model'].metadata['no']}}",
+        "{{$.outputs.x}}",
+        "{{$.inputs.parameters['no']}}",
+        "{{$.inputs.parameters['struct']['no']}}",
+        "{{$.inputs.parameters['struct']['a'][9]}}",
+        "{{$.inputs.parameters['number'].no}}",
+    ],
+)
 def test_what_stands_for_nothing(text: str) -> None:
     with pytest.raises(UnknownPlaceholder):
         substitute(text, VALUES)

@@ -78,6 +78,15 @@ def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
     assert lines == ["no-such-program: No such file or directory"]
 
 
+@pytest.mark.parametrize("word", ["a\0b", "x" * (1 << 18)])
+def test_what_the_system_refuses_to_start_says_so(tmp_path: Path, word: str) -> None:
+    lines: list[str] = []
+    tree = Tree(["echo", word], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
+    assert tree.wait(LIMIT_S) == 126
+    tree.kill()
+    assert len(lines) == 1 and lines[0].startswith("echo: cannot be started: ")
+
+
 def test_its_cores(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     lines: list[str] = []

@@ -1,5 +1,6 @@
 """Schedules fire by the rehearsed clock, and what may be done to one."""
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from google.cloud import aiplatform_v1 as gapic
 from rehearsal.clock import Clock
 from rehearsal.vertex.cron import fire_times
 from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.firing import Firing
 
 from .conftest import PARENT, Cloud, pipeline_job, rest
 
@@ -205,3 +207,24 @@ def test_cron_around_the_hours_that_do_not_and_twice_exist() -> None:
     assert [next(daily), next(daily)] == [at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30)]
     with pytest.raises(ServiceError, match="cron"):
         fire_times("@daily", 0)
+
+
+def test_who_stops_it_while_it_forgets_what_changed_does_not_wait(make_cloud: Callable[..., Cloud]) -> None:
+    cloud = make_cloud(clock=Clock(start=BEGIN, rate=0))
+
+    class Late(threading.Event):
+        """An event at which somebody stops the firing just before it is cleared."""
+
+        def clear(self) -> None:
+            firing._stopping.set()
+            self.set()
+            super().clear()
+
+    # Twice is as good as once.
+    cloud.server.stop_schedules()
+    cloud.server.stop_schedules()
+    cloud.server.world.schedules_changed = Late()
+    firing = Firing(cloud.server.world, [])
+    firing.start()
+    firing._thread.join(60)
+    assert not firing._thread.is_alive()
