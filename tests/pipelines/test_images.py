@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.errors import ConfigError, ShardlineError
+from contracts.errors import ConfigError, ShardlineError, TryAgain
+from pipelines import build
 from pipelines.build import find_checkout, find_commit, parse_build
 from pipelines.images import ROLES, find_image, is_pinned, read_record
 from tests.pipelines.test_plan import DIGEST, VALID, config
@@ -196,3 +197,9 @@ def test_the_real_gcloud_takes_the_command_and_asks_for_an_account(images: Image
     assert "account" in answer.stderr
     assert "unrecognized arguments" not in answer.stderr
     assert not (tmp_path / "images.json").exists()
+
+
+def test_a_tool_that_does_not_end_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TOOL_TIMEOUT_S", 0.1)
+    with pytest.raises(TryAgain, match="`sleep 600` has not ended"):
+        build._run(["sleep", "600"], "look")

@@ -102,7 +102,8 @@ def test_images_need_no_packages() -> None:
 
 def test_an_image_that_is_named_is_taken_as_it_is() -> None:
     mixed = config(
-        "resources.container=prebuilt", f"vertex.images={{pipeline: 'us-docker.pkg.dev/p/r/pipeline{DIGEST}', {SERVING}}}"
+        "resources.container=prebuilt",
+        f"vertex.images={{pipeline: 'us-docker.pkg.dev/p/r/pipeline{DIGEST}', {SERVING}}}",
     )
     compiled = compile_line(mixed)
     assert all("vertex-ai/training" not in entry["image"] for entry in executors(compiled.spec))
