@@ -123,11 +123,12 @@ def prepare(config: RunConfig, source: Path | None) -> Prepared:
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.vertex.images
-    if config.vertex.model.upload and not images.serving:
-        stand_ins.append("vertex.images.serving: a stand-in")
-        images = images.model_copy(update={"serving": _IMAGE.format("triton", "0" * 64)})
     missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
-    if config.resources.container != "image" or not missing or Path(images.file).exists():
+    if config.resources.container != "image" or Path(images.file).exists():
+        missing = []
+    if config.vertex.model.upload and not images.serving:
+        missing.append("serving")
+    if not missing:
         return images
     stand_ins.append(f"vertex.images: stand-ins for {', '.join(missing)}")
     return images.model_copy(update={role: _IMAGE.format(role, "0" * 64) for role in missing})
