@@ -131,7 +131,7 @@ def test_workers_of_dataflow_install_the_project_too() -> None:
     given = shard_section(compile_line(config(*PREBUILT)))
     assert given["vertex"]["dataflow"]["worker_image"].endswith(DIGEST)
     assert given["resources"]["beam_options"] == []
-    assert any("promised until 2026-07-24" in text for text in make_plan(config(*PREBUILT)).warnings)
+    assert any("until 2026-07-24" in text for text in make_plan(config(*PREBUILT)).warnings)
 
 
 def test_the_image_of_beam_is_that_of_the_constraints() -> None:
