@@ -186,6 +186,16 @@ try:
     socket.getaddrinfo("example.com", 443)
 except socket.gaierror as error:
     found["name"] = "outside this rehearsal" in str(error)
+for host in ("localhost.evil.example", "127.evil.example"):
+    try:
+        socket.create_connection((host, 443), timeout=60)
+    except OSError as error:
+        found[host] = "outside this rehearsal" in str(error)
+for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0"):
+    try:
+        socket.create_connection((host, 1), timeout=60)
+    except OSError as error:
+        found[host] = "outside this rehearsal" in str(error)
 with socket.create_server((socket.gethostname(), 0)) as own:
     socket.create_connection(own.getsockname()).close()
 print(json.dumps(found))
@@ -216,6 +226,11 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     assert found["plain"] == 403
     # What goes past the proxy is refused in the process itself; the machine's own addresses are not.
     assert found["direct"] is True and found["name"] is True
+    assert found["localhost.evil.example"] is True and found["127.evil.example"] is True
+    assert [found[host] for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0")] == [False] * 4
+    # Once each, also what a client has swallowed.
+    hosts = ["example.com", "pypi.org", "storage.googleapis.com.example.com"]
+    assert cloud.server.refused == [*hosts, "192.0.2.1", "localhost.evil.example", "127.evil.example"]
     assert {entry.door for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
 
 
