@@ -7,6 +7,7 @@ run (`--line`, `--run`) leaves here where its output is; the tasks of the pipeli
 from __future__ import annotations
 
 import hashlib
+import re
 
 from pydantic import ValidationError
 
@@ -17,6 +18,21 @@ from contracts.errors import DataError
 RUNS_FOLDER = "runs"
 RESULTS_FOLDER = "results"
 RUN_START_NAME = "run-start.json"
+
+
+# Of a Dataflow job: the run that submitted it. What a task started before it died is found by it.
+RUN_LABEL = "shardline-run"
+_LABEL_LENGTH = 63
+
+
+def run_label(run_id: str) -> str:
+    """Return a run's id as the value of a label: lower-case letters, digits, '-' and '_', 63 characters at most."""
+    text = re.sub(r"[^a-z0-9_-]", "-", run_id.lower())
+    if len(text) <= _LABEL_LENGTH:
+        return text
+    # The ends of ids differ (RUN, RUN-r2): the hash keeps them apart.
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
+    return f"{text[: _LABEL_LENGTH - len(digest) - 1]}-{digest}"
 
 
 class StageResult(Document):

@@ -74,6 +74,8 @@ class Stage:
     config: RunConfig
     events: EventLog
     attempt: str
+    run: str = ""
+    """Id of the run that it works for; empty: none."""
     root: str | None = None
     output: str | None = None
     shards: str | None = None
@@ -376,6 +378,7 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
         ),
         events=events,
         attempt=events.attempt,
+        run=options.run or "",
         root=uri(options.root),
         output=uri(options.output),
         shards=uri(options.shards),

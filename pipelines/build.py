@@ -17,10 +17,12 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, ShardlineError
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from pipelines.images import ROLES, ImageRecord, is_pinned
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
+# No build or push is meant to take longer; cloudbuild.yaml bounds the one in the cloud by itself.
+TOOL_TIMEOUT_S = 4 * 3600.0
 BUILD_FILE = "docker/cloudbuild.yaml"
 # What the Dockerfiles copy, and they themselves: the context of a build.
 CONTEXT = (
@@ -199,8 +201,17 @@ def _run(command: list[str], todo: str) -> str:
 
     Raises:
         ConfigError: It ended with an error.
+        TryAgain: It did not end.
     """
-    answer = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    try:
+        answer = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False, timeout=TOOL_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise TryAgain(
+            f"`{' '.join(command[:3])}` has not ended after {TOOL_TIMEOUT_S:g} s\n  to do: see what it said above, and "
+            "run the same command again: layers that were built are found"
+        ) from None
     if answer.returncode:
         raise ConfigError(
             f"`{' '.join(command[:3])}` ended with exit code {answer.returncode}; what it said is above",

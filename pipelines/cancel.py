@@ -73,7 +73,7 @@ def cancel(
     by_hand: list[str] = []
     while True:
         pipeline = read_job(client, name)
-        jobs = finder.find(pipeline, read_tasks(pipeline))
+        jobs = finder.find(pipeline, read_tasks(pipeline), complete=True)
         running = [job for job in jobs if not job.ended]
         ended = state_of(pipeline) in ENDED
         if ended and not running:

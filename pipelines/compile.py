@@ -54,7 +54,6 @@ def compile_line(config: RunConfig) -> CompiledLine:
     from pipelines.containers import find_containers, find_packages, start_tasks
     from pipelines.plan import find_rungs, require_plan
 
-    require_place(config)
     plan = require_plan(config)
     containers = find_containers(config)
     line = storage.join(storage.normalise(config.run.root), config.run.name)
@@ -103,21 +102,6 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
             allowed="a file ending in .yaml or .json, in a folder that you may write",
             todo="choose another --output",
         ) from None
-
-
-def require_place(config: RunConfig) -> None:
-    """Find out whether a line can live in Google Cloud at all.
-
-    Raises:
-        ConfigError: Its root is no bucket, or its source is on this machine.
-    """
-    for name, uri in (("run.root", config.run.root), ("sharding.source", config.sharding.source)):
-        if not uri.startswith("gs://"):
-            raise ConfigError(
-                f"{name} = {uri!r} on Vertex AI",
-                allowed="gs://BUCKET/FOLDER: its machines see nothing else",
-                todo=f"set {name}, or rehearse: `shardline rehearse` copies a local source to a bucket of its own",
-            )
 
 
 def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -25,15 +24,6 @@ STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "e
 PINNED = re.compile(
     r"(?P<host>[a-z0-9.-]+\.[a-z]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-][a-z0-9_]+)*)(?::[\w.-]+)?@sha256:[0-9a-f]{64}"
 )
-
-
-@dataclass(frozen=True)
-class Images:
-    """One pinned reference a role: HOST/PATH@sha256:HEX."""
-
-    pipeline: str
-    trainer: str
-    export: str
 
 
 class ImageRecord(BaseModel):
@@ -100,15 +90,6 @@ def find_image(config: RunConfig, role: str) -> str:
             "prints",
         )
     return reference
-
-
-def find_images(config: RunConfig) -> Images:
-    """Return the pinned references of all roles.
-
-    Raises:
-        ConfigError: One is absent, or not pinned by its digest.
-    """
-    return Images(**{role: find_image(config, role) for role in ROLES})
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

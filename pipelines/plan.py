@@ -21,10 +21,11 @@ from contracts.machines import (
     read_price_file,
 )
 from pipelines.estimate import Profile, TimeEstimate, estimate_time
-from pipelines.preflight import find_nodes, find_problems, find_rungs, serving_section
+from pipelines.preflight import find_problems, find_rungs
 from pipelines.problem import Problem
 from pipelines.spend import Cap, find_cap
 from pipelines.warn import OFFLINE, find_warnings
+from pipelines.workers import num_nodes, serving_section
 
 __all__ = [
     "CostRange",
@@ -32,7 +33,6 @@ __all__ = [
     "Plan",
     "Problem",
     "RungPlan",
-    "find_nodes",
     "find_rungs",
     "make_plan",
     "require_plan",
@@ -102,7 +102,7 @@ class Plan:
     time_unknown: str
     """Why `time` is None; else empty."""
     timeout_s: int
-    """Time-out of the training job: `resources.timeout_hours`, less where a cap on its cost comes first."""
+    """Time-out of the training's job, of each rung anew: `resources.timeout_hours`, or what a cap affords."""
     price_usd_per_h: float | None
     """What all training machines cost in an hour at most, on any rung: what a cap is counted by. The configuration's
     own `resources.price_usd_per_h` wins; None: unknown."""
@@ -137,7 +137,7 @@ def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile
     """
     book = read_price_file(prices) if prices is not None else None
     problems = list(find_problems(config))
-    nodes = find_nodes(config)
+    nodes = num_nodes(config)
     machine = _machine_or_none(config)
     time, unknown = (
         (None, "the machine is not known") if machine is None else estimate_time(config, machine, nodes, profile)

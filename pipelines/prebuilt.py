@@ -22,10 +22,10 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, TryAgain
 from contracts.machines import find_machine
 from pipelines.build import find_checkout
-from pipelines.preflight import serving_section
+from pipelines.workers import serving_section
 
 PACKAGES_FOLDER = "packages"
 _CONSTRAINTS = "constraints/constraints.txt"
@@ -49,6 +49,8 @@ SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine
 # The newest of the list; all of it has Python 3.10, which the project does not run on: the start brings another Python.
 GPU_IMAGE = PrebuiltImage("pytorch-gpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
 CPU_IMAGE = PrebuiltImage("pytorch-cpu.2-4.py310:latest", "2.4", "3.10", "2025-07-24", "2026-07-24")
+
+WHEEL_TIMEOUT_S = 600.0
 
 BEAM_IMAGE = "apache/beam_python3.11_sdk:2.77.0"
 """Beam's own workers, which know nothing of this project."""
@@ -180,13 +182,22 @@ def build_wheel(root: Path) -> tuple[str, bytes]:
 
     Raises:
         ConfigError: It cannot be built.
+        TryAgain: That did not end.
     """
     with tempfile.TemporaryDirectory(prefix="shardline-wheel-") as folder:
         if importlib.util.find_spec("hatchling") is not None:
             command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
         else:
             command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(root)]
-        answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        try:
+            answer = subprocess.run(
+                command, cwd=root, capture_output=True, text=True, check=False, timeout=WHEEL_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise TryAgain(
+                f"the project's wheel is not built after {WHEEL_TIMEOUT_S:g} s\n  to do: run the command again; "
+                "install hatchling, and no package index is asked"
+            ) from None
         wheels = list(Path(folder).glob("*.whl"))
         if answer.returncode or len(wheels) != 1:
             raise ConfigError(

@@ -4,7 +4,9 @@
 
 It fetches the wheel and the constraints from the bucket, makes an environment with a Python that the project runs on,
 installs them there and becomes the stage. The standard library is all it needs, in Python 3.8 and newer; nothing here
-may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the project is there already.
+may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the project is there already. Exit code 2 is
+a mistake that every later attempt would meet again; unlike the stages this program leaves no marker of it
+(jobs/JOB/ended.json), so Vertex AI may start the job again.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import NoReturn
 OLDEST, NEWEST = (3, 11), (3, 12)
 AGAIN, USER_ERROR = 75, 2
 TRIES = 5
+# Of one command; torch with its CUDA libraries is some gigabytes.
+TIMEOUT_S = 3600
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
 
 
@@ -76,7 +80,10 @@ def token() -> str:
 def run(command: list[str]) -> None:
     """Run a command to its end, or end."""
     say(" ".join(command))
-    code = subprocess.call(command, stdout=sys.stderr)
+    try:
+        code = subprocess.call(command, stdout=sys.stderr, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        stop(AGAIN, f"`{' '.join(command[:4])}` has not ended after {TIMEOUT_S} s")
     if code:
         stop(AGAIN, f"`{' '.join(command[:4])}` ended with exit code {code}")
 

@@ -6,6 +6,7 @@ Each rule is a function that yields what it finds; RULES lists them all. A rule 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from contracts.config import MachineSection, RunConfig, RungSection
@@ -15,6 +16,11 @@ from pipelines.cloud_names import check_name, region_of_resource
 from pipelines.images import ROLES, find_image
 from pipelines.name_rules import NAME_RULES, PLACE_RULES
 from pipelines.problem import Problem
+from pipelines.workers import num_nodes
+
+# Of a model's container, image_uri "must identify an image in Artifact Registry or Container Registry":
+# https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
+_REGISTRY = re.compile(r"([a-z0-9.-]+\.pkg\.dev|([a-z]+\.)?gcr\.io)/.")
 
 # Vertex AI ends what the Dynamic Workload Scheduler started after 7 days at the latest (schedule-jobs-dws).
 MAX_FLEX_HOURS = 168
@@ -24,18 +30,6 @@ def find_rungs(config: RunConfig) -> tuple[RungSection, ...]:
     """Return the places to try, in order, each with its region: the ladder, or the one of `resources.strategy`."""
     rungs = config.resources.ladder or [RungSection(strategy=config.resources.strategy)]
     return tuple(rung.model_copy(update={"region": rung.region or config.vertex.region}) for rung in rungs)
-
-
-def serving_section(config: RunConfig) -> MachineSection:
-    """Return the machine section of the export: the serving machine's, else the training's."""
-    resources = config.resources
-    return resources.serving_machine if resources.serving_machine.type else resources.machine
-
-
-def find_nodes(config: RunConfig) -> int:
-    """Return the number of training machines: a custom job has as many as it is given."""
-    nodes = config.resources.nodes
-    return 1 if nodes == "auto" else nodes
 
 
 def find_problems(config: RunConfig) -> tuple[Problem, ...]:
@@ -94,7 +88,7 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
             "lower resources.ranks, leave it at auto, or take a machine with more GPUs",
         )
         return
-    total = find_nodes(config) * (ranks if ranks != "auto" else machine.gpus or 1)
+    total = num_nodes(config) * (ranks if ranks != "auto" else machine.gpus or 1)
     batch = config.train.global_batch_size
     if total > batch:
         yield Problem(
@@ -165,6 +159,18 @@ def _images(config: RunConfig) -> Iterator[Problem]:
                 return
 
 
+def _serving_image(config: RunConfig) -> Iterator[Problem]:
+    image = config.vertex.images.serving
+    if not config.vertex.model.upload or _REGISTRY.match(image):
+        return
+    yield Problem(
+        f"vertex.images.serving = {image}" if image else "vertex.model.upload without vertex.images.serving",
+        "an image in Artifact Registry (*.pkg.dev) or Container Registry (gcr.io): Vertex AI takes no other",
+        "mirror the Triton image that the export's triton/README.md names (docs/vertex.md) and set "
+        "vertex.images.serving, or set vertex.model.upload=false",
+    )
+
+
 def _ladder(config: RunConfig) -> Iterator[Problem]:
     rungs = find_rungs(config)
     for number, rung in enumerate(rungs):
@@ -198,6 +204,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _kms_key,
     *NAME_RULES,
     _images,
+    _serving_image,
 )
 
 

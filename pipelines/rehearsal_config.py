@@ -96,8 +96,7 @@ def prepare(config: RunConfig, source: Path | None) -> Prepared:
         if not getattr(config.vertex, name):
             vertex[name] = value
             stand_ins.append(f"vertex.{name} = {value}")
-    if config.resources.container == "image":
-        vertex["images"] = _images(config, stand_ins)
+    vertex["images"] = _images(config, stand_ins)
     run, resources, sharding = {}, {}, {}
     if not config.run.root.startswith("gs://"):
         run["root"] = ROOT
@@ -125,7 +124,11 @@ def prepare(config: RunConfig, source: Path | None) -> Prepared:
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.vertex.images
     missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
-    if not missing or Path(images.file).exists():
+    if config.resources.container != "image" or Path(images.file).exists():
+        missing = []
+    if config.vertex.model.upload and not images.serving:
+        missing.append("serving")
+    if not missing:
         return images
     stand_ins.append(f"vertex.images: stand-ins for {', '.join(missing)}")
     return images.model_copy(update={role: _IMAGE.format(role, "0" * 64) for role in missing})

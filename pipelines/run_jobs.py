@@ -2,7 +2,7 @@
 
 A CustomJob is found by what its task says it started, by the run's id among its arguments (`--run ID`), and by the
 label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A Dataflow
-job is found by what its task says alone.
+job is found by what the task says that waits for it, and where none does, by the label that the shard stage gives it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from contracts.result import RUN_LABEL, run_label
 from pipelines.google import explained, read_options
 from pipelines.run_tasks import ENDED, Task, error_text, state_of
 
@@ -20,6 +21,9 @@ _CUSTOM_JOB = re.compile(r"(projects/[^/]+/locations/([^/]+)/customJobs/([^/?]+)
 _DATAFLOW_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/jobs/[^/?]+$")
 # Vertex Pipelines labels a run, and Google's launchers what they start for it.
 _RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+# The task that submits to Dataflow, and what its jobs are called (sharding/task.py).
+_LAUNCHER, _JOB_PREFIX = "launch-dataflow", "shardline-"
+_NOT_BEGUN = frozenset({"PENDING", "SKIPPED", "NOT_TRIGGERED"})
 _WAITING = frozenset({"QUEUED", "PENDING"})
 _DATAFLOW_ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
 
@@ -74,12 +78,13 @@ class JobFinder:
         self._clients: dict[str, Any] = {}
         self._dataflow_jobs: Any = None
 
-    def find(self, pipeline: Any, tasks: Iterable[Task]) -> list[Job]:
+    def find(self, pipeline: Any, tasks: Iterable[Task], *, complete: bool = False) -> list[Job]:
         """Return every CustomJob and Dataflow job of the run, by the time of their creation.
 
         Args:
             pipeline: The PipelineJob's message.
             tasks: Its tasks.
+            complete: Whether it is an error when nobody may look for Dataflow jobs that no task names.
         """
         tasks = list(tasks)
         found: dict[str, Job] = {}
@@ -97,6 +102,9 @@ class JobFinder:
                 is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
                 if is_its and job.id not in others:
                     found[job.id] = job
+        launched = any(task.name.rpartition(".")[2] == _LAUNCHER and task.state not in _NOT_BEGUN for task in tasks)
+        if launched and not any(job.kind == "Dataflow" for job in found.values()):
+            found |= {job.id: job for job in self._list_dataflow_jobs(pipeline.create_time, complete=complete)}
         return sorted(found.values(), key=lambda job: job.created_at or datetime.max.replace(tzinfo=UTC))
 
     def cancel(self, job: Job) -> None:
@@ -128,6 +136,32 @@ class JobFinder:
                 request={"parent": f"projects/{self._project}/locations/{region}", "filter": chosen}, **read_options()
             )
 
+    def _list_dataflow_jobs(self, since: datetime | None, *, complete: bool) -> list[Job]:
+        """Return the Dataflow jobs with the run's label. The service filters by no label, and lists summaries."""
+        from google.api_core.exceptions import Forbidden
+        from google.cloud.dataflow_v1beta3 import JobView
+
+        found = []
+        place = {"project_id": self._project, "location": self._region}
+        with explained(f"the Dataflow jobs in {self._region}", project=self._project):
+            try:
+                for summary in self._dataflow().list_jobs(request=place, **read_options()):
+                    if not summary.name.startswith(_JOB_PREFIX):
+                        continue
+                    if since and summary.create_time and summary.create_time < since:
+                        continue
+                    message = summary
+                    if not message.labels:
+                        request = {**place, "job_id": summary.id, "view": JobView.JOB_VIEW_ALL}
+                        message = self._dataflow().get_job(request=request, **read_options())
+                    if message.labels.get(RUN_LABEL) == run_label(self._run_id):
+                        name = f"projects/{self._project}/locations/{self._region}/jobs/{message.id}"
+                        found.append(_dataflow_job(name, message, ""))
+            except Forbidden:
+                if complete:
+                    raise
+        return found
+
     def _read(self, uri: str, task: str) -> Job | None:
         """Return the job behind a URI; None: it is none of these two kinds, or it is gone."""
         from google.api_core.exceptions import NotFound
@@ -152,17 +186,7 @@ class JobFinder:
                 message = self._dataflow().get_job(request=place, **read_options())
             except NotFound:
                 return None
-        return Job(
-            kind="Dataflow",
-            name=name,
-            region=place["location"],
-            id=place["job_id"],
-            state=str(message.current_state.name).removeprefix("JOB_STATE_"),
-            task=task,
-            display_name=message.name,
-            created_at=message.create_time or None,
-            started_at=message.start_time or None,
-        )
+        return _dataflow_job(name, message, task)
 
     def _client(self, region: str) -> Any:
         from pipelines.google import job_client
@@ -183,6 +207,21 @@ def _dataflow_place(name: str) -> dict[str, str]:
     """Return a job's place as Dataflow's API takes it."""
     _, project, _, region, _, job_id = name.split("/")
     return {"project_id": project, "location": region, "job_id": job_id}
+
+
+def _dataflow_job(name: str, message: Any, task: str) -> Job:
+    place = _dataflow_place(name)
+    return Job(
+        kind="Dataflow",
+        name=name,
+        region=place["location"],
+        id=place["job_id"],
+        state=str(message.current_state.name).removeprefix("JOB_STATE_"),
+        task=task,
+        display_name=message.name,
+        created_at=message.create_time or None,
+        started_at=message.start_time or None,
+    )
 
 
 def _custom_job(message: Any, task: str) -> Job:

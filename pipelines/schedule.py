@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from pipelines.drift import Times, find_drift, in_utc, job_of
 from pipelines.google import explained, pipeline_client, read_options, schedule_client, write_options
 from pipelines.submit import Prepared, publish, to_dict
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
 
 _SHOWN_RUNS = 10
-# What an update replaces. The display name is how the schedule is found, so it stays.
-_MASK = (
-    "cron",
-    "start_time",
-    "end_time",
-    "allow_queueing",
-    "max_concurrent_run_count",
-    "max_concurrent_active_run_count",
-    "create_pipeline_job_request",
-)
+# What of a schedule each kind of drift is in; all others are in the request that it sends.
+_PATHS = {
+    "cron": "cron",
+    "start": "start_time",
+    "end": "end_time",
+    "queue": "allow_queueing",
+    "active runs at most": "max_concurrent_active_run_count",
+}
+_JOB_PATH = "create_pipeline_job_request"
 
 
 class Schedules:
@@ -56,7 +55,7 @@ class Schedules:
         """
         if schedule_id:
             return self._get(schedule_id)
-        alive = [schedule for schedule in self.list(config.run.name) if schedule.state.name != "COMPLETED"]
+        alive = self._alive(config.run.name)
         if len(alive) > 1:
             ids = ", ".join(id_of(schedule) for schedule in alive)
             raise ConfigError(
@@ -120,7 +119,8 @@ class Schedules:
         if not (found.end_time and times.end is None):
             wanted = self._message(prepared, times)
             wanted.name = found.name
-            paths = [path for path in _MASK if not (path in ("start_time", "end_time") and not getattr(wanted, path))]
+            # What has not drifted is left alone: the service may refuse to have it set.
+            paths = sorted({_PATHS.get(difference.what, _JOB_PATH) for difference in differences})
             with explained(f"updating schedule {id_of(found)}", project=self._project):
                 try:
                     # The same update twice is one: so it may be repeated as a read.
@@ -130,6 +130,23 @@ class Schedules:
                     if not _is_about_the_mask(error):
                         raise
         return self._recreate(prepared, times, found), "recreated"
+
+    def find_to_update(self, prepared: Prepared, times: Times, schedule_id: str = "") -> Any:
+        """Return the schedule of a line, after what an update that was killed has left is deleted.
+
+        That is a paused one beside its successor, which is active and what the configuration says.
+
+        Raises:
+            ConfigError: There is none, or several.
+        """
+        if not schedule_id:
+            alive = self._alive(prepared.config.run.name)
+            good = [one for one in alive if one.state.name == "ACTIVE" and not find_drift(prepared, times, one)]
+            others = [one for one in alive if one.name not in {made.name for made in good}]
+            if len(good) == 1 and all(one.state.name == "PAUSED" for one in others):
+                for one in others:
+                    self.delete(one)
+        return self.require(prepared.config, schedule_id)
 
     def runs(self, found: Any) -> Sequence[Any]:
         """Return the PipelineJobs that a schedule started last, the newest first."""
@@ -159,7 +176,13 @@ class Schedules:
         """Delete a schedule; a run of it goes on."""
         with explained(f"deleting schedule {id_of(found)}", project=self._project):
             operation = self._client.delete_schedule(name=found.name, **write_options())
-            operation.result(timeout=write_options()["timeout"])
+            try:
+                operation.result(timeout=write_options()["timeout"])
+            except TimeoutError:
+                raise TryAgain(
+                    f"schedule {id_of(found)} is not deleted yet\n  to do: see `shardline schedule list CONFIG`, and "
+                    "run the same command again"
+                ) from None
 
     def _get(self, schedule_id: str) -> Any | None:
         from google.api_core.exceptions import NotFound
@@ -178,11 +201,45 @@ class Schedules:
             )
 
     def _recreate(self, prepared: Prepared, times: Times, found: Any) -> Any:
-        """Put a new schedule into the place of one; whoever is killed between leaves the old one paused, not two."""
+        """Put a new schedule into the place of one; a paused one stays paused.
+
+        The old one is paused first and deleted last: two never fire. Whoever is killed between leaves it paused, alone
+        or beside the new one; the next update goes on from there (`find_to_update`). A paused one's successor is
+        paused as soon as it is there: the API has no way to create it so.
+
+        Raises:
+            ShardlineError: The new one was not made; the old one fires as before, or the error says that it is paused.
+        """
+        was_paused = found.state.name == "PAUSED"
         self.pause(found)
-        made = self._create(prepared, times)
+        try:
+            made = self._create(prepared, times)
+        except ShardlineError as error:
+            if not was_paused:
+                self._take_back(found, error)
+            raise
+        if was_paused:
+            self.pause(made)
         self.delete(found)
-        return made
+        return self._get(made.name) or made
+
+    def _take_back(self, found: Any, error: ShardlineError) -> None:
+        """Resume a schedule whose successor was not made, unless it may be there: an answer can be lost."""
+        try:
+            there = self._alive(found.display_name)
+            if any(schedule.name != found.name for schedule in there):
+                return
+            for schedule in there:
+                # Since the pause: what came due in that moment is made up for.
+                self.resume(schedule, catch_up=True)
+        except ShardlineError as second:
+            raise TryAgain(
+                f"{error}\n  and schedule {id_of(found)} is paused now, since it could not be resumed ({second})\n"
+                "  to do: shardline schedule resume CONFIG, then update again"
+            ) from error
+
+    def _alive(self, display_name: str) -> Sequence[Any]:
+        return tuple(schedule for schedule in self.list(display_name) if schedule.state.name != "COMPLETED")
 
     def _message(self, prepared: Prepared, times: Times) -> Any:
         from google.cloud.aiplatform_v1.types import Schedule

@@ -26,7 +26,9 @@ class Cap:
 
 
 def find_cap(config: RunConfig, prices: Sequence[PriceRange | None], hours: float | None) -> Cap:
-    """Return the time-out of the training job, and why it may not be submitted.
+    """Return the time-out of each rung's training job, and why it may not be submitted.
+
+    A job of another rung, or of a run that is submitted again, has the time-out anew: the cap bounds each job, not all.
 
     Args:
         config: Resolved.

@@ -33,7 +33,7 @@ from contracts.config import MachineSection, RunConfig
 from contracts.result import RUNS_FOLDER
 from contracts.serving import MODEL_NAME
 from pipelines.training import Stages
-from pipelines.workers import Container, machine_name, num_nodes, worker_pools
+from pipelines.workers import Container, machine_name, num_nodes, serving_section, worker_pools
 
 # Triton under Vertex AI: it listens where the environment says, which Vertex AI sets from these
 # (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
@@ -59,8 +59,7 @@ def vertex_stages(config: RunConfig, containers: Containers) -> Stages:
     Raises:
         ConfigError: A machine is none.
     """
-    training, serving = config.resources.machine, config.resources.serving_machine
-    serving = serving if serving.type else training
+    training, serving = config.resources.machine, serving_section(config)
     return Stages(
         shard=_shard_stage(containers.pipeline_image),
         profile=_profile_stage(config, containers),

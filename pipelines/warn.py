@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from contracts.config import RunConfig
 from contracts.machines import Machine
+from pipelines.prebuilt import AS_OF, GPU_IMAGE, SOURCE
 from pipelines.preflight import find_rungs
 
 OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
+
+
+# "restart the job up to six times" after a STOCKOUT, as the page on spot machines says of inference; whether it holds
+# for training is unverified: https://docs.cloud.google.com/vertex-ai/docs/predictions/use-spot-vms
+SPOT_RESTARTS = 6
 
 
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
@@ -29,8 +36,8 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
     if any(rung.strategy == "SPOT" for rung in rungs):
         yield (
-            "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to six "
-            "times, and training goes on from its newest checkpoint"
+            f"SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to "
+            f"{SPOT_RESTARTS} times (unverified), and training goes on from its newest checkpoint"
         )
     if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
         yield (
@@ -41,7 +48,19 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         yield (
             "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, "
             "and it needs a package index that the machines can reach; Vertex AI's newest PyTorch container is for "
-            "Python 3.10 and was promised until 2026-07-24, so another Python is brought too (docs/images.md)"
+            "Python 3.10, so another Python is brought too (docs/images.md)"
+        )
+        if datetime.now(UTC).date().isoformat() > GPU_IMAGE.available_until:
+            yield (
+                f"Vertex AI's list of prebuilt PyTorch containers, read on {AS_OF}, promised {GPU_IMAGE.path} until "
+                f"{GPU_IMAGE.available_until}: it may be gone; see {SOURCE}"
+            )
+    if vertex.experiment and config.schedule.cron:
+        yield "vertex.experiment does nothing for scheduled runs: only `submit` lists a run in its experiment"
+    if vertex.failure_policy == "fast":
+        yield (
+            "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
+            "since its task is not started any more"
         )
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"

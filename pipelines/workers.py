@@ -60,8 +60,14 @@ def worker_pools(
 
 
 def num_nodes(config: RunConfig) -> int:
-    """Return how many machines train together."""
+    """Return how many machines train together: a custom job has as many as it is given."""
     return 1 if config.resources.nodes == "auto" else config.resources.nodes
+
+
+def serving_section(config: RunConfig) -> MachineSection:
+    """Return the machine of the export: the one that will serve, else the training's."""
+    resources = config.resources
+    return resources.serving_machine if resources.serving_machine.type else resources.machine
 
 
 def machine_name(section: MachineSection) -> str:

@@ -49,6 +49,7 @@ def run_graph(
     *,
     job_name: str,
     work_uri: str,
+    run_id: str = "",
     launch: Path | None = None,
     waits: bool = True,
 ) -> str:
@@ -60,6 +61,7 @@ def run_graph(
         work: Decides between one process and several.
         job_name: What a service shows; lower-case letters, digits and '-'.
         work_uri: Folder of the attempt, for signs of life.
+        run_id: The run that Dataflow's job is labelled with; empty: none.
         launch: File for the name of Dataflow's job.
         waits: Whether to wait for the end of Dataflow's job.
 
@@ -81,7 +83,7 @@ def run_graph(
         warnings.simplefilter("ignore")
         try:
             if runner == "dataflow":
-                return _run_dataflow(build, config, job_name, work_uri, launch=launch, waits=waits)
+                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id, launch=launch, waits=waits)
             run = _run_portable if runner == "portable" else _run_fnapi
             return run(build, config, work, job_name, work_uri)
         except RuntimeError as error:
@@ -181,17 +183,21 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
 
 
 def _run_dataflow(
-    build: Build, config: RunConfig, job_name: str, work_uri: str, *, launch: Path | None, waits: bool
+    build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str, launch: Path | None, waits: bool
 ) -> str:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
-    from sharding.dataflow import submit, write_resources
+    from sharding.dataflow import find_job, submit, write_resources
 
     try:
-        result = submit(build, config, job_name=job_name, output_uri=work_uri)
+        result = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id)
     except DataflowJobAlreadyExistsError:
-        # The command that submitted it died, the job did not: it ends with the manifest.
-        raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
+        # The command that submitted it died, the job did not: it ends with the manifest. Whoever launches waits for it.
+        job_id = find_job(config, job_name) if launch is not None and not waits else None
+        if launch is None or job_id is None:
+            raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
+        write_resources(launch, config, job_id)
+        return f"DataflowRunner, {config.vertex.region}: job {job_id} of this name runs already"
     if launch is not None:
         write_resources(launch, config, result.job_id())
     if not waits:

@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
@@ -56,6 +57,8 @@ def shard(stage: Stage) -> str:
         return _estimate(stage)
     prepared = _prepare(stage)
     if isinstance(prepared, str):
+        if stage.launch is not None:
+            _name_finished_job(stage, stage.launch)
         return prepared
     stage.ready()
     try:
@@ -66,6 +69,29 @@ def shard(stage: Stage) -> str:
             remove_leftovers(prepared.output.uri)
         raise
     return prepared.output.uri
+
+
+def _name_finished_job(stage: Stage, launch: Path) -> None:
+    """Give out the job that made the shards, which another run began: whoever waits for it sees that it is done.
+
+    Raises:
+        TryAgain: No job of Dataflow has made them.
+    """
+    from sharding.dataflow import find_job, write_resources
+
+    assert stage.claimed is not None
+    job_id = find_job(stage.config, _job_name(stage.claimed))
+    if job_id is None:
+        raise TryAgain(
+            f"{storage.display(stage.claimed.uri)} was finished after it was listed, and not by a Dataflow job that "
+            "could be waited for; run again, and it is reused"
+        )
+    stage.log(f"another run has finished {storage.display(stage.claimed.uri)} meanwhile, by job {job_id}")
+    write_resources(launch, stage.config, job_id)
+
+
+def _job_name(output: Output) -> str:
+    return f"shardline-{output.fingerprint}"
 
 
 @dataclass
@@ -227,8 +253,9 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             lambda pipeline: build_graph(pipeline, prepared.num_parts, prepared.commit),
             stage.config,
             prepared.work,
-            job_name=f"shardline-{output.fingerprint}",
+            job_name=_job_name(output),
             work_uri=job.work_uri,
+            run_id=stage.run,
             launch=stage.launch,
             # A second pass can only be planned when the first has ended.
             waits=stage.launch is None or stage.config.sharding.duplicates == "drop",

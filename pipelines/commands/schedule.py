@@ -96,7 +96,7 @@ def update(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
 
         resolved, prepared, times = _prepare(config, overrides)
         schedules = _schedules(resolved)
-        made, how = schedules.update(prepared, times, schedules.require(resolved, schedule_id))
+        made, how = schedules.update(prepared, times, schedules.find_to_update(prepared, times, schedule_id))
         print(f"schedule {id_of(made)}: {how}")
         _say_rungs(resolved)
 

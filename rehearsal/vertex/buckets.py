@@ -6,6 +6,7 @@ reaches the same server through the proxy, as storage.googleapis.com.
 
 from __future__ import annotations
 
+import json
 import re
 from http.client import HTTPConnection
 from urllib.parse import quote, urlencode, urlsplit
@@ -34,6 +35,19 @@ class Buckets:
             return self._send("GET", f"/storage/v1/b/{quote(bucket)}", {}, b"").status != 404
         except OSError:
             return True
+
+    def has_objects(self, uri: str) -> bool:
+        """Whether a gs:// folder holds an object; True where nobody says that it does not."""
+        if not self._address:
+            return True
+        bucket, _, folder = uri.removeprefix("gs://").partition("/")
+        prefix = f"{folder.rstrip('/')}/" if folder else ""
+        target = f"/storage/v1/b/{quote(bucket)}/o?{urlencode({'prefix': prefix, 'maxResults': 1})}"
+        try:
+            answer = self._send("GET", target, {}, b"")
+        except OSError:
+            return True
+        return answer.status == 200 and bool(json.loads(answer.body).get("items"))
 
     def __call__(self, asked: Asked) -> Answer | None:
         """Hand on what is meant for storage.googleapis.com."""

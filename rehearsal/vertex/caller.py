@@ -14,5 +14,8 @@ class Caller:
     """"rest" or "grpc"."""
     user_agent: str = ""
     host: str = ""
+    """By which it asks: a name of Google's, or this machine's address."""
     is_there: Callable[[], bool] = lambda: True
     """False once nobody waits for the answer any more."""
+    has_token: bool = True
+    """Whether it brought an Authorization header."""

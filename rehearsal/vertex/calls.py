@@ -8,6 +8,7 @@ from typing import Any
 
 from rehearsal.vertex.access import AccessLog
 from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.hosts import check_host, check_token
 from rehearsal.vertex.services import Method
 from rehearsal.vertex.world import Caller, World
 
@@ -26,6 +27,8 @@ class Desk:
         name = f"{method.service.rsplit('.', 1)[1]}.{method.name}"
         status = "OK"
         try:
+            check_token(caller)
+            check_host(caller, method.service, _resource(request))
             with self.log.running(name):
                 return method.handler(self.world, request, caller)
         except ServiceError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rehearsal.vertex.caller import Caller
 from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.hosts import find_host
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,14 @@ def answer_token(asked: Asked) -> Answer | None:
 
     https://developers.google.com/identity/protocols/oauth2/service-account#httprest
     """
-    if asked.verb != "POST" or asked.path != "/token":
+    if asked.verb != "POST" or asked.path != "/token" or find_host(asked.host) not in ("", "oauth2.googleapis.com"):
         return None
     return Answer.of_json({"access_token": "rehearsal", "expires_in": 3600, "token_type": "Bearer"})
 
 
 def answer_allowed_locations(asked: Asked) -> Answer | None:
     """Say that a service account may be used from everywhere; google-auth asks iamcredentials for it."""
-    if not asked.path.endswith("/allowedLocations"):
+    here = find_host(asked.host) in ("", "iamcredentials.googleapis.com")
+    if not asked.path.endswith("/allowedLocations") or not here:
         return None
     return Answer.of_json({"locations": [], "encodedLocations": "0x0"})

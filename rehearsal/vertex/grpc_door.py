@@ -79,4 +79,6 @@ def _caller(context: grpc.ServicerContext) -> Caller:
     # A client library's own user agent stands in x-goog-api-client; user-agent has what was set beside grpc's.
     agent = " ".join(metadata[key] for key in ("user-agent", "x-goog-api-client") if key in metadata)
     is_there: Callable[[], bool] = context.is_active
-    return Caller("grpc", agent, is_there=is_there)
+    # The :authority that the client asked for; the context has no name for it.
+    host = bytes(context._rpc_event.call_details.host).decode("ascii", "replace")
+    return Caller("grpc", agent, host, is_there, "authorization" in metadata)

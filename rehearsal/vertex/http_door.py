@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from rehearsal.vertex.calls import Desk
 from rehearsal.vertex.endpoints import Answer, Asked, Endpoint
 from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.hosts import check_token, find_host
 from rehearsal.vertex.messages import to_dict
 from rehearsal.vertex.routes import Routes, make_request
 from rehearsal.vertex.services import methods
@@ -56,6 +57,13 @@ class HttpDoor:
 
     def answer(self, asked: Asked) -> Answer:
         """Answer one request."""
+        # Tokens are had without one; what is public in a bucket, the bucket's server knows.
+        if find_host(asked.host) not in ("oauth2.googleapis.com", "storage.googleapis.com"):
+            try:
+                check_token(asked.caller)
+            except ServiceError as error:
+                self.desk.log.add("rest", asked.verb, asked.host + asked.path, error.code, asked.caller.user_agent)
+                return Answer.of_json(error.to_json(), error.http_status)
         for endpoint in self.endpoints:
             if (answer := endpoint(asked)) is not None:
                 self.desk.log.add(
@@ -121,7 +129,7 @@ class _Connection(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         agent = " ".join(headers[key] for key in ("user-agent", "x-goog-api-client") if key in headers)
         host = headers.get("host", "")
-        caller = Caller("rest", agent, host, self._is_there)
+        caller = Caller("rest", agent, host, self._is_there, "authorization" in headers)
         query = parse_qs(parts.query, keep_blank_values=True)
         answer = door.answer(Asked(self.command, host, parts.path, query, headers, body, caller))
         self.send_response(answer.status)

@@ -24,6 +24,8 @@ from rehearsal.vertex.world import Caller, World
 
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 _ID = re.compile(r"[a-z0-9_-]{1,63}")
+# Of ModelContainerSpec.image_uri: "must identify an image within Artifact Registry or Container Registry".
+_IMAGE = re.compile(r"([a-z0-9-]+-docker\.pkg\.dev/[^/\s]+/[^/\s]+|([a-z]+\.)?gcr\.io/[^/\s]+)/\S+")
 _DEFAULT = "default"
 _CHANGEABLE = ("display_name", "description", "version_description", "labels")
 
@@ -142,8 +144,13 @@ def _check(world: World, request: types.UploadModelRequest, model: types.Model, 
         *resource_rules.check_account(request.service_account, "service_account"),
     ]
     container = model.container_spec
-    if "container_spec" in model and not container.image_uri:
+    if not container.image_uri:
         found.append(Violation("model.container_spec.image_uri", "is required."))
+    elif _IMAGE.fullmatch(container.image_uri) is None:
+        text = f"{container.image_uri!r} must identify an image in Artifact Registry or Container Registry."
+        found.append(Violation("model.container_spec.image_uri", text))
+    if model.artifact_uri and not found and not world.buckets.has_objects(model.artifact_uri):
+        found.append(Violation("model.artifact_uri", f"{model.artifact_uri!r} holds no object."))
     for field in ("predict_route", "health_route"):
         route = getattr(container, field)
         if route and not route.startswith("/"):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from rehearsal.clock import Clock
 from rehearsal.gcs.credentials import write_service_account
@@ -79,6 +80,7 @@ class VertexServer:
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)
         self._account = folder / "service-account.json"
+        self._refused = folder / "refused-hosts.txt"
         write_service_account(self._account, "https://oauth2.googleapis.com", project=next(iter(projects)))
         self._guard = Guard(
             self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
@@ -109,6 +111,18 @@ class VertexServer:
         """What the proxy was asked for, refused ones too."""
         return list(self._guard.passages)
 
+    @property
+    def refused(self) -> list[str]:
+        """Hosts outside that somebody wanted, each once: what the proxy refused, and the guard in Python processes.
+
+        Whoever took the refusal for an error of the network is in it too.
+        """
+        asked = [urlsplit(p.target if "://" in p.target else f"//{p.target}") for p in self.passages if not p.allowed]
+        hosts = [parts.hostname or parts.netloc for parts in asked]
+        if self._refused.exists():
+            hosts += self._refused.read_text().splitlines()
+        return list(dict.fromkeys(hosts))
+
     def _log_passage(self, passage: Passage) -> None:
         if not passage.allowed:
             self.access_log.add("proxy", passage.method, passage.target, "403", "")
@@ -130,6 +144,8 @@ class VertexServer:
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
             "NO_GCE_CHECK": "true",
+            # What the guard below refuses is told here, also when its error is swallowed.
+            "SHARDLINE_REHEARSAL_REFUSED": str(self._refused.absolute()),
             # Python's own sockets do not pass the proxy by. What was on the path stays on it.
             "PYTHONPATH": os.pathsep.join(filter(None, (str(PYTHON_GUARD), os.environ.get("PYTHONPATH")))),
             "CLOUDSDK_PROXY_TYPE": "http",

@@ -32,7 +32,7 @@ def prebuilt_jobs() -> dict[str, Any]:
     That is the start program, the wheel's hash, and all that is named by it.
     """
     image = "us-docker.pkg.dev/p/r/pipeline@sha256:" + "0" * 64
-    overrides = ("resources.container=prebuilt", f"vertex.images={{pipeline: '{image}'}}")
+    overrides = ("resources.container=prebuilt", f"vertex.images={{pipeline: '{image}', serving: '{image}'}}")
     config = load_config(ROOT / "configs" / "digits-vertex.yaml", overrides)
     found = prebuilt_container(config, "train")
     _, _, program, wheel, wheel_sha256, constraints, constraints_sha256, *_ = found.start

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.errors import ConfigError, ShardlineError
+from contracts.errors import ConfigError, ShardlineError, TryAgain
+from pipelines import build
 from pipelines.build import find_checkout, find_commit, parse_build
-from pipelines.images import ROLES, find_images, is_pinned, read_record
+from pipelines.images import ROLES, find_image, is_pinned, read_record
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
 REPOSITORY = "us-docker.pkg.dev/my-project/images"
@@ -26,14 +27,14 @@ def record(folder: Path, **changes: str) -> Path:
 
 def test_the_configuration_wins_over_the_record(tmp_path: Path) -> None:
     path = record(tmp_path)
-    found = find_images(config(f"vertex.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}"))
-    assert found.trainer == f"us-docker.pkg.dev/other/t{DIGEST}"
-    assert found.pipeline == f"{REPOSITORY}/pipeline{DIGEST}"
+    resolved = config(f"vertex.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
+    assert find_image(resolved, "trainer") == f"us-docker.pkg.dev/other/t{DIGEST}"
+    assert find_image(resolved, "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
 
 
 def test_without_images_there_is_advice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vertex.images.pipeline is not set") as caught:
-        find_images(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"))
+        find_image(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
     assert "shardline images build" in caught.value.todo
     assert "resources.container=prebuilt" in caught.value.todo
 
@@ -50,7 +51,7 @@ def test_without_images_there_is_advice(tmp_path: Path) -> None:
 def test_a_damaged_record_is_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
     path = record(tmp_path, **changes)
     with pytest.raises(ConfigError, match=said):
-        find_images(config(f"vertex.images={{file: '{path}'}}"))
+        find_image(config(f"vertex.images={{file: '{path}'}}"), "trainer")
 
 
 @pytest.mark.parametrize(
@@ -196,3 +197,9 @@ def test_the_real_gcloud_takes_the_command_and_asks_for_an_account(images: Image
     assert "account" in answer.stderr
     assert "unrecognized arguments" not in answer.stderr
     assert not (tmp_path / "images.json").exists()
+
+
+def test_a_tool_that_does_not_end_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TOOL_TIMEOUT_S", 0.1)
+    with pytest.raises(TryAgain, match="`sleep 600` has not ended"):
+        build._run(["sleep", "600"], "look")

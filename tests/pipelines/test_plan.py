@@ -19,7 +19,9 @@ VALID: dict[str, Any] = {
     "vertex": {
         "project": "my-project",
         "region": "us-central1",
-        "images": {role: f"us-docker.pkg.dev/p/r/{role}{DIGEST}" for role in ("pipeline", "trainer", "export")},
+        "images": {
+            role: f"us-docker.pkg.dev/p/r/{role}{DIGEST}" for role in ("pipeline", "trainer", "export", "serving")
+        },
     },
 }
 
@@ -109,6 +111,9 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.model.aliases=[default]",), "moves the alias default"),
     (("vertex.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
     (("vertex.images.export=''",), "vertex.images.export is not set"),
+    (("vertex.images.serving=''",), "vertex.model.upload without vertex.images.serving"),
+    (("vertex.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
+    (("vertex.images.serving=docker.io/gcr.io/x",), "triton/README.md"),
     (("schedule.cron=0 6 * *",), "schedule.cron"),
     (("schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"), "schedule.time_zone"),
     (("schedule.cron=0 6 * * 1", "schedule.start='2026-12-01'"), "with an offset"),
@@ -256,3 +261,20 @@ def test_own_prices(tmp_path: Path) -> None:
     plan = require_plan(config(), prices=path)
     assert plan.price_usd_per_h == 4
     assert plan.price_source == "our contract (2026-11-01)"
+
+
+def test_no_serving_image_is_needed_where_nothing_is_uploaded() -> None:
+    assert require_plan(config("vertex.images.serving=''", "vertex.model.upload=false")).ok
+    for image in ("us-central1-docker.pkg.dev/p/r/triton:26.08", "gcr.io/p/triton", "eu.gcr.io/p/triton:1"):
+        assert require_plan(config(f"vertex.images.serving={image}")).ok
+
+
+def test_what_does_nothing_or_leaves_no_record_is_warned_of() -> None:
+    def said(*overrides: str) -> str:
+        return "\n".join(make_plan(config(*overrides)).warnings)
+
+    assert "failure_policy=fast" in said("vertex.failure_policy=fast") and "failure_policy" not in said()
+    cron = "schedule.cron=0 6 * * 1"
+    assert "vertex.experiment does nothing" in said("vertex.experiment=photos", cron)
+    assert "vertex.experiment" not in said("vertex.experiment=photos") + said(cron)
+    assert "it may be gone" in said("resources.container=prebuilt") and "may be gone" not in said()

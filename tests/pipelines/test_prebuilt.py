@@ -35,7 +35,8 @@ from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS
 from tests.pipelines.test_plan import DIGEST, config
 
 WORKERS = f"vertex.dataflow.worker_image=us-docker.pkg.dev/p/r/beam{DIGEST}"
-PREBUILT = ("resources.container=prebuilt", "vertex.images={}", WORKERS)
+SERVING = f"serving: 'us-docker.pkg.dev/p/r/triton{DIGEST}'"
+PREBUILT = ("resources.container=prebuilt", f"vertex.images={{{SERVING}}}", WORKERS)
 PROGRAM = (find_checkout() / "pipelines" / "prebuilt_start.py").read_text()
 
 
@@ -101,7 +102,8 @@ def test_images_need_no_packages() -> None:
 
 def test_an_image_that_is_named_is_taken_as_it_is() -> None:
     mixed = config(
-        "resources.container=prebuilt", f"vertex.images={{pipeline: 'us-docker.pkg.dev/p/r/pipeline{DIGEST}'}}"
+        "resources.container=prebuilt",
+        f"vertex.images={{pipeline: 'us-docker.pkg.dev/p/r/pipeline{DIGEST}', {SERVING}}}",
     )
     compiled = compile_line(mixed)
     assert all("vertex-ai/training" not in entry["image"] for entry in executors(compiled.spec))
@@ -116,7 +118,7 @@ def shard_section(compiled: CompiledLine) -> dict[str, Any]:
 
 def test_workers_of_dataflow_install_the_project_too() -> None:
     compiled = compile_line(
-        config("resources.container=prebuilt", "vertex.images={}", "resources.beam_options=['--x']")
+        config("resources.container=prebuilt", f"vertex.images={{{SERVING}}}", "resources.beam_options=['--x']")
     )
     section = shard_section(compiled)
     assert section["vertex"]["dataflow"]["worker_image"] == BEAM_IMAGE
@@ -129,7 +131,7 @@ def test_workers_of_dataflow_install_the_project_too() -> None:
     given = shard_section(compile_line(config(*PREBUILT)))
     assert given["vertex"]["dataflow"]["worker_image"].endswith(DIGEST)
     assert given["resources"]["beam_options"] == []
-    assert any("promised until 2026-07-24" in text for text in make_plan(config(*PREBUILT)).warnings)
+    assert any("until 2026-07-24" in text for text in make_plan(config(*PREBUILT)).warnings)
 
 
 def test_the_image_of_beam_is_that_of_the_constraints() -> None:

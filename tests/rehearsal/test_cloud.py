@@ -29,6 +29,7 @@ from tests.contracts.test_proof import make_export
 ROOT = Path(__file__).parents[2]
 PROJECT, NUMBER = "acme-vision", "123456789012"
 FINAL = ("PIPELINE_STATE_SUCCEEDED", "PIPELINE_STATE_FAILED", "PIPELINE_STATE_CANCELLED")
+SERVING = "us-central1-docker.pkg.dev/acme-vision/shardline/triton@sha256:" + "5" * 64
 EXPORT = "gs://line-1/lines/digits/export/0123456789abcdef"
 PASSED = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
 DAY_S = 86400.0
@@ -82,7 +83,8 @@ def wait_for_runs(cloud: LocalCloud, count: int) -> list[Any]:
 
 def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> Any:
     """Submit the pipeline that is only the gate and the registry; return its job when it has ended."""
-    config = load_config(ROOT / "configs" / "digits-vertex.yaml", ["export.allow_unproven=false"])
+    given = ["export.allow_unproven=false", f"vertex.images.serving={SERVING}"]
+    config = load_config(ROOT / "configs" / "digits-vertex.yaml", given)
     register = register_stage(config, find_containers(config))
 
     @dsl.pipeline(name="register-only")  # type: ignore[untyped-decorator]
@@ -158,7 +160,7 @@ def test_a_proven_export_becomes_a_model_and_the_next_one_its_version(cloud: Loc
     assert "latest" in newest.version_aliases
     assert newest.artifact_uri == f"{EXPORT}/triton"
     spec = newest.container_spec
-    assert spec.image_uri == "nvcr.io/nvidia/tritonserver:26.08-py3"
+    assert spec.image_uri == SERVING
     assert (spec.predict_route, spec.health_route) == ("/predict", "/health")
     assert [port.container_port for port in spec.ports] == [8080]
 

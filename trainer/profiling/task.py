@@ -23,11 +23,12 @@ from trainer.shards import check_index, check_room, load_shards
 def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
-    ranks = num_ranks(stage.config)
-    if RANKS_VARIABLE in os.environ:
+    ranks = 1 if stage.where else num_ranks(stage.config)
+    if not stage.where and RANKS_VARIABLE in os.environ:
         stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
-    shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
+    # Who only looks is on another machine, whose ranks say nothing.
+    shards = load_shards(shards_uri, stage.config.data, ranks=1 if stage.where else ranks * nodes)
     machine = hardware()
     made_from = profile_inputs(
         stage.config,

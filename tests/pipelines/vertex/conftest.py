@@ -207,6 +207,12 @@ class Cloud:
             dataflow=PlayedDataflow(self.store),
         )
 
+    def add_dataflow_job(self, job_id: str, name: str, state: str = "RUNNING", **fields: Any) -> None:
+        """Add a job of Dataflow that goes on until it is cancelled, or has ended."""
+        current: Any = dataflow_types.JobState[f"JOB_STATE_{state}"]
+        job = dataflow_types.Job(id=job_id, name=name, current_state=current, **fields)
+        self.store.add(f"projects/{NUMBER}/locations/{REGION}/jobs/{job_id}", job)
+
 
 @pytest.fixture(scope="session")
 def shared_cloud(tmp_path_factory: pytest.TempPathFactory, shared_bucket_server: BucketServer) -> Iterator[Cloud]:

@@ -35,7 +35,9 @@ CONFIG: dict[str, Any] = {
         "project": PROJECT,
         "region": REGION,
         "service_account": f"runner@{PROJECT}.iam.gserviceaccount.com",
-        "images": {name: f"us-docker.pkg.dev/p/r/{name}{DIGEST}" for name in ("pipeline", "trainer", "export")},
+        "images": {
+            name: f"us-docker.pkg.dev/p/r/{name}{DIGEST}" for name in ("pipeline", "trainer", "export", "serving")
+        },
     },
     "schedule": {"cron": "0 6 * * 1", "time_zone": "Europe/Berlin"},
 }

@@ -13,7 +13,7 @@ from pipelines.google import pipeline_client
 from pipelines.ladder import Rung, climb, exit_code_of
 from pipelines.run_name import RunName
 from pipelines.status import print_status, read_status, to_json
-from pipelines.submit import Prepared, Submitted, prepare, submit
+from pipelines.submit import Prepared, Submitted, prepare, read_job, submit
 from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 
@@ -161,6 +161,29 @@ def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Pre
     assert read_status(client, name).state == "CANCELLED"
     again = cancel(client, name, poll_s=POLL_S)
     assert again.had_ended and again.by_hand == ()
+
+
+def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: len(read_status(client, name).jobs) == 1)
+    since = read_job(client, name).create_time
+    for number, label in enumerate((prepared.run_id, "another-run", prepared.run_id)):
+        cloud.add_dataflow_job(f"lost-{number}", "shardline-0123", labels={"shardline-run": label}, create_time=since)
+    assert len(read_status(client, name).jobs) == 1, "nothing was launched"
+    launcher = {"task_id": 5, "parent_task_id": 1, "task_name": "launch-dataflow", "state": "FAILED"}
+
+    def launch(job: Any) -> None:
+        job.job_detail.task_details = [*job.job_detail.task_details, launcher]
+
+    cloud.store.update(name.resource.replace(PROJECT, NUMBER), launch)
+    jobs = read_status(client, name).jobs
+    assert sorted(job.id for job in jobs if job.kind == "Dataflow") == ["lost-0", "lost-2"]
+    done = cancel(client, name, patience_s=0, poll_s=POLL_S)
+    assert {job.id: job.state for job in done.jobs if job.kind == "Dataflow"} == dict.fromkeys(
+        ("lost-0", "lost-2"), "CANCELLED"
+    )
 
 
 def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prepared) -> None:

@@ -6,7 +6,7 @@ import pytest
 from google.api_core.exceptions import InvalidArgument
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, TryAgain
 from pipelines.drift import find_drift, read_times
 from pipelines.schedule import Schedules, describe, id_of
 from pipelines.submit import Prepared, prepare, to_dict
@@ -161,3 +161,70 @@ def test_a_service_that_does_not_replace_the_spec_gets_a_new_schedule(
     with pytest.raises(ConfigError, match="no such time zone"):
         line.update()
     assert id_of(line.find()) == before
+
+
+def test_a_paused_schedule_that_is_recreated_stays_paused(make: Any) -> None:
+    make("asleep", end="2031-01-01T00:00:00Z").create()
+    line = make("asleep")
+    line.schedules.pause(line.find())
+    assert line.update() == "recreated"
+    assert line.find().state.name == "PAUSED" and line.drift() == []
+
+
+def test_a_schedule_whose_successor_is_refused_goes_on(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("kept", end="2031-01-01T00:00:00Z").create()
+    line = make("kept")
+    before = id_of(line.find())
+
+    def refuse(**request: Any) -> None:
+        raise InvalidArgument("no")
+
+    monkeypatch.setattr(line.schedules._client, "create_schedule", refuse)
+    with pytest.raises(ConfigError, match="refused"):
+        line.update()
+    assert (id_of(line.find()), line.find().state.name) == (before, "ACTIVE")
+    monkeypatch.setattr(line.schedules._client, "resume_schedule", refuse)
+    with pytest.raises(TryAgain, match=f"schedule {before} is paused now"):
+        line.update()
+    assert line.find().state.name == "PAUSED"
+
+
+def test_what_a_killed_update_left_is_removed_by_the_next(make: Any) -> None:
+    line = make("killed")
+    old = line.create()
+    line.schedules.pause(old)
+    made = line.schedules._create(line.prepared, line.times)
+    found = line.schedules.find_to_update(line.prepared, line.times)
+    assert (id_of(found), len(line.schedules.list("killed"))) == (id_of(made), 1)
+    # Two that fire are nobody's leftovers.
+    line.schedules._create(line.prepared, line.times)
+    with pytest.raises(ConfigError, match="2 schedules are called killed"):
+        line.schedules.find_to_update(line.prepared, line.times)
+
+
+def test_an_update_names_what_has_drifted_alone(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("masked").create()
+    line = make("masked", cron="0 7 * * 1", queue=True)
+    asked: list[Any] = []
+    update = line.schedules._client.update_schedule
+
+    def listen(**request: Any) -> Any:
+        asked.append(request["update_mask"]["paths"])
+        return update(**request)
+
+    monkeypatch.setattr(line.schedules._client, "update_schedule", listen)
+    assert line.update() == "updated" and line.drift() == []
+    assert asked == [["allow_queueing", "cron"]]
+
+
+def test_a_deletion_that_takes_too_long_is_try_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = make("slow")
+    line.create()
+
+    class Operation:
+        def result(self, timeout: float) -> None:
+            raise TimeoutError
+
+    monkeypatch.setattr(line.schedules._client, "delete_schedule", lambda **request: Operation())
+    with pytest.raises(TryAgain, match="not deleted yet"):
+        line.schedules.delete(line.find())

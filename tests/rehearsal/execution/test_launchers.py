@@ -36,6 +36,7 @@ def _jobs(cloud: Cloud) -> list[Any]:
     return [one for one in cloud.store.list("projects/") if isinstance(one, aiplatform_v1.CustomJob)]
 
 
+@pytest.mark.slow
 def test_a_custom_job_by_its_launcher(cloud: Cloud, tmp_path: Path) -> None:
     text = 'a "quoted"\nvalue of {{$.nobody}} \\'
     name = cloud.submit(graphs.trained, code=SAY, text=text, folder=str(tmp_path), strategy="SPOT")
@@ -52,6 +53,7 @@ def test_a_custom_job_by_its_launcher(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.server.access_log
 
 
+@pytest.mark.slow
 def test_cancel_ends_what_the_launcher_started(cloud: Cloud, tmp_path: Path) -> None:
     name = cloud.submit(graphs.trained, code=SAY, text="stay", folder=str(tmp_path), strategy="SPOT")
     deadline = time.monotonic() + LIMIT_S

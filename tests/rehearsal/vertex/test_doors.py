@@ -145,8 +145,29 @@ try:
     client.get_hyperparameter_tuning_job(name=parent + "/hyperparameterTuningJobs/1")
 except Exception as error:
     found["unknown"] = type(error).__name__
-rest = requests.get(f"https://us-central1-aiplatform.googleapis.com/v1/{job.name}", timeout=60)
-found["rest"] = rest.json()["displayName"]
+def ask(host, path, **more):
+    answer = requests.get(f"https://{host}.googleapis.com/{path}", timeout=60, **more)
+    return answer.json()["displayName"] if answer.ok else [answer.status_code, answer.json()["error"]["status"]]
+token = {"headers": {"Authorization": "Bearer x"}}
+found["rest"] = ask("us-central1-aiplatform", f"v1/{job.name}", **token)
+found["no token"] = [ask("us-central1-aiplatform", f"v1/{job.name}"), ask("artifactregistry", f"v1/{parent}/x")]
+found["elsewhere"] = [ask(host, f"v1/{job.name}", **token) for host in ("europe-west4-aiplatform", "dataflow")]
+found["elsewhere"].append(ask("logging", "v1b3/" + parent + "/jobs/1", **token))
+for host, name in (("europe-west4-aiplatform", "other region"), ("dataflow", "other service")):
+    other = gapic.JobServiceClient(client_options={"api_endpoint": host + ".googleapis.com"})
+    try:
+        other.list_custom_jobs(parent=parent)
+    except Exception as error:
+        found[name] = type(error).__name__
+import grpc
+with open(sys.argv[3], "rb") as authority:
+    secure = grpc.ssl_channel_credentials(authority.read())
+with grpc.secure_channel("us-central1-aiplatform.googleapis.com:443", secure) as channel:
+    call = channel.unary_unary("/google.cloud.aiplatform.v1.JobService/ListCustomJobs")
+    try:
+        call(gapic.ListCustomJobsRequest.serialize(gapic.ListCustomJobsRequest(parent=parent)), timeout=60)
+    except grpc.RpcError as error:
+        found["no token by grpc"] = error.code().name
 refused = []
 for url in ("https://example.com/", "https://pypi.org/simple", "https://storage.googleapis.com.example.com/"):
     try:
@@ -165,6 +186,16 @@ try:
     socket.getaddrinfo("example.com", 443)
 except socket.gaierror as error:
     found["name"] = "outside this rehearsal" in str(error)
+for host in ("localhost.evil.example", "127.evil.example"):
+    try:
+        socket.create_connection((host, 443), timeout=60)
+    except OSError as error:
+        found[host] = "outside this rehearsal" in str(error)
+for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0"):
+    try:
+        socket.create_connection((host, 1), timeout=60)
+    except OSError as error:
+        found[host] = "outside this rehearsal" in str(error)
 with socket.create_server((socket.gethostname(), 0)) as own:
     socket.create_connection(own.getsockname()).close()
 print(json.dumps(found))
@@ -173,13 +204,17 @@ print(json.dumps(found))
 
 def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[..., Cloud]) -> None:
     cloud = make_cloud()
-    done = cloud.child(_CHILD, PARENT, json.dumps(JOB))
+    done = cloud.child(_CHILD, PARENT, json.dumps(JOB), cloud.server.environment["SSL_CERT_FILE"])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["transport"] == "JobServiceGrpcTransport"
     assert len(found["states"]) == 1
     assert found["missing"] == "NotFound" and found["unknown"] == "MethodNotImplemented"
     assert found["rest"] == "a job"
+    assert found["no token"] == [[401, "UNAUTHENTICATED"]] * 2 and found["no token by grpc"] == "UNAUTHENTICATED"
+    wrong_region, wrong_service = [400, "INVALID_ARGUMENT"], [404, "NOT_FOUND"]
+    assert found["elsewhere"] == [wrong_region, wrong_service, wrong_service]
+    assert (found["other region"], found["other service"]) == ("InvalidArgument", "NotFound")
     assert found["refused"] == [True, True, True]
     refused = [passage.target for passage in cloud.server.passages if not passage.allowed]
     assert refused == [
@@ -191,6 +226,11 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     assert found["plain"] == 403
     # What goes past the proxy is refused in the process itself; the machine's own addresses are not.
     assert found["direct"] is True and found["name"] is True
+    assert found["localhost.evil.example"] is True and found["127.evil.example"] is True
+    assert [found[host] for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0")] == [False] * 4
+    # Once each, also what a client has swallowed.
+    hosts = ["example.com", "pypi.org", "storage.googleapis.com.example.com"]
+    assert cloud.server.refused == [*hosts, "192.0.2.1", "localhost.evil.example", "127.evil.example"]
     assert {entry.door for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import JOB, Cloud
 
-pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 
 
 def gcloud(cloud: Cloud, *arguments: str) -> str:

@@ -15,11 +15,12 @@ import pytest
 from google.cloud import aiplatform_v1 as gapic
 from google.cloud import dataflow_v1beta3
 
-from .conftest import JOB, NUMBER, PROJECT, Cloud, rest
+from .conftest import IMAGE, JOB, NUMBER, PROJECT, Cloud, rest
 
 LAUNCHERS = "google_cloud_pipeline_components.container.v1"
 DATAFLOW = f"projects/{PROJECT}/locations/us-central1/jobs/2026-11-22_00_00_00-1"
 DEADLINE_S = 120
+MODEL = {"display_name": "digits", "container_spec": {"image_uri": IMAGE}}
 
 
 class Launcher:
@@ -70,6 +71,7 @@ def test_a_custom_job_takes_one_answer(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.store.get(name).labels["vertex-ai-pipelines-run-billing-id"] == "17"
 
 
+@pytest.mark.slow
 def test_sigterm_cancels_the_job_while_its_answer_is_held(cloud: Cloud, tmp_path: Path) -> None:
     launcher = Launcher(cloud, tmp_path, "custom_job", "CustomJob", JOB)
     wait_for(lambda: cloud.server.access_log.under_way("JobService.GetCustomJob"))
@@ -82,6 +84,7 @@ def test_sigterm_cancels_the_job_while_its_answer_is_held(cloud: Cloud, tmp_path
     assert asked.door == "rest"
 
 
+@pytest.mark.slow
 def test_nobody_is_waited_for_who_is_gone(cloud: Cloud, tmp_path: Path) -> None:
     held = "JobService.GetCustomJob"
     launcher = Launcher(cloud, tmp_path, "custom_job", "CustomJob", JOB)
@@ -98,6 +101,7 @@ def test_nobody_is_waited_for_who_is_gone(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_RUNNING
 
 
+@pytest.mark.slow
 def test_a_refused_custom_job_fails_the_launcher(cloud: Cloud, tmp_path: Path) -> None:
     pool = JOB["job_spec"]["worker_pool_specs"][0]
     payload = JOB | {"job_spec": {"worker_pool_specs": [pool | {"replica_count": 4}]}}
@@ -106,6 +110,7 @@ def test_a_refused_custom_job_fails_the_launcher(cloud: Cloud, tmp_path: Path) -
     assert cloud.jobs.started == []
 
 
+@pytest.mark.slow
 def test_waiting_for_dataflow(cloud: Cloud, tmp_path: Path) -> None:
     name = DATAFLOW.replace(PROJECT, NUMBER)
     states: Any = dataflow_v1beta3.JobState
@@ -121,13 +126,14 @@ def test_waiting_for_dataflow(cloud: Cloud, tmp_path: Path) -> None:
     assert asked.door == "rest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", [False, True])
 def test_a_model_upload(cloud: Cloud, tmp_path: Path, parent: bool) -> None:
     models = rest(cloud, gapic.ModelServiceClient)
     more = []
     if parent:
         place = f"projects/{PROJECT}/locations/us-central1"
-        first = models.upload_model(parent=place, model={"display_name": "digits"}).result(30)
+        first = models.upload_model(parent=place, model=MODEL).result(30)
         more = ["--parent_model_name", f"{first.model}@1"]
     container = {"imageUri": "us-docker.pkg.dev/p/r/triton", "ports": [{"containerPort": 8000}], "healthRoute": "/v2"}
     executor_input = {

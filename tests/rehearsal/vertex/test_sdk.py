@@ -29,6 +29,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     folder = tmp_path_factory.mktemp("sdk")
     spec = folder / "line.yaml"
     spec.write_text(yaml.safe_dump(SPEC))
+    triton = folder / "buckets" / "line-bucket" / "triton"
+    triton.mkdir(parents=True)
+    (triton / "config.pbtxt").touch()
     with BucketServer(folder / "buckets", buckets=["line-bucket"]) as bucket:
         cloud = Cloud(folder / "cloud", bucket_endpoint=bucket.endpoint, quotas={METRIC: {"us-central1": 4}})
         cloud.pipelines.go.set()
