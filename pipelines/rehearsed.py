@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.execution.market import Preempted
 
+# Google's libraries ask it whether they run on a machine of Google's; here there is none to answer.
+_ASKED_FOR = {"metadata.google.internal", "metadata.google.internal."}
+
 
 @dataclass
 class Comparison:
@@ -124,7 +127,7 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int) -> 
     found.jobs.reverse()
     found.preempted = list(cloud.market.preempted)
     found.missing_preemptions = cloud.market.missing
-    found.refused_hosts = sorted({passage.target for passage in cloud.vertex.passages if not passage.allowed})
+    found.refused_hosts = sorted(set(cloud.vertex.refused) - _ASKED_FOR)
     hits = cloud.buckets.faults.hits()
     found.faults = sum(hits)
     found.unused_rules = [number for number, count in enumerate(hits, start=1) if not count]

@@ -48,7 +48,7 @@ def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, prepared: Pr
             assert value.items() <= job["labels"].items()
         else:
             assert canonical_hash(job[name]) == canonical_hash(value), name
-    assert job["runtimeConfig"]["failurePolicy"] == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
+    assert job["runtimeConfig"]["failurePolicy"] == "PIPELINE_FAILURE_POLICY_FAIL_SLOW"
     assert storage.read_bytes(DOCUMENT) == b"{}\n"
 
 
