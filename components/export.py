@@ -5,7 +5,7 @@ from kfp import dsl
 from components.launch import BASE_IMAGE
 
 
-@dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator]
+@dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)
 def export(config: str, line: str, run_id: str, flags: str, shards: str, checkpoint: str) -> str:
     """Turn the best checkpoint into an engine and its proof; return the URI of the finished folder.
 

@@ -34,13 +34,6 @@ BASE_IMAGE = "python:3.11-slim"
 # Process id of whoever runs the components, where that is a process of this machine (pipelines/orchestrator.py).
 ORCHESTRATOR_PID_VARIABLE = "SHARDLINE_ORCHESTRATOR_PID"
 
-_DIGEST_MARK = "@sha256:"
-
-
-def pin(uri: str, sha256: str) -> str:
-    """Return one string for a URI and the hash its content must have, written as image digests are."""
-    return f"{uri}{_DIGEST_MARK}{sha256}"
-
 
 def stage_command(
     stage: str,
@@ -104,7 +97,7 @@ def launch_stage(
 
     Args:
         stage: Its name.
-        config: URI of its sections, with the hash of their content (`pin`).
+        config: URI of its sections, with the hash of their content (contracts/pinned.py).
         line: URI of the line's folder; the stage's root is below it.
         run_id: Id of the run; the stage's attempt is named after it.
         flags: Words for the stage, separated by spaces: `fresh`, `debug`.
@@ -116,14 +109,13 @@ def launch_stage(
         SystemExit: The stage failed; the code is the stage's own, 128 + n when signal n ended it.
     """
     end_with_parent()
-    config_uri, _, sha256 = config.rpartition(_DIGEST_MARK)
     root = storage.join(line, stage)
     folder = attempt_folder(root, run_id)
     events = EventLog(folder, stage=stage, attempt=run_id)
     command = stage_command(
         stage,
         place={"root": root},
-        config={"config": config_uri, "config-sha256": sha256},
+        config={"config": config},
         inputs={"shards": shards, "profile": profile, "checkpoint": checkpoint},
         attempt=run_id,
         flags=flags,

@@ -5,7 +5,7 @@ from kfp import dsl
 from components.launch import BASE_IMAGE
 
 
-@dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)  # type: ignore[untyped-decorator]
+@dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)
 def profile(config: str, line: str, run_id: str, flags: str, shards: str) -> str:
     """Turn shards into a report: how to cut the global batch, and how to load; return the URI of the finished folder.
 

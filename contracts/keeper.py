@@ -21,16 +21,19 @@ class Keeper:
     """Copies folders of this machine to URIs, in a thread, until it is closed."""
 
     def __init__(self) -> None:
-        self._folders: dict[Path, str] = {}
-        self._copied: dict[Path, tuple[int, int]] = {}
+        self._folders: dict[Path, list[str]] = {}
+        self._copied: dict[tuple[Path, str], tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, folder: Path, uri: str) -> None:
-        """Copy a folder too, once there is one; files in it that another call named go where that one says."""
+        """Copy a folder too, once there is one; files in it that another call named go where that one says.
+
+        A folder that is named twice goes to both places.
+        """
         with self._lock:
-            self._folders[folder] = uri
+            self._folders.setdefault(folder, []).append(uri)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="copies events to the bucket", daemon=True)
             self._thread.start()
@@ -49,10 +52,11 @@ class Keeper:
             folders = sorted(self._folders.items(), key=lambda item: len(item[0].parts), reverse=True)
             seen: set[Path] = set()
             complete = True
-            for folder, uri in folders:
+            for folder, uris in folders:
                 for path in sorted(path for path in folder.rglob("*") if path.is_file() and path not in seen):
                     seen.add(path)
-                    complete &= self._copy_file(path, storage.join(uri, *path.relative_to(folder).parts))
+                    for uri in uris:
+                        complete &= self._copy_file(path, storage.join(uri, *path.relative_to(folder).parts))
         return complete
 
     def _copy_file(self, path: Path, uri: str) -> bool:
@@ -61,9 +65,9 @@ class Keeper:
         try:
             state = path.stat()
             version = (state.st_size, state.st_mtime_ns)
-            if self._copied.get(path) != version:
+            if self._copied.get((path, uri)) != version:
                 storage.replace(uri, path.read_bytes())
-                self._copied[path] = version
+                self._copied[path, uri] = version
         except FileNotFoundError:
             return True
         except (OSError, ShardlineError) as error:

@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -20,6 +21,10 @@ from pydantic import BaseModel, ValidationError
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
+from contracts.pinned import unpin
+
+# In sharding.source: the day that a schedule fired for, in its time zone.
+DATE_MARK = "{date}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -140,6 +145,8 @@ def read_stage_config(config_uri: str | None, sha256: str | None, text: str | No
             todo="pass a URI with --config-sha256, or JSON text by hand",
         )
     if config_uri is not None:
+        config_uri, pinned = unpin(config_uri)
+        sha256 = sha256 or pinned
         try:
             content = storage.read_bytes(storage.normalise(config_uri))
         except (FileNotFoundError, IsADirectoryError):
@@ -160,6 +167,21 @@ def read_stage_config(config_uri: str | None, sha256: str | None, text: str | No
     except ValueError as error:
         raise ConfigError(f"the configuration is not JSON: {error}", allowed="JSON", todo="correct it") from None
     return parse_config(values, where=config_uri or "--config-json")
+
+
+def with_data_date(config: RunConfig, date: str) -> RunConfig:
+    """Return the configuration with {date} in sharding.source replaced by a day, YYYY-MM-DD.
+
+    Args:
+        config: With the section sharding.
+        date: A moment in ISO 8601, of which the day counts that it names, in the zone of its offset; empty: today, UTC.
+    """
+    source = config.sharding.source
+    if DATE_MARK not in source:
+        return config
+    day = date[:10] or time.strftime("%Y-%m-%d", time.gmtime())
+    section = config.sharding.model_copy(update={"source": source.replace(DATE_MARK, day)})
+    return config.model_copy(update={"sharding": section})
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -4,9 +4,11 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
 
     --config URI --config-sha256 HEX    its sections of the configuration as JSON (or --config-json TEXT, by hand)
     --root URI | --output URI           the folder of this stage's outputs (the fingerprint is appended), or one folder
+    --line URI --run ID                 the folder of the stage below a line, and the run that it works for
     --shards, --profile, --checkpoint   URIs of inputs
     --fresh                             delete this configuration's own output first
     --locate                            print the URI of a finished output and do no work
+    --where                             say where the output is or will be, and whether it is finished; do no work
     --dry-run, --prices FILE            print what would be done and do no work (stage shard)
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
@@ -31,13 +33,16 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import RunConfig
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, StorageError
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, StorageError, UserError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
+from contracts.job import JOB_ID_VARIABLE, JobMarker
 from contracts.keeper import Keeper
 from contracts.output import Lock, empty_folder, mark_folder
 from contracts.process import end_with_parent, imports_done
-from contracts.resolve import read_stage_config
+from contracts.resolve import read_stage_config, with_data_date
+from contracts.result import leave_result
+from contracts.stage_options import parse_options
 
 # Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
 # longer than a reuse may, and every sample is checked again when it is read.
@@ -69,6 +74,8 @@ class Stage:
     config: RunConfig
     events: EventLog
     attempt: str
+    run: str = ""
+    """Id of the run that it works for; empty: none."""
     root: str | None = None
     output: str | None = None
     shards: str | None = None
@@ -79,6 +86,18 @@ class Stage:
     dry_run: bool = False
     prices: str | None = None
     """Path of a price file, for a dry run."""
+    where: bool = False
+    """Only where the output is, and whether it is finished, is asked for."""
+    machine: str | None = None
+    """What the machine that this is for is called; None: this one is looked at."""
+    software: str | None = None
+    """What stands for the installed software, e.g. the digest of an image; None: it is looked at."""
+    launch: Path | None = None
+    """File for the name of the service's job (stage shard): the work is begun, and not waited for."""
+    expect: str | None = None
+    """Where a task that looked before has seen the output."""
+    claimed: Output | None = None
+    """The folder that `claim` has found."""
     _lock: Lock | None = field(default=None, repr=False)
     _keeper: Keeper | None = field(default=None, repr=False)
 
@@ -89,8 +108,12 @@ class Stage:
 
     def keep(self, folder: Path, uri: str) -> None:
         """Copy a folder of this machine to a folder of the same name at `uri`, where that is a bucket."""
+        self.keep_at(folder, storage.join(uri, folder.name))
+
+    def keep_at(self, folder: Path, uri: str) -> None:
+        """Copy a folder of this machine to `uri`, where that is a bucket."""
         if self._keeper is not None and not storage.is_local(uri):
-            self._keeper.add(folder, storage.join(uri, folder.name))
+            self._keeper.add(folder, uri)
 
     def require_events_folder(self) -> Path:
         """Return the folder of this attempt's events.
@@ -150,16 +173,21 @@ class Stage:
             DataError: `--locate`, and nothing finished is there.
             TryAgain: Another process works on this folder.
         """
+        self.claimed = self._claim(contract, made_from, joins=joins)
+        return self.claimed
+
+    def _claim(self, contract: type[Contract], made_from: dict[str, str], *, joins: bool) -> Output:
         key = combine(made_from)
         uri = self.output or storage.join(self.root or "", key)
-        if not (self.locate or joins):
+        looks = self.locate or self.where or joins
+        if not looks:
             self._lock = Lock(uri)
             if self.output is not None:
                 mark_folder(uri, self.name)
             if self.fresh:
                 self.discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
-        if joins and self.fresh:
+        if looks and self.fresh:
             # What is there now is about to be deleted.
             return Output(uri, key, made_from, reused=False)
         if storage.exists(storage.join(uri, MANIFEST_NAME)):
@@ -175,7 +203,7 @@ class Stage:
             if damage is None:
                 self.events.emit("reused", uri=uri)
                 return Output(uri, key, made_from, reused=True)
-            if not (self.locate or joins):
+            if not looks:
                 self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
                 self.discard(uri)
         if self.locate:
@@ -235,17 +263,24 @@ def run_stage(
         arguments: Command line, default that of the process.
         keep_attempt: Copy what the attempt leaves beside an output in a bucket.
     """
-    options = _parse(name, arguments)
+    options = parse_options(name, arguments)
     if options.end_with_parent:
         end_with_parent()
-    events = EventLog(None, stage=name, attempt=options.attempt or new_attempt_id())
-    stage = keeper = None
+    attempt = options.attempt or (f"{options.run}." if options.run else "") + new_attempt_id()
+    events = EventLog(None, stage=name, attempt=attempt)
+    stage = keeper = marker = None
     try:
-        events, keeper = _open_events(name, options, events.attempt, keep=keep_attempt)
-        events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid())
+        events, keeper = _open_events(name, options, attempt, keep=keep_attempt or options.run is not None)
+        events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid(), run=options.run)
+        if not options.looks and options.root:
+            marker = JobMarker(storage.normalise(options.root), os.environ.get(JOB_ID_VARIABLE, ""))
+            marker.require_open()
         stage = _make_stage(name, options, events, keeper)
         print(execute(stage), flush=True)
+        _tell_result(stage, options)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        if marker is not None and isinstance(error, UserError):
+            _end_job(name, marker, error)
         return _report(name, error, events, debug=options.debug)
     finally:
         if stage is not None:
@@ -253,6 +288,20 @@ def run_stage(
         if keeper is not None and keeper.close() and not options.events and events.folder is not None:
             shutil.rmtree(events.folder, ignore_errors=True)
     return EXIT_OK
+
+
+def _tell_result(stage: Stage, options: argparse.Namespace) -> None:
+    """Say where the output is: to the run that the stage works for, and in the files that a task's outputs are."""
+    found = stage.claimed
+    if found is None or options.dry_run or options.locate:
+        return
+    finished = found.reused or not (options.where or options.launch)
+    if finished and options.line and options.run:
+        leave_result(storage.normalise(options.line), options.run, stage.name, found.uri, reused=found.reused)
+    for path, text in ((options.write_uri, found.uri), (options.write_finished, "yes" if finished else "no")):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 def find_output_damage(uri: str, document: Contract | None) -> str | None:
@@ -266,6 +315,14 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     return find_damage(uri, files, checksums=checksums)
 
 
+def _end_job(name: str, marker: JobMarker, error: UserError) -> None:
+    """End later attempts of the job; where that cannot be written, e.g. in a bucket that is gone, the error stays."""
+    try:
+        marker.end(ErrorDocument.of(error))
+    except (OSError, ShardlineError) as unsaid:
+        print(f"{name}: the end of job {marker.job_id} could not be written down: {unsaid}", file=sys.stderr)
+
+
 def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> int:
     document = ErrorDocument.of(error, traceback.format_exc())
     try:
@@ -273,7 +330,7 @@ def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> in
         if events.folder is not None:
             target = storage.normalise(events.folder / ERROR_NAME)
             storage.replace(target, document.model_dump_json(indent=1).encode())
-    except OSError as unsaid:
+    except (OSError, ShardlineError) as unsaid:
         # A full disk must not change how the stage ends.
         print(f"{name}: the error below could not be written down: {unsaid}", file=sys.stderr)
     if debug:
@@ -282,31 +339,9 @@ def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> in
     return document.exit_code
 
 
-def _parse(name: str, arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"stage {name}", allow_abbrev=False)
-    parser.add_argument("--config")
-    parser.add_argument("--config-sha256")
-    parser.add_argument("--config-json")
-    parser.add_argument("--root")
-    parser.add_argument("--output")
-    parser.add_argument("--shards")
-    parser.add_argument("--profile")
-    parser.add_argument("--checkpoint")
-    parser.add_argument("--attempt", default=None)
-    parser.add_argument("--events", default=None)
-    parser.add_argument("--launched-at", type=float, default=None)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--locate", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--prices", default=None)
-    parser.add_argument("--end-with-parent", action="store_true")
-    parser.add_argument("--debug", action="store_true")
-    return parser.parse_args(arguments)
-
-
 def _open_events(name: str, options: argparse.Namespace, attempt: str, *, keep: bool) -> tuple[EventLog, Keeper | None]:
     folder, keeper = Path(options.events) if options.events else None, None
-    if not (options.locate or options.dry_run):
+    if not options.looks:
         # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
         place = storage.normalise(options.root or _parent(options.output or "") or ".")
         if not storage.is_local(place) and keep:
@@ -338,9 +373,12 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
 
     return Stage(
         name=name,
-        config=read_stage_config(options.config, options.config_sha256, options.config_json),
+        config=with_data_date(
+            read_stage_config(options.config, options.config_sha256, options.config_json), options.data_date
+        ),
         events=events,
         attempt=events.attempt,
+        run=options.run or "",
         root=uri(options.root),
         output=uri(options.output),
         shards=uri(options.shards),
@@ -350,5 +388,10 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
         locate=options.locate,
         dry_run=options.dry_run,
         prices=options.prices,
+        where=options.where,
+        machine=options.machine,
+        software=options.software,
+        launch=options.launch,
+        expect=uri(options.expect),
         _keeper=keeper,
     )

@@ -1,1 +1,15 @@
-"""The command line, the DAG, and what runs it. Heavy imports live inside command bodies only."""
+"""The command line, the graphs, and what runs them. Heavy imports live inside command bodies only.
+
+Every module, by what it is about:
+
+    commands     cli, commands/ (a module a topic), reported, place
+    graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
+                 containers, images, build, prebuilt, prebuilt_start; compile makes the file
+    this machine local, orchestrator, stages, watch, progress, drill, goodput, predict
+    planning     plan; its rules preflight, name_rules, cloud_names, spend, warn, problem; estimate, measured, online;
+                 compare; plan_table, compare_table
+    submission   submit, request, template; follow and ladder wait for it; schedule and drift
+    runs         status, logs, cancel; run_name, run_tasks, run_jobs find what belongs to one; evidence and diagnosis
+                 say why one failed; google has the clients and the services' failures in our terms
+    rehearsal    rehearse, undisturbed, rehearsed; rehearsal_config, rehearsal_options, rehearsal_report
+"""

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from contracts.config import RunConfig
-    from contracts.errors import ErrorDocument
+from pipelines.commands import compile as compile_command
+from pipelines.commands import images as images_commands
+from pipelines.commands import plan as plan_command
+from pipelines.commands import rehearse as rehearse_command
+from pipelines.commands import run_state as run_state_commands
+from pipelines.commands import schedule as schedule_commands
+from pipelines.commands import submit as submit_command
+from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.reported import load, reported, show_error
 
 app = typer.Typer(
     name="shardline",
@@ -33,15 +37,16 @@ app.add_typer(config_app, name="config")
 
 data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+compile_command.register(app)
+plan_command.register(app)
+images_commands.register(app)
+submit_command.register(app)
+schedule_commands.register(app)
+run_state_commands.register(app)
+rehearse_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SECTION.KEY=VALUE", help="Values that win over the file.", show_default=False),
-]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Output = Annotated[
     str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
 ]
@@ -70,15 +75,15 @@ def run(
     context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False, debug: Debug = False
 ) -> None:
     """Run the whole line on this machine; finished stages are reused."""
-    with _reported(debug):
+    with reported(debug):
+        from inspection.report import print_table
         from pipelines.local import run_local
-        from pipelines.report import print_table
 
-        outcome = run_local(_load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
+        outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):
             print_table(outcome.record, sys.stdout)
         if outcome.error is not None:
-            _show(outcome.error, debug=debug)
+            show_error(outcome.error, debug=debug)
         _print_place(outcome.line)
     if outcome.error is not None:
         raise typer.Exit(outcome.error.exit_code)
@@ -96,10 +101,10 @@ def shard(
 ) -> None:
     """Turn images in class folders, or those that a manifest lists, into shards."""
     if dry_run:
-        with _reported(debug):
+        with reported(debug):
             from pipelines.stages import estimate_shards
 
-            print(estimate_shards(_load(config, overrides), prices=prices), flush=True)
+            print(estimate_shards(load(config, overrides), prices=prices), flush=True)
         return
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 
@@ -168,11 +173,11 @@ def drill(
     debug: Debug = False,
 ) -> None:
     """Train with and without kills, and compare every sample and every bit; exit code 1 when they differ."""
-    with _reported(debug):
+    with reported(debug):
         from pipelines.drill import run_drill
 
         code = run_drill(
-            _load(config, overrides),
+            load(config, overrides),
             kills=kills,
             mode=mode,
             seed=seed,
@@ -191,7 +196,7 @@ def goodput(
     debug: Debug = False,
 ) -> None:
     """Show where the time of a training went, over all its attempts."""
-    with _reported(debug):
+    with reported(debug):
         from pipelines.goodput import find_goodput, print_goodput, to_json
 
         found = find_goodput(run)
@@ -212,7 +217,7 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """Print the labels of image files, with scores, by an exported model."""
-    with _reported(debug):
+    with reported(debug):
         from pipelines.predict import run_predict
 
         code = run_predict(model, images, top=top, as_json=as_json)
@@ -230,7 +235,7 @@ def verify_export(
     debug: Debug = False,
 ) -> None:
     """Check every hash of an export and try its bundle; on its GPU, run the engine, which completes the proof."""
-    with _reported(debug):
+    with reported(debug):
         from pipelines.predict import run_verify
 
         code = run_verify(model, shards=shards)
@@ -240,7 +245,7 @@ def verify_export(
 @config_app.command()
 def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the configuration that a command would use."""
-    with _reported(debug):
+    with reported(debug):
         from contracts.resolve import load_config, to_yaml
 
         print(to_yaml(load_config(config, overrides or [])), end="")
@@ -253,7 +258,7 @@ def show_data(
     debug: Debug = False,
 ) -> None:
     """Print what shards hold."""
-    with _reported(debug):
+    with reported(debug):
         from contracts.artifacts import ShardManifest
         from contracts.storage import normalise
         from inspection.show import describe, draw_grid
@@ -275,7 +280,7 @@ def verify(
     debug: Debug = False,
 ) -> None:
     """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
-    with _reported(debug):
+    with reported(debug):
         from contracts.errors import CheckFailed
         from contracts.storage import normalise
         from inspection.verify import verify as verify_shards
@@ -298,7 +303,7 @@ def index_data(
     debug: Debug = False,
 ) -> None:
     """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
-    with _reported(debug):
+    with reported(debug):
         from contracts.storage import normalise
         from inspection.adopt import adopt
         from inspection.foreign import parse_patterns, read_classes
@@ -335,46 +340,12 @@ def _run_alone(
     fresh: bool,
     debug: bool,
 ) -> None:
-    with _reported(debug):
+    with reported(debug):
         from pipelines.stages import run_stage_alone
 
         _print_place(
-            run_stage_alone(stage, _load(config, overrides), output=output, given=given, fresh=fresh, debug=debug)
+            run_stage_alone(stage, load(config, overrides), output=output, given=given, fresh=fresh, debug=debug)
         )
-
-
-def _load(config: Path, overrides: list[str] | None) -> RunConfig:
-    from contracts.resolve import load_config
-    from pipelines.place import make_absolute
-
-    return make_absolute(load_config(config, overrides or []))
-
-
-@contextmanager
-def _reported(debug: bool) -> Iterator[None]:
-    """End the command on an error: its message on stderr, its exit code, a traceback only with --debug."""
-    from contracts.errors import ErrorDocument, ShardlineError
-    from pipelines.stages import StageFailed
-
-    try:
-        yield
-    except StageFailed as failure:
-        document = failure.error
-    except ShardlineError as error:
-        document = ErrorDocument.of(error, traceback.format_exc())
-    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-        document = ErrorDocument.of(error, traceback.format_exc())
-        document = document.model_copy(update={"message": f"{document.message}\n  to do: see it whole with --debug"})
-    else:
-        return
-    _show(document, debug=debug)
-    raise typer.Exit(document.exit_code)
-
-
-def _show(error: ErrorDocument, *, debug: bool) -> None:
-    if debug and error.traceback:
-        print(error.traceback, file=sys.stderr)
-    print(f"error: {error.message}", file=sys.stderr, flush=True)
 
 
 def _print_place(uri: str) -> None:

@@ -24,26 +24,25 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.launch import attempt_folder, pin
+from components.launch import attempt_folder
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
+from contracts.pinned import pin
 from contracts.resolve import stage_config
+from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
-from pipelines.goodput import read_goodput
-from pipelines.orchestrator import RUN_START_NAME
-from pipelines.place import RUNS_FOLDER, line_uri
+from inspection.goodput import read_goodput
+from inspection.record import close_run
+from inspection.summary import Times, make_record
+from inspection.trace import StageTrace
+from pipelines.place import line_uri
 from pipelines.progress import make_view
-from pipelines.report import to_markdown
-from pipelines.summary import Times, make_record
-from pipelines.trace import StageTrace
 from pipelines.watch import Ending, find_interruption, watch
 
 # Sources that may name each image's split (sharding/sources/tables.py).
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
-RUN_NAME = "run.json"
-REPORT_NAME = "report.md"
 KFP_LOG_NAME = "kfp.log"
 
 
@@ -86,7 +85,7 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         error=error.message if error else "",
         goodput=read_goodput(line, run_id),
     )
-    _close_run(record, line=line, run_uri=storage.normalise(folder))
+    close_run(record, line=line)
     return Outcome(line, record, error)
 
 
@@ -115,16 +114,16 @@ def check_line(config: RunConfig) -> None:
 
 def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fresh: bool, debug: bool) -> Path:
     """Write the documents that a run starts from, and return its folder."""
-    run_uri = storage.join(line, RUNS_FOLDER, run_id)
+    folder = run_uri(line, run_id)
     flags = " ".join(word for word, wanted in (("fresh", fresh), ("debug", debug)) if wanted)
     contents = {stage: _to_json(stage_config(config, stage)) for stage in STAGES}
-    configs = {stage: storage.join(run_uri, f"{stage}.json") for stage in STAGES}
+    configs = {stage: storage.join(folder, f"{stage}.json") for stage in STAGES}
     arguments = {"line": line, "run_id": run_id, "flags": flags} | {
         f"{stage}_config": pin(configs[stage], hashlib.sha256(contents[stage]).hexdigest()) for stage in STAGES
     }
     start = {"id": run_id, "started_at": started_at, "config": config.model_dump(mode="json"), "arguments": arguments}
     try:
-        storage.publish(storage.join(run_uri, RUN_START_NAME), _to_json(start))
+        storage.publish(storage.join(folder, RUN_START_NAME), _to_json(start))
         for stage in STAGES:
             storage.publish(configs[stage], contents[stage])
     except (OSError, StorageError) as error:
@@ -134,7 +133,7 @@ def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fre
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root to another folder, or correct its permissions",
         ) from None
-    return storage.local_path(run_uri)
+    return storage.local_path(folder)
 
 
 def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:
@@ -164,13 +163,6 @@ def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDoc
         return None
     message = f"kfp ended with exit code {ending.exit_code} ({', '.join(missing)} not finished)\n  to do: see {log}"
     return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
-
-
-def _close_run(record: RunRecord, *, line: str, run_uri: str) -> None:
-    """Write the record and the report, and copy them to the line's top."""
-    for name, content in ((REPORT_NAME, to_markdown(record).encode()), (RUN_NAME, record.to_json())):
-        storage.publish(storage.join(run_uri, name), content)
-        storage.replace(storage.join(line, name), content)
 
 
 def _to_json(value: object) -> bytes:

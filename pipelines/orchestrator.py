@@ -14,9 +14,9 @@ from pathlib import Path
 
 from components.launch import ORCHESTRATOR_PID_VARIABLE
 from contracts.errors import ConfigError
-from contracts.process import end_with_parent
+from contracts.process import end_with_parent, refuse_import
+from contracts.result import RUN_START_NAME
 
-RUN_START_NAME = "run-start.json"
 KFP_FOLDER = "kfp"
 
 
@@ -27,6 +27,7 @@ def main(run_folder: Path) -> None:
     _name_interpreter_python3()
     arguments = json.loads((run_folder / RUN_START_NAME).read_text())["arguments"]
 
+    refuse_import("docker")
     from kfp import local
 
     from pipelines.training import training

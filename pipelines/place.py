@@ -8,9 +8,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.config import RunConfig, RunSection
 from contracts.errors import ConfigError
-from pipelines.orchestrator import RUN_START_NAME
-
-RUNS_FOLDER = "runs"
+from contracts.result import RUN_START_NAME, RUNS_FOLDER
 
 
 def make_absolute(config: RunConfig) -> RunConfig:

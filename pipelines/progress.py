@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Protocol, Self, TextIO
 
-from pipelines.trace import Event, StageTrace
+from inspection.trace import Event, StageTrace
 
 # Plain lines of one piece of work with a known total: one for each tenth.
 _PARTS = 10

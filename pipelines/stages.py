@@ -21,9 +21,9 @@ from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocumen
 from contracts.events import LOG_NAME, EventLog
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
+from inspection.trace import StageTrace
 from pipelines.place import stage_root
 from pipelines.progress import make_view
-from pipelines.trace import StageTrace
 from pipelines.watch import find_interruption, watch
 
 # The inputs of each stage, and the stage whose output each one is.

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import IO
 
 from contracts.errors import ErrorDocument
+from inspection.trace import StageTrace
 from pipelines.progress import View
-from pipelines.trace import StageTrace
 
 # Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1

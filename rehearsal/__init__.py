@@ -1,1 +1,1 @@
-"""A local cloud to rehearse a submission in: so far the bucket (gcs)."""
+"""A local Google Cloud to rehearse a submission in: the bucket (gcs), Vertex AI (vertex), their guard and clock."""

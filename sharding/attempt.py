@@ -13,6 +13,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config import SPLITS
 from contracts.errors import ConfigError
+from contracts.refusal import REFUSAL_NAME
 from sharding.limits import name_some
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def remove_leftovers(uri: str) -> None:
 def _list_leftovers(uri: str) -> list[str]:
     from records.index import INDEX_NAME
     from sharding.duplicates import DUPLICATES_NAME
-    from sharding.manifest import REFUSAL_NAME
     from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME
 
     return [

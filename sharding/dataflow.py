@@ -6,25 +6,33 @@ process, no pickled main session and no package list travels. Options: https://c
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, TryAgain
+from contracts.result import RUN_LABEL, run_label
 
 if TYPE_CHECKING:
     from sharding.runners import Build
 
+_CALL_TIMEOUT_S = 60.0
+# How long a question is repeated, with growing pauses, when there is no answer.
+_RETRY_S = 180.0
 
-def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str) -> list[str]:
+
+def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id: str = "") -> list[str]:
     """Return Beam's flags for a job.
 
     Args:
         config: Its sections vertex and resources.
         job_name: Lower-case letters, digits and '-'.
         output_uri: gs:// URI of the output; temporary files go to its bucket unless set otherwise.
+        run_id: The run that the job is labelled with; empty: none.
 
     Raises:
         ConfigError: A field that the service needs is not set.
@@ -50,6 +58,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str) -> list
         "dataflow_kms_key": vertex.kms_key,
         "flexrs_goal": "COST_OPTIMIZED" if dataflow.flexrs else "",
     }
+    labels = {**vertex.labels, **({RUN_LABEL: run_label(run_id)} if run_id else {})}
     return [
         f"--project={vertex.project}",
         f"--region={vertex.region}",
@@ -64,21 +73,68 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str) -> list
         f"--disk_size_gb={dataflow.disk_gb}",
         *(f"--{name}={value}" for name, value in optional.items() if value),
         *(["--no_use_public_ips"] * (not vertex.public_ips)),
-        *(f"--labels={key}={value}" for key, value in sorted(vertex.labels.items())),
+        *(f"--labels={key}={value}" for key, value in sorted(labels.items())),
         "--experiments=use_runner_v2",
         "--experiments=disable_logging_submission_environment",
         *config.resources.beam_options,
     ]
 
 
-def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str) -> Any:
+def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str, run_id: str = "") -> Any:
     """Submit the graph; return Beam's handle of the running job."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
-    options = PipelineOptions(dataflow_flags(config, job_name=job_name, output_uri=output_uri))
+    options = PipelineOptions(dataflow_flags(config, job_name=job_name, output_uri=output_uri, run_id=run_id))
     pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
     build(pipeline)
     return pipeline.run()
+
+
+def find_job(config: RunConfig, job_name: str) -> str | None:
+    """Return the id of the newest job of a name that is active, else of the newest that is done; None: neither.
+
+    Raises:
+        TryAgain: No answer.
+    """
+    from google.api_core import exceptions as api
+    from google.api_core.retry import Retry, if_exception_type
+    from google.cloud import dataflow_v1beta3
+
+    kinds = (api.ServiceUnavailable, api.GatewayTimeout, api.InternalServerError, api.BadGateway)
+    request = dataflow_v1beta3.ListJobsRequest(
+        project_id=config.vertex.project, location=config.vertex.region, name=job_name
+    )
+    client = dataflow_v1beta3.JobsV1Beta3Client()
+    try:
+        found = client.list_jobs(
+            request, timeout=_CALL_TIMEOUT_S, retry=Retry(predicate=if_exception_type(*kinds), timeout=_RETRY_S)
+        )
+        jobs = [job for job in found if job.name == job_name]
+    except (api.RetryError, *kinds) as error:
+        raise TryAgain(f"Dataflow does not say which jobs are called {job_name}: {error}") from None
+    states = dataflow_v1beta3.JobState
+    ended = {
+        states.JOB_STATE_DONE,
+        states.JOB_STATE_FAILED,
+        states.JOB_STATE_CANCELLED,
+        states.JOB_STATE_UPDATED,
+        states.JOB_STATE_DRAINED,
+    }
+    active = [job for job in jobs if job.current_state not in ended]
+    done = [job for job in jobs if job.current_state == states.JOB_STATE_DONE]
+    chosen = active or done
+    return str(max(chosen, key=lambda job: str(job.create_time)).id) if chosen else None
+
+
+def write_resources(path: Path, config: RunConfig, job_id: str) -> None:
+    """Write the name of a job as Google's pipeline components pass it on: their message GcpResources, as JSON.
+
+    https://github.com/kubeflow/pipelines/tree/master/components/google-cloud/google_cloud_pipeline_components/proto
+    """
+    job = f"projects/{config.vertex.project}/locations/{config.vertex.region}/jobs/{job_id}"
+    resource = {"resourceType": "DataflowJob", "resourceUri": f"https://dataflow.googleapis.com/v1b3/{job}"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"resources": [resource]}))
 
 
 def _bucket_of(uri: str) -> str:

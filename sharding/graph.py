@@ -26,9 +26,10 @@ import apache_beam as beam
 
 from contracts import storage
 from contracts.errors import TryAgain, UserError
+from contracts.refusal import REFUSAL_NAME, leave_refusal
 from sharding.attempt import is_current
 from sharding.heartbeat import beating
-from sharding.manifest import REFUSAL_NAME, Commit, commit_shards, refuse
+from sharding.manifest import Commit, commit_shards
 from sharding.references import place_part, unpack
 from sharding.shard import Job, load_record, save_record, write_shard
 
@@ -87,10 +88,10 @@ def _working(job: Job) -> Iterator[None]:
     except (UserError, TryAgain) as error:
         # What goes wrong in a job that was overtaken is nothing to its successor.
         if is_current(job):
-            refuse(job.output_uri, error)
+            leave_refusal(job.output_uri, error)
     except storage.AlreadyPublished as error:
         if is_current(job):
-            refuse(
+            leave_refusal(
                 job.output_uri, TryAgain(f"{error} was written otherwise by another job; the next attempt clears it")
             )
     except FileNotFoundError:

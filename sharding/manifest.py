@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
@@ -25,7 +23,6 @@ from contracts.artifacts import (
     ShardManifest,
 )
 from contracts.config import SPLITS
-from contracts.errors import DataError, ShardlineError, TryAgain, UserError
 from records.convert import Changes, library_versions
 from records.index import INDEX_NAME, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
@@ -36,8 +33,6 @@ from sharding.limits import check_rejected, check_training_classes, encode_name,
 from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME, Increment, ReusedShards, open_index_at
 from sharding.shard import Job, ShardRecord, scratch_file
 from sharding.wids import publish_wids
-
-REFUSAL_NAME = "refusal.json"
 
 
 @dataclass(frozen=True)
@@ -163,38 +158,6 @@ def _measure(sums: ChannelSums, reused: ReusedShards | None) -> tuple[list[float
     if reused is not None:
         return reused.manifest.mean, reused.manifest.std
     return channel_statistics(sums) if sums.pixels else (None, None)
-
-
-def refuse(output_uri: str, error: UserError | TryAgain) -> None:
-    """Leave an error for the command that started the graph."""
-    storage.replace(storage.join(output_uri, REFUSAL_NAME), _Refusal.of(error).model_dump_json().encode())
-
-
-def find_refusal(output_uri: str) -> ShardlineError | None:
-    """Return the error that a worker left, if one did."""
-    uri = storage.join(output_uri, REFUSAL_NAME)
-    return _Refusal.model_validate_json(storage.read_bytes(uri)).to_error() if storage.exists(uri) else None
-
-
-class _Refusal(BaseModel):
-    """An error that crosses from a worker to the command: one of ours, in the parts it is made of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    again: bool
-    """Whether another attempt may succeed."""
-    message: str
-    allowed: str = ""
-    todo: str = ""
-
-    @classmethod
-    def of(cls, error: UserError | TryAgain) -> _Refusal:
-        if isinstance(error, UserError):
-            return cls(again=False, message=error.given, allowed=error.allowed, todo=error.todo)
-        return cls(again=True, message=str(error))
-
-    def to_error(self) -> ShardlineError:
-        return TryAgain(self.message) if self.again else DataError(self.message, allowed=self.allowed, todo=self.todo)
 
 
 def _describe_changes(changes: Changes, tally: Tally) -> Prepared:

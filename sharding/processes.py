@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import SubprocessSdkWorkerHandler, WorkerHandler
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format
 
 from contracts.errors import TryAgain
 from sharding.work import WORKER_MODULE, fork_context

@@ -16,6 +16,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,7 +42,17 @@ _TRY_AGAIN = re.compile(r"^contracts\.errors\.TryAgain: (.*?)(?: \[while running
 Build = Callable[[beam.Pipeline], None]
 
 
-def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, work_uri: str) -> str:
+def run_graph(
+    build: Build,
+    config: RunConfig,
+    work: Work,
+    *,
+    job_name: str,
+    work_uri: str,
+    run_id: str = "",
+    launch: Path | None = None,
+    waits: bool = True,
+) -> str:
     """Run a graph to its end; return what it ran on, in words.
 
     Args:
@@ -50,18 +61,30 @@ def run_graph(build: Build, config: RunConfig, work: Work, *, job_name: str, wor
         work: Decides between one process and several.
         job_name: What a service shows; lower-case letters, digits and '-'.
         work_uri: Folder of the attempt, for signs of life.
+        run_id: The run that Dataflow's job is labelled with; empty: none.
+        launch: File for the name of Dataflow's job.
+        waits: Whether to wait for the end of Dataflow's job.
 
     Raises:
-        ConfigError: Something that the runner needs is not set.
+        ConfigError: Something that the runner needs is not set, or a runner other than Dataflow is to be launched.
         TryAgain: A worker or a service is gone.
     """
     # What Beam logs about a failure comes back as the exception that it raises.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    run = {"fnapi": _run_fnapi, "portable": _run_portable, "dataflow": _run_dataflow}[config.resources.beam_runner]
+    runner = config.resources.beam_runner
+    if launch is not None and runner != "dataflow":
+        raise ConfigError(
+            f"--launch with resources.beam_runner = {runner}",
+            allowed="dataflow: the others run in, or beside, this process",
+            todo="set resources.beam_runner=dataflow, or leave --launch out",
+        )
     with warnings.catch_warnings():
         # gRPC and Beam warn about themselves while they start and end.
         warnings.simplefilter("ignore")
         try:
+            if runner == "dataflow":
+                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id, launch=launch, waits=waits)
+            run = _run_portable if runner == "portable" else _run_fnapi
             return run(build, config, work, job_name, work_uri)
         except RuntimeError as error:
             if found := _TRY_AGAIN.findall(str(error)):
@@ -125,7 +148,7 @@ def portable_flags(resources: ResourcesSection, job_name: str) -> list[str]:
 
 
 def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from apache_beam.runners.portability.portable_runner import PortableRunner
 
     resources = config.resources
@@ -159,16 +182,26 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
     return f"PortableRunner, {where}"
 
 
-def _run_dataflow(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
+def _run_dataflow(
+    build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str, launch: Path | None, waits: bool
+) -> str:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
-    from sharding.dataflow import submit
+    from sharding.dataflow import find_job, submit, write_resources
 
     try:
-        result = submit(build, config, job_name=job_name, output_uri=work_uri)
+        result = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id)
     except DataflowJobAlreadyExistsError:
-        # The command that submitted it died, the job did not: it ends with the manifest.
-        raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
+        # The command that submitted it died, the job did not: it ends with the manifest. Whoever launches waits for it.
+        job_id = find_job(config, job_name) if launch is not None and not waits else None
+        if launch is None or job_id is None:
+            raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
+        write_resources(launch, config, job_id)
+        return f"DataflowRunner, {config.vertex.region}: job {job_id} of this name runs already"
+    if launch is not None:
+        write_resources(launch, config, result.job_id())
+    if not waits:
+        return f"DataflowRunner, {config.vertex.region}"
     state = result.wait_until_finish()
     if state == PipelineState.CANCELLED:
         raise TryAgain("the Dataflow job was cancelled")

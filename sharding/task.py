@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
@@ -24,6 +25,7 @@ from contracts.config import SPLITS
 from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
 from contracts.fingerprint import combine
 from contracts.process import run_process
+from contracts.refusal import find_refusal
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
 from sharding.choice import choose
@@ -55,6 +57,8 @@ def shard(stage: Stage) -> str:
         return _estimate(stage)
     prepared = _prepare(stage)
     if isinstance(prepared, str):
+        if stage.launch is not None:
+            _name_finished_job(stage, stage.launch)
         return prepared
     stage.ready()
     try:
@@ -65,6 +69,29 @@ def shard(stage: Stage) -> str:
             remove_leftovers(prepared.output.uri)
         raise
     return prepared.output.uri
+
+
+def _name_finished_job(stage: Stage, launch: Path) -> None:
+    """Give out the job that made the shards, which another run began: whoever waits for it sees that it is done.
+
+    Raises:
+        TryAgain: No job of Dataflow has made them.
+    """
+    from sharding.dataflow import find_job, write_resources
+
+    assert stage.claimed is not None
+    job_id = find_job(stage.config, _job_name(stage.claimed))
+    if job_id is None:
+        raise TryAgain(
+            f"{storage.display(stage.claimed.uri)} was finished after it was listed, and not by a Dataflow job that "
+            "could be waited for; run again, and it is reused"
+        )
+    stage.log(f"another run has finished {storage.display(stage.claimed.uri)} meanwhile, by job {job_id}")
+    write_resources(launch, stage.config, job_id)
+
+
+def _job_name(output: Output) -> str:
+    return f"shardline-{output.fingerprint}"
 
 
 @dataclass
@@ -88,6 +115,13 @@ def _prepare(stage: Stage) -> _Prepared | str:
     if output.reused:
         _check_limit_of(output, stage, listing)
         return output.uri
+    if stage.where:
+        return output.uri
+    if stage.expect is not None and output.uri != stage.expect:
+        raise TryAgain(
+            f"the source changed after it was listed ({storage.display(stage.expect)} then, "
+            f"{storage.display(output.uri)} now); run again when nothing writes to it"
+        )
     if "parent" in choice.made_from and choice.growth is None:
         raise TryAgain(f"{storage.display(output.uri)} changed while it was looked at; run the stage again")
     if output.uri.startswith("memory://"):
@@ -211,7 +245,6 @@ def _estimate(stage: Stage) -> str:
 def _write(stage: Stage, prepared: _Prepared) -> None:
     from sharding.duplicates import describe_duplicates, take_findings
     from sharding.graph import build_graph
-    from sharding.manifest import find_refusal
     from sharding.runners import run_graph
 
     output, job = prepared.output, prepared.commit.job
@@ -220,9 +253,16 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
             lambda pipeline: build_graph(pipeline, prepared.num_parts, prepared.commit),
             stage.config,
             prepared.work,
-            job_name=f"shardline-{output.fingerprint}",
+            job_name=_job_name(output),
             work_uri=job.work_uri,
+            run_id=stage.run,
+            launch=stage.launch,
+            # A second pass can only be planned when the first has ended.
+            waits=stage.launch is None or stage.config.sharding.duplicates == "drop",
         )
+    if stage.launch is not None and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
+        return
     if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
         # What is there, a refusal too, is the successor's.
         raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")

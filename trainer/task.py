@@ -16,11 +16,15 @@ from contracts.process import imports_done, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.cut import choose_cut
-from trainer.launch import Assignment, num_ranks
+from trainer.launch import RANKS_VARIABLE, Assignment, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.shards import check_index, check_room, load_shards
+
+# Where Vertex AI's TensorBoard looks, set where the job has one:
+# https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
+TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 
 
 def execute(stage: Stage) -> str:
@@ -40,6 +44,8 @@ def execute(stage: Stage) -> str:
 def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
+    if RANKS_VARIABLE in os.environ:
+        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
@@ -70,6 +76,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         node_rank=nodes.node_rank,
     )
     stage.keep(assignment.tensorboard_folder, output.uri)
+    if uri := os.environ.get(TENSORBOARD_VARIABLE):
+        stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     run_ranks(Launcher(assignment, nodes, stage.config.resources, record, stage.log))

@@ -11,8 +11,15 @@ from pydantic import model_validator
 from contracts.config.base import Section
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
-from contracts.config.resources import ResourcesSection
-from contracts.config.run import DataflowSection, RunSection, VertexSection
+from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
+from contracts.config.run import (
+    DataflowSection,
+    ImagesSection,
+    RegisteredModelSection,
+    RunSection,
+    ScheduleSection,
+    VertexSection,
+)
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
 from contracts.config.training import CheckpointSection, ModelSection, ParallelSection, ProfileSection, TrainSection
 
@@ -26,14 +33,20 @@ __all__ = [
     "DataSection",
     "DataflowSection",
     "ExportSection",
+    "ImagesSection",
+    "MachineSection",
     "ModelSection",
     "ParallelSection",
     "ProfileSection",
+    "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
     "RunSection",
+    "RungSection",
+    "ScheduleSection",
     "ShardingSection",
     "SplitFractions",
+    "Strategy",
     "TrainSection",
     "VertexSection",
 ]
@@ -53,6 +66,7 @@ class RunConfig(Section):
     export: ExportSection = ExportSection()
     resources: ResourcesSection = ResourcesSection()
     vertex: VertexSection = VertexSection()
+    schedule: ScheduleSection = ScheduleSection()
 
     @model_validator(mode="after")
     def _slot_fits_batch(self) -> RunConfig:

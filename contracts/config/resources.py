@@ -18,8 +18,54 @@ REFUSED_RUNNERS = {
 }
 
 
+Strategy = Literal["STANDARD", "SPOT", "FLEX_START"]
+
+
+class MachineSection(Section):
+    """One kind of machine of a Vertex AI CustomJob. What can be combined: `shardline plan`, contracts/machines."""
+
+    type: str = ""
+    """Compute Engine machine type, e.g. g2-standard-12."""
+    accelerator_type: str = ""
+    """As Vertex AI names it, e.g. NVIDIA_L4; unset: what the machine type brings, none where it brings none."""
+    accelerator_count: Annotated[int, Field(strict=True, ge=1, le=16)] | Auto = "auto"
+    """GPUs of one machine; `auto`: what the machine type brings, one where that is to be chosen."""
+    boot_disk_type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] = "pd-ssd"
+    """Disk that the machine starts from; it holds the cache of shards too."""
+    boot_disk_gb: Annotated[int, Field(strict=True, ge=100, le=64000)] = 100
+    """Its size, in GB."""
+
+
+class RungSection(Section):
+    """One place to try: how machines are asked for, and where."""
+
+    strategy: Strategy
+    """SPOT, FLEX_START or STANDARD."""
+    region: str = ""
+    """Region of the CustomJobs; unset: `vertex.region`."""
+
+
 class ResourcesSection(Section):
     """What the stages run on. Nothing here changes a step; a budget may end training before its last."""
+
+    machine: MachineSection = MachineSection()
+    """Machines of profiling and training on Vertex AI."""
+    serving_machine: MachineSection = MachineSection()
+    """Machine of the export: the kind that will serve, since an engine belongs to its GPU; unset: `machine`."""
+    strategy: Strategy = "SPOT"
+    """How Vertex AI is asked for machines, where no ladder says more."""
+    ladder: Annotated[list[RungSection], Field(max_length=8)] = []
+    """Places to try one after the other (docs/vertex.md); empty: `strategy` in `vertex.region` alone."""
+    max_wait_s: Annotated[int, Field(strict=True, ge=0, le=604800)] = 86400
+    """Seconds that FLEX_START waits for machines; 0: for ever."""
+    max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] = 3600
+    """Seconds in PENDING after which `submit --wait` cancels and tries the next rung."""
+    timeout_hours: Annotated[float, Field(gt=0, le=720), NotBool] = 168
+    """Hours after which Vertex AI ends a CustomJob; a cap on its cost may make it less."""
+    env: dict[str, str] = {}
+    """Variables of the training machines, e.g. NCCL_DEBUG: INFO."""
+    container: Literal["image", "prebuilt"] = "image"
+    """The project's own images, or Vertex AI's prebuilt PyTorch container that installs the project at start."""
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""
@@ -50,9 +96,10 @@ class ResourcesSection(Section):
     max_hours: Annotated[float, Field(gt=0), NotBool] | None = None
     """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
     max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None
-    """US dollars that training may cost, by `price_usd_per_h`; likewise."""
+    """US dollars that training may cost, by `price_usd_per_h`; likewise. On Vertex AI it also refuses a submission that
+    would cost more, and sets the timeout of the training job."""
     price_usd_per_h: Annotated[float, Field(gt=0), NotBool] | None = None
-    """What all machines of the training cost in an hour, in US dollars."""
+    """What all machines of the training cost in an hour, in US dollars; `submit` fills it in from its price table."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
@@ -83,6 +130,6 @@ class ResourcesSection(Section):
 
     @model_validator(mode="after")
     def _cost_needs_a_price(self) -> ResourcesSection:
-        if self.max_cost_usd is not None and self.price_usd_per_h is None:
-            raise ValueError("max_cost_usd needs price_usd_per_h")
+        if self.max_cost_usd is not None and self.price_usd_per_h is None and not self.machine.type:
+            raise ValueError("max_cost_usd needs price_usd_per_h, or machine.type, whose price is known")
         return self

@@ -1,8 +1,8 @@
-"""Sections `run` and `vertex`: where a line lives and where it runs."""
+"""Sections `run`, `vertex` and `schedule`: where a line lives, where it runs, and when."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,35 @@ class DataflowSection(Section):
     """gs:// folder for the staged graph; unset: `temp_location`."""
 
 
+class ImagesSection(Section):
+    """Container images, each pinned by its digest: HOST/PATH@sha256:HEX."""
+
+    file: str = "images.json"
+    """Record that `shardline images build` writes; what is not set here is read from it."""
+    repository: str = ""
+    """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
+    pipeline: str = ""
+    """Image of the pipeline's own tasks and of Dataflow's workers."""
+    trainer: str = ""
+    """Image of profiling and training."""
+    export: str = ""
+    """Image of the export."""
+    serving: str = ""
+    """Triton image in your Artifact Registry that serves the model; unset: the one that the export names, which lies in
+    NVIDIA's registry, where Vertex AI cannot pull it."""
+
+
+class RegisteredModelSection(Section):
+    """The model in Vertex AI's registry."""
+
+    upload: bool = True
+    """Whether a proven export is uploaded."""
+    name: str = ""
+    """Its display name; unset: `run.name`. One that exists gets a new version."""
+    aliases: list[Annotated[str, Field(pattern=r"^[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]$")]] = ["latest"]
+    """Aliases of the new version: lower-case letter first, then letters, digits and '-'."""
+
+
 class VertexSection(Section):
     """Where in Google Cloud the line runs. Nothing here changes a result."""
 
@@ -53,9 +82,41 @@ class VertexSection(Section):
     public_ips: bool = True
     """Whether workers get addresses outside of the network."""
     service_account: str = ""
-    """E-mail address of the account that workers act as; unset: the project's default."""
+    """E-mail address of the account that jobs and workers act as; unset: the project's default."""
     kms_key: str = ""
     """Customer-managed encryption key: projects/P/locations/L/keyRings/R/cryptoKeys/K."""
     labels: dict[str, str] = {}
     """Labels of all jobs, for the bill."""
     dataflow: DataflowSection = DataflowSection()
+    peered_network: str = ""
+    """Network that CustomJobs are peered with: projects/NUMBER/global/networks/NAME; not beside `psc_attachment`."""
+    psc_attachment: str = ""
+    """Network attachment of CustomJobs (Private Service Connect): projects/P/regions/R/networkAttachments/N."""
+    tensorboard: str = ""
+    """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `service_account`."""
+    experiment: str = ""
+    """Experiment that runs are listed in; unset: none."""
+    failure_policy: Literal["slow", "fast"] = "slow"
+    """Whether tasks that do not depend on a failed one still start (slow) or not (fast). With fast the run's
+    record is not written when something fails: its task is such a one."""
+    mail: Annotated[list[str], Field(max_length=3)] = []
+    """Up to three addresses that are told when a run ends."""
+    registry: str = ""
+    """Repository of compiled pipelines: https://REGION-kfp.pkg.dev/PROJECT/REPOSITORY; unset: the file is sent."""
+    images: ImagesSection = ImagesSection()
+    model: RegisteredModelSection = RegisteredModelSection()
+
+
+class ScheduleSection(Section):
+    """When the line runs by itself (`shardline schedule`)."""
+
+    cron: str = ""
+    """Minute, hour, day, month, weekday, e.g. `0 6 * * 1`; unset: it is not scheduled."""
+    time_zone: str = "Etc/UTC"
+    """Zone of `cron`, by its name in the IANA database, e.g. Europe/Berlin."""
+    start: str = ""
+    """First moment, ISO 8601 with an offset, e.g. 2026-12-01T00:00:00Z; unset: at once."""
+    end: str = ""
+    """Last moment; unset: none."""
+    queue: bool = False
+    """Whether a run that comes due while one is active waits for it, instead of being left out."""

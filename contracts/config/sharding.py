@@ -44,7 +44,8 @@ class ShardingSection(Section):
 
     source: str = ""
     """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet): in
-    the simple form of the columns below, or in a form that Vertex AI imports."""
+    the simple form of the columns below, or in a form that Vertex AI imports. {date} in it stands for the day that a
+    schedule fired for, YYYY-MM-DD; without one, for today (UTC)."""
     uri_column: Annotated[str, Field(min_length=1)] = "uri"
     """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
     label_column: Annotated[str, Field(min_length=1)] = "label"

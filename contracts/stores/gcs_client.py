@@ -54,7 +54,7 @@ def close() -> None:
 
 def _make_client(*, anonymous: bool) -> Any:
     try:
-        from google.cloud import storage  # type: ignore[import-untyped]
+        from google.cloud import storage
     except ImportError:
         raise StorageError(
             "gs:// needs google-cloud-storage, which is not installed",
@@ -89,7 +89,7 @@ def _make_client(*, anonymous: bool) -> Any:
 
 def call_options() -> dict[str, Any]:
     """Return timeout and retry for any call of the client."""
-    from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+    from google.cloud.storage.retry import DEFAULT_RETRY
 
     return {"timeout": (CONNECT_TIMEOUT_S, READ_TIMEOUT_S), "retry": DEFAULT_RETRY.with_timeout(RETRY_DEADLINE_S)}
 
@@ -110,7 +110,7 @@ def explained(uri: str, *, is_object: bool = False) -> Iterator[None]:
     try:
         from google.api_core import exceptions as api
         from google.auth.exceptions import GoogleAuthError, TransportError
-        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse  # type: ignore[import-untyped]
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
         from requests.exceptions import RequestException  # type: ignore[import-untyped]
     except ImportError:
         client()

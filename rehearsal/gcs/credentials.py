@@ -15,8 +15,11 @@ from rehearsal.gcs.messages import Response, json_response
 TOKEN_PATH = "/token"
 
 
-def write_service_account(path: Path, endpoint: str) -> None:
-    """Write the JSON key file of a service account that exists nowhere."""
+def write_service_account(path: Path, endpoint: str, project: str = "emulated") -> None:
+    """Write the JSON key file of a service account of `project` that exists nowhere.
+
+    Its tokens come from `endpoint`/token.
+    """
     from cryptography.hazmat.primitives.asymmetric import rsa
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -24,10 +27,10 @@ def write_service_account(path: Path, endpoint: str) -> None:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     account = {
         "type": "service_account",
-        "project_id": "emulated",
+        "project_id": project,
         "private_key_id": "emulated",
         "private_key": pem,
-        "client_email": "nobody@emulated.iam.gserviceaccount.com",
+        "client_email": f"nobody@{project}.iam.gserviceaccount.com",
         "client_id": "0",
         "token_uri": endpoint + TOKEN_PATH,
     }

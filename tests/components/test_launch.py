@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from components.launch import STAGE_MODULES, last_line, pin, stage_command
+from components.launch import STAGE_MODULES, last_line, stage_command
+from contracts.pinned import pin
 
 # A stage of a few lines: what launch_stage does around a process does not depend on what the process does.
 STAND_IN = """
@@ -18,7 +19,7 @@ parser.add_argument("--config")
 parser.add_argument("--config-sha256")
 known, rest = parser.parse_known_args()
 print("chatter")
-print(known.config, known.config_sha256, *rest, file=sys.stderr, flush=True)
+print(known.config, *rest, file=sys.stderr, flush=True)
 {action}
 print("file:///the/folder\\n")
 """
@@ -61,7 +62,7 @@ def test_the_last_line_that_a_stage_prints_is_the_answer(tmp_path: Path) -> None
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (0, "got file:///the/folder\n", "")
     log = (tmp_path / "my line" / "train" / "attempts" / "run-1" / "log.txt").read_text()
-    assert log.startswith("file:///a%20b@c/train.json 12ab --end-with-parent --launched-at=")
+    assert log.startswith("file:///a%20b@c/train.json@sha256:12ab --end-with-parent --launched-at=")
     assert f"--root={(tmp_path / 'my line' / 'train').as_uri()} --shards=s --attempt=run-1 --fresh" in log
     (event,) = read_events(tmp_path)
     assert event["event"] == "exit"

@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import inspection.attempts
+import inspection.goodput
 from pipelines.cli import app
 
 ID, OTHER_ID = "20261121-120000-0001", "20261121-130000-0001"
 
 
-def write_attempt(line: Path, name: str, launched_at: float, *, fingerprint: str = "f", tail: str = "") -> None:
+def write_attempt(
+    line: Path, name: str, launched_at: float, *, fingerprint: str = "f", tail: str = "", step: int = 0
+) -> None:
     folder = line / "train" / "attempts" / name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     at = launched_at
     events: list[dict[str, Any]] = [
         {"time": at, "event": "start", "launched_at": at},
         {"time": at + 1, "event": "folder", "uri": "file:///u", "fingerprint": fingerprint},
         {"time": at + 2, "event": "life", "life": "0", "started_at": at + 2},
-        {"time": at + 4, "event": "resume", "life": "0", "step": 0, "ranks": 2, "nodes": 1},
+        {"time": at + 4, "event": "resume", "life": "0", "step": step, "ranks": 2, "nodes": 1},
         {"time": at + 10, "event": "spent", "life": "0", "step": 8, "seconds": {"set-up": 2, "step": 6}},
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + tail)
@@ -55,9 +59,26 @@ def test_a_run_is_a_folder_or_an_id(line: Path, name: Callable[[Path], str]) -> 
 
 def test_all_attempts_of_one_training_count(line: Path) -> None:
     write_attempt(line, "20261121-110000-0001", 50)
+    write_attempt(line, ID, 100, step=4)
     write_attempt(line, "20261121-150000-0001", 500, fingerprint="another")
     assert ask(ID)["attempts"] == 2
     assert ask(str(line))["attempts"] == 1, "the newest training is another one"
+
+
+def test_only_a_training_that_goes_on_is_told_by_other_runs(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_attempt(line, "20261121-110000-0001", 50)
+    read = []
+    monkeypatch.setattr(
+        inspection.goodput, "read_events", lambda uri: read.append(uri) or inspection.attempts.read_events(uri)
+    )
+    assert ask(ID)["attempts"] == 1
+    assert [uri.split("/")[-2] for uri in read] == [ID]
+
+
+def test_a_damaged_line_is_left_out(line: Path) -> None:
+    path = line / "train" / "attempts" / ID / "events.jsonl"
+    path.write_bytes(b'\x00\x00{"ti\n[1]\n{"time": 1}\n' + path.read_bytes())
+    assert ask(ID)["productive_s"] == 6
 
 
 def test_the_table_names_every_class(line: Path) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from inspection.trace import StageTrace
 from pipelines.progress import Bars, PlainLines, View
-from pipelines.trace import StageTrace
 
 
 def progress(done: float, total: float, unit: str = "steps", message: str = "") -> dict[str, Any]:

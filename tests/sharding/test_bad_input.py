@@ -9,11 +9,11 @@ import pytest
 
 from contracts import storage
 from contracts.errors import TryAgain
+from contracts.refusal import leave_refusal
 from records.index import open_index, read_payload
 from sharding import runners
 from sharding import shard as shard_module
 from sharding.attempt import take_over
-from sharding.manifest import refuse
 from sharding.sources import folders
 
 
@@ -280,10 +280,10 @@ def test_file_system_without_hard_links(run_shard, monkeypatch):
 
 
 def test_output_that_a_later_attempt_took_over_is_left_to_it(run_shard, monkeypatch):
-    def overtaken(_build, _config, _work, *, job_name, work_uri):
+    def overtaken(_build, _config, _work, *, job_name, work_uri, **_):
         output = work_uri.rpartition("/.work")[0]
         take_over(output, job_name, "newer")
-        refuse(output, TryAgain("the successor's own"))
+        leave_refusal(output, TryAgain("the successor's own"))
         storage.publish(storage.join(output, "train-00000.tar"), b"the successor's")
         return "nothing"
 

@@ -147,6 +147,7 @@ def submit_job():
                 config,
                 job_name="shardline-0",
                 output_uri=job.output_uri,
+                run_id="Digits.1",
             )
         assert result.state == "DONE"
     finally:

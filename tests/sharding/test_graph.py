@@ -11,11 +11,12 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import TryAgain
+from contracts.refusal import find_refusal
 from records.index import INDEX_NAME, open_index
 from sharding import graph, manifest
 from sharding.attempt import WORK_NAME, take_over
 from sharding.graph import build_graph
-from sharding.manifest import Commit, find_refusal
+from sharding.manifest import Commit
 from sharding.plan import make_plan, place
 from sharding.references import pack, place_part, unpack, write_parts
 from sharding.runners import fnapi_pipeline

@@ -26,6 +26,8 @@ from trainer.data.index_cache import fetch_index
 from trainer.data.plan import cache_limit
 
 SHARED_MEMORY = Path("/dev/shm")
+# Set by a rehearsal, whose machines share this one's memory: a folder of each, which goes with it.
+MEMORY_VARIABLE = "SHARDLINE_REHEARSAL_MEMORY"
 _PREFIX = f"shardline-{os.getuid()}-"
 _ALIVE = "alive"
 # Of a folder that is being deleted.
@@ -63,7 +65,7 @@ class CacheFolder:
         kept = {place: _keep(place / name) for place in dict.fromkeys(places)}
         self.ranges = RangeCache(places[0] / name, data.memory_bytes)
         self.ranges.open()
-        self._in_shared_memory = places[0] == SHARED_MEMORY
+        self._in_shared_memory = places[0] == _shared_memory()
         self._kept = RangeCache(places[1] / name, 0)
         owned = [(place / name, descriptor) for place, descriptor in kept.items()]
         # Also at the end of the process, whatever ends it in order; not in a forked child.
@@ -114,13 +116,18 @@ class CacheFolder:
         return storage.local_path(uri) if storage.is_local(uri) else fetch_index(uri, entry, self._kept, self._attempt)
 
 
+def _shared_memory() -> Path:
+    return Path(os.environ.get(MEMORY_VARIABLE) or SHARED_MEMORY)
+
+
 def _place_in_memory(size: int) -> Path:
     """Return where files stay in memory, if there may be room for `size` bytes, else the temporary folder."""
+    place = _shared_memory()
     with contextlib.suppress(OSError):
-        status = os.statvfs(SHARED_MEMORY)
+        status = os.statvfs(place)
         # Of the whole, not of what is free: all ranks must find the same place.
-        if status.f_blocks * status.f_frsize >= _SHARED_MEMORY_FACTOR * size and os.access(SHARED_MEMORY, os.W_OK):
-            return SHARED_MEMORY
+        if status.f_blocks * status.f_frsize >= _SHARED_MEMORY_FACTOR * size and os.access(place, os.W_OK):
+            return place
     return Path(tempfile.gettempdir())
 
 

@@ -25,6 +25,7 @@ from trainer.data.cache_folder import CacheFolder
 from trainer.data.pixel_ops import apply_plan
 from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
+from trainer.data.sockets import shorten_socket_paths
 from trainer.data.transforms import EvaluationTransform, PixelTransform, TrainTransform
 from trainer.preemption import ignore_stop_signals
 
@@ -201,6 +202,8 @@ def make_loader(
     dataset: SlotDataset, requests: Iterable[SlotRequest], *, num_workers: int, prefetch_factor: int, pin_memory: bool
 ) -> DataLoader[SlotBatch | UserError]:
     """Return a loader that gives one SlotBatch per request, in order; iterate it by `read_slots`."""
+    if num_workers:
+        shorten_socket_paths()
     return DataLoader(
         dataset,
         batch_size=None,

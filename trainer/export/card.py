@@ -13,7 +13,8 @@ from pathlib import Path
 
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate
 from contracts.artifacts.export import Figure
-from trainer.export.triton import MODEL_NAME, REPOSITORY
+from contracts.serving import MODEL_NAME
+from trainer.export.triton import REPOSITORY
 from trainer.export.triton_config import image_for
 
 # Of more classes the card lists the first ones; all of them are in labels.json.

@@ -315,6 +315,8 @@ def open_model(path: Path, preprocessing: Preprocessing, threads: int) -> Runner
     """
     if not path.is_file():
         raise BadFolder(f"{path} is not there", allowed="the ONNX model beside predict.py")
+    # Else it reports its use to its maker while it is loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()

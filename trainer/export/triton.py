@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
+from contracts.serving import MODEL_NAME
 from trainer.export import predict
 from trainer.export.targets import TENSORRT
 from trainer.export.triton_config import (
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 REPOSITORY = "triton"
 # In no fingerprint and no file is the name of a line, so an export that two lines share is called the same in both. A
 # name of its own for each export would make a new version of a model a new model.
-MODEL_NAME = "classifier"
 VERSION = "1"
 
 

@@ -160,7 +160,7 @@ def triton_messages() -> Any:
 
 def config_as_text(config: ModelConfig) -> str:
     """Return a configuration as config.pbtxt has it."""
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
 
     return f"# Written by shardline's export; see {README_NAME} above it.\n{text_format.MessageToString(config)}"
 

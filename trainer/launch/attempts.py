@@ -1,77 +1,33 @@
 """What is kept of a job between its attempts: how many brought no new checkpoint, and an error that ends the job.
 
-It lies in `jobs/JOB/` beside the stage's outputs: attempts.json, written by the first machine's launcher alone, and
-ended.json, create-only, by whoever finds that no later attempt of this job can succeed. Another job's id is another
-folder. A job without an id is this one command: nothing is written, attempts are counted in memory.
+It lies in `jobs/JOB/` beside the stage's outputs: the marker of contracts/job.py, and attempts.json, written by the
+first machine's launcher alone. A job without an id is this one command: nothing is written, attempts are counted in
+memory.
 """
 
 from __future__ import annotations
-
-from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, ErrorDocument, ShardlineError
+from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, ErrorDocument
+from contracts.job import JobMarker
 
-JOBS_FOLDER = "jobs"
 ATTEMPTS_NAME = "attempts.json"
-ENDED_NAME = "ended.json"
 # Kind of the error that says that a job's attempts lead nowhere.
 CRASH_LOOP = "CrashLoop"
 
 
-class ToldError(ShardlineError):
-    """An error of a rank, of another machine or of an earlier attempt, told again with its exit code."""
-
-    def __init__(self, document: ErrorDocument) -> None:
-        super().__init__(document.message)
-        self.document = document
-        self.exit_code = document.exit_code  # type: ignore[misc]
-
-
-class JobRecord:
-    """The memory of one job.
-
-    Args:
-        place: URI of the folder that holds the stage's outputs.
-        job_id: Empty: nothing is kept.
-    """
-
-    def __init__(self, place: str, job_id: str) -> None:
-        self._folder = storage.join(place, JOBS_FOLDER, job_id) if job_id else None
-        self.job_id = job_id
-
-    def require_open(self) -> None:
-        """Raise the error that has ended this job, if one has.
-
-        Raises:
-            ToldError: With the exit code of that error.
-        """
-        if self._folder is None:
-            return
-        try:
-            content = storage.read_bytes(storage.join(self._folder, ENDED_NAME))
-        except FileNotFoundError:
-            return
-        document = ErrorDocument.model_validate_json(content)
-        message = f"an earlier attempt of job {self.job_id} has ended it: {document.message}"
-        raise ToldError(document.model_copy(update={"message": message}))
-
-    def end(self, document: ErrorDocument) -> None:
-        """Commit an error that ends later attempts of this job; the first one stays."""
-        if self._folder is None:
-            return
-        with suppress(storage.AlreadyPublished):
-            storage.publish(storage.join(self._folder, ENDED_NAME), document.model_dump_json(indent=1).encode())
+class JobRecord(JobMarker):
+    """The memory of one job: its marker, and how many attempts it took."""
 
     def read(self) -> Attempts:
         """Return what was kept of the attempts so far."""
-        if self._folder is None:
+        if self.folder is None:
             return Attempts()
         try:
-            return Attempts.model_validate_json(storage.read_bytes(storage.join(self._folder, ATTEMPTS_NAME)))
+            return Attempts.model_validate_json(storage.read_bytes(storage.join(self.folder, ATTEMPTS_NAME)))
         except FileNotFoundError:
             return Attempts()
         except ValidationError:
@@ -80,8 +36,8 @@ class JobRecord:
 
     def keep(self, attempts: Attempts) -> None:
         """Write what the next attempt has to know."""
-        if self._folder is not None:
-            storage.replace(storage.join(self._folder, ATTEMPTS_NAME), attempts.model_dump_json(indent=1).encode())
+        if self.folder is not None:
+            storage.replace(storage.join(self.folder, ATTEMPTS_NAME), attempts.model_dump_json(indent=1).encode())
 
 
 class Attempts(BaseModel):

@@ -19,8 +19,9 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted, ShardlineError, TryAgain
+from contracts.job import ToldError
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
-from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord, ToldError
+from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
 from trainer.launch.meeting import Meeting
 from trainer.launch.messages import Connection, ConnectionLost, Message, find_interface
 from trainer.launch.nodes import Nodes

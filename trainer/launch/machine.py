@@ -13,6 +13,8 @@ from contracts.process import available_cores
 # Ranks without a GPU: two, so that the distributed path is the one that runs everywhere.
 CPU_RANKS = 2
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+# Set by a rehearsal, which plays machines that this one could not hold: their ranks, whatever the configuration says.
+RANKS_VARIABLE = "SHARDLINE_REHEARSAL_RANKS"
 
 
 def hardware() -> dict[str, str]:
@@ -42,12 +44,20 @@ def num_gpus(environment: Mapping[str, str] = os.environ) -> int:
     return min(present, valid)
 
 
-def num_ranks(config: RunConfig) -> int:
+def num_ranks(config: RunConfig, environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of training processes of a machine: the configuration's, else one per GPU, else two.
 
+    A rehearsal's number wins over all of them, GPUs or not.
+
     Raises:
-        ConfigError: More ranks than GPUs, on a machine with GPUs.
+        ConfigError: More ranks than GPUs, on a machine with GPUs; a rehearsal's number that is none.
     """
+    if rehearsed := environment.get(RANKS_VARIABLE):
+        if not rehearsed.isdecimal() or int(rehearsed) == 0:
+            raise ConfigError(
+                f"{RANKS_VARIABLE}={rehearsed}", allowed="a whole number, 1 or more", todo=f"unset {RANKS_VARIABLE}"
+            )
+        return int(rehearsed)
     gpus = num_gpus()
     ranks = config.resources.ranks
     if ranks == "auto":

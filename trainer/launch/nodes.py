@@ -24,6 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
 
+# Set by a rehearsal, whose machines are one: a free port for each job, where resources.port would be everybody's.
+PORT_VARIABLE = "SHARDLINE_REHEARSAL_PORT"
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
 # What torchrun or a platform sets for ranks, and torchrun's own flags by environment (PET_*): none of it may reach the
@@ -142,7 +144,9 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
         nodes=1 + len(pools["workerpool1"]),
         # Its port is Vertex AI's own.
         host=_host(first[0]),
-        port=resources.port,
+        port=_number(PORT_VARIABLE, environment[PORT_VARIABLE], at_least=1024)
+        if environment.get(PORT_VARIABLE)
+        else resources.port,
         platform="vertex",
         job_id=_job_id(environment, resources),
     )

@@ -14,7 +14,7 @@ from contracts.artifacts import ProfilePoint, ProfileReport, ShardManifest
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import available_cores, run_process, threads_per_rank
 from contracts.stage import Stage, run_stage
-from trainer.launch import hardware, num_ranks
+from trainer.launch import RANKS_VARIABLE, hardware, num_ranks
 from trainer.order import make_order, resolve_order
 from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
 from trainer.shards import check_index, check_room, load_shards
@@ -23,14 +23,22 @@ from trainer.shards import check_index, check_room, load_shards
 def execute(stage: Stage) -> str:
     """Measure every candidate and commit the report."""
     shards_uri = stage.require("shards")
-    ranks = num_ranks(stage.config)
+    ranks = 1 if stage.where else num_ranks(stage.config)
+    if not stage.where and RANKS_VARIABLE in os.environ:
+        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
-    shards = load_shards(shards_uri, stage.config.data, ranks=ranks * nodes)
+    # Who only looks is on another machine, whose ranks say nothing.
+    shards = load_shards(shards_uri, stage.config.data, ranks=1 if stage.where else ranks * nodes)
     machine = hardware()
-    torch_version = importlib.metadata.version("torch")
-    made_from = profile_inputs(stage.config, shards=shards.fingerprint, hardware=machine, torch_version=torch_version)
+    made_from = profile_inputs(
+        stage.config,
+        shards=shards.fingerprint,
+        # A task that only looks for the report has neither the machine nor torch.
+        hardware=machine if stage.machine is None else {"machine": stage.machine},
+        torch_version=stage.software or importlib.metadata.version("torch"),
+    )
     output = stage.claim(ProfileReport, made_from)
-    if output.reused:
+    if output.reused or stage.where:
         return output.uri
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
@@ -57,7 +65,7 @@ def execute(stage: Stage) -> str:
         model_fingerprint=model_fingerprint(stage.config),
         shards_fingerprint=shards.fingerprint,
         hardware=machine,
-        torch_version=torch_version,
+        torch_version=importlib.metadata.version("torch"),
         ranks=ranks,
         threads_per_rank=threads,
         global_batch_size=stage.config.train.global_batch_size,

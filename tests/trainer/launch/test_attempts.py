@@ -6,7 +6,8 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError, ErrorDocument, TryAgain
-from trainer.launch.attempts import AttemptCounter, JobRecord, ToldError
+from contracts.job import ToldError
+from trainer.launch.attempts import AttemptCounter, JobRecord
 
 BAD = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
 LOST = ErrorDocument.of(TryAgain("a rank was killed"))

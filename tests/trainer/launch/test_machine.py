@@ -44,3 +44,10 @@ def test_without_gpus_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(machine, "GPU_FOLDER", tmp_path / "none")
     assert machine.num_ranks(config()) == 2
     assert machine.num_ranks(config(ranks=7)) == 7
+
+
+def test_a_rehearsals_ranks_win(two_gpus: None) -> None:
+    assert machine.num_ranks(config(ranks=1), {machine.RANKS_VARIABLE: "5"}) == 5
+    for wrong in ("0", "two", "-1"):
+        with pytest.raises(ConfigError, match=machine.RANKS_VARIABLE):
+            machine.num_ranks(config(), {machine.RANKS_VARIABLE: wrong})

@@ -7,7 +7,7 @@ import pytest
 
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
-from trainer.launch.nodes import Nodes, find_nodes, without_ranks
+from trainer.launch.nodes import PORT_VARIABLE, Nodes, find_nodes, without_ranks
 
 # As Vertex AI sets them: per machine, and of no use to ranks.
 LEAK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "cmle-training-workerpool0-0", "MASTER_PORT": "2222"}
@@ -42,6 +42,11 @@ def vertex(node_rank: int, nodes: int) -> Nodes:
 )
 def test_cluster_spec(environment: dict[str, str], expected: Nodes) -> None:
     assert find_nodes(environment, ResourcesSection()) == expected
+
+
+def test_machines_of_a_rehearsal_have_a_port_of_their_own() -> None:
+    environment = {**cluster_spec(1, "workerpool1", 0), PORT_VARIABLE: "23456"}
+    assert find_nodes(environment, ResourcesSection()).port == 23456
 
 
 KUBEFLOW = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import ConfigError, ErrorDocument
-from pipelines.trace import StageTrace
+from inspection.trace import StageTrace
 
 
 def make_event(event: str, time: float, **fields: Any) -> dict[str, Any]:

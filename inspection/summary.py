@@ -20,7 +20,7 @@ from contracts.artifacts import (
 )
 from contracts.config import RunConfig
 from contracts.fingerprint import combine, fingerprint
-from pipelines.trace import StageTrace
+from inspection.trace import StageTrace
 
 
 @dataclass(frozen=True)

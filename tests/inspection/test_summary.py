@@ -20,9 +20,9 @@ from contracts.artifacts import (
     SplitEntry,
 )
 from contracts.config import STAGES, RunConfig
-from pipelines.report import describe_batch, print_table, to_markdown
-from pipelines.summary import Times, make_record
-from pipelines.trace import StageTrace
+from inspection.report import describe_batch, print_table, to_markdown
+from inspection.summary import Times, make_record
+from inspection.trace import StageTrace
 
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
 TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])

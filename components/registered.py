@@ -1,0 +1,21 @@
+"""The component that writes down what the registry has made of an export."""
+
+from kfp import dsl
+
+from components.launch import BASE_IMAGE
+
+
+@dsl.container_component
+def registered(line: str, run_id: str, upload: str) -> dsl.ContainerSpec:
+    """Leave the upload where the run's record finds it.
+
+    Args:
+        line: URI of the line's folder.
+        run_id: Id of the run.
+        upload: What ModelUploadOp gives out: the operation that has made the model, as GcpResources.
+    """
+    return dsl.ContainerSpec(
+        image=BASE_IMAGE,
+        command=["python", "-m", "inspection.task", "registered"],
+        args=["--line", line, "--run-id", run_id, "--upload", upload],
+    )

@@ -1,0 +1,75 @@
+"""What a run's attempts at its stages, and its small tasks, have left behind, in whatever place the line lives."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from contracts import storage
+from contracts.errors import ErrorDocument
+from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EVENTS_NAME
+from contracts.result import run_uri
+
+ERRORS_FOLDER = "errors"
+"""Of a run: how its small tasks ended, TASK.json."""
+
+Events = list[dict[str, Any]]
+
+
+def read_attempts(line: str, stage: str, run_id: str) -> dict[str, Events]:
+    """Return the events of each attempt of a run, by the attempt's name, in the order in which they began."""
+    folder = storage.join(line, stage, ATTEMPTS_FOLDER)
+    names = sorted(name for name in storage.list_names(folder) if name.partition(".")[0] == run_id)
+    return {name: read_events(storage.join(folder, name, EVENTS_NAME)) for name in names}
+
+
+def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
+    """Return the error that the newest attempt which left one ended with."""
+    folder = storage.join(line, stage, ATTEMPTS_FOLDER)
+    for name in sorted((n for n in storage.list_names(folder) if n.partition(".")[0] == run_id), reverse=True):
+        try:
+            return ErrorDocument.model_validate_json(storage.read_bytes(storage.join(folder, name, ERROR_NAME)))
+        except (FileNotFoundError, ValidationError):
+            continue
+    return None
+
+
+def leave_error(line: str, run_id: str, task: str, document: ErrorDocument | None) -> None:
+    """Write down how a small task ended: its error, which a later attempt that succeeds (None) takes away again."""
+    uri = storage.join(run_uri(line, run_id), ERRORS_FOLDER, f"{task}.json")
+    if document is not None:
+        storage.replace(uri, document.model_dump_json(indent=1).encode())
+    elif storage.exists(uri):
+        storage.delete(uri)
+
+
+def find_errors(line: str, run_id: str) -> dict[str, ErrorDocument]:
+    """Return the errors that the small tasks of a run have ended with, by the task's name."""
+    folder = storage.join(run_uri(line, run_id), ERRORS_FOLDER)
+    found = {}
+    for name in sorted(storage.list_names(folder)):
+        # Not there any more, or written by another version: the services' own words remain.
+        with suppress(FileNotFoundError, ValidationError):
+            content = storage.read_bytes(storage.join(folder, name))
+            found[name.removesuffix(".json")] = ErrorDocument.model_validate_json(content)
+    return found
+
+
+def read_events(uri: str) -> Events:
+    """Return the events in a file; without it none. What is no event is left out.
+
+    A process that was killed, or works on, may leave a part of a line; a machine that went away, a damaged one.
+    """
+    try:
+        content = storage.read_bytes(uri)
+    except FileNotFoundError:
+        return []
+    events: Events = []
+    for line in content.splitlines():
+        with suppress(ValueError):
+            if isinstance(event := json.loads(line), dict) and {"time", "event"} <= set(event):
+                events.append(event)
+    return events

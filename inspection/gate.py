@@ -1,0 +1,89 @@
+"""The gate before the upload: an export that is not proven is not uploaded, unless the configuration allows it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Literal
+
+from contracts import storage
+from contracts.artifacts import ExportManifest
+from contracts.errors import ConfigError, DataError, ShardlineError
+from contracts.proof import find_unproven, require_proven
+from contracts.registration import Registration, find_registration, leave_registration
+from contracts.resolve import read_stage_config
+from inspection.outputs import write_parameter
+
+UPLOAD: Literal["upload"] = "upload"
+REFUSE: Literal["refuse"] = "refuse"
+TRITON_FOLDER = "triton"
+# The command in the repository's README names the image that loads it.
+_IMAGE = re.compile(r"nvcr\.io/[\w./-]+:[\w.-]+")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Decide, and give out the word, the Triton repository and the image that serves it.
+
+    Raises:
+        ConfigError, DataError: The export or the configuration cannot be read, or was changed: then nobody may decide.
+    """
+    uri = storage.normalise(options.export)
+    document = ExportManifest.load(uri)
+    allowed = read_stage_config(options.config, None, None).export.allow_unproven
+    # What is damaged is refused whatever is allowed: an error, not a verdict.
+    require_proven(uri, document, allow_unproven=True)
+    unproven = find_unproven(uri, document)
+    verdict = REFUSE if unproven and not allowed else UPLOAD
+    if unproven:
+        told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"
+        print(f"gate: {storage.display(uri)} is unproven: {', '.join(unproven)}; {told}")
+    leave_registration(options.line, options.run_id, Registration(verdict=verdict, unproven=unproven))
+    repository = storage.join(uri, TRITON_FOLDER)
+    write_parameter(options.write_verdict, verdict)
+    write_parameter(options.write_artifact_uri, repository)
+    write_parameter(options.write_image, options.serving_image or _find_image(repository))
+
+
+def run_registered(options: argparse.Namespace) -> None:
+    """Write down the operation that has made the model.
+
+    Raises:
+        DataError: The gate has left nothing to add it to.
+    """
+    found = find_registration(options.line, options.run_id)
+    if found is None:
+        raise DataError(
+            f"run {options.run_id} has no word of the gate", allowed="a run whose gate has decided", todo="run it again"
+        )
+    leave_registration(options.line, options.run_id, found.model_copy(update={"upload": options.upload}))
+
+
+def run_refused(options: argparse.Namespace) -> None:
+    """End the branch in which nothing is uploaded.
+
+    Raises:
+        ShardlineError: The gate's word is neither of the two: the run must not end as if it had been one.
+    """
+    if options.verdict != REFUSE:
+        raise ShardlineError(
+            f"the gate said {options.verdict!r}, which is neither {UPLOAD!r} nor {REFUSE!r}: nothing is uploaded"
+        )
+    print("refused: the export is unproven, and no model was uploaded")
+    print("  to do: run `shardline verify` on a GPU of each target, or set export.allow_unproven=true")
+
+
+def _find_image(repository: str) -> str:
+    readme = storage.join(repository, "README.md")
+    try:
+        found = _IMAGE.search(storage.read_bytes(readme).decode("utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"{readme} is not there", allowed="an export as its stage left it", todo="run the export again"
+        ) from None
+    if found is None:
+        raise ConfigError(
+            f"{readme} names no image",
+            allowed="an export as its stage left it, or vertex.images.serving",
+            todo="set vertex.images.serving to the Triton image in your Artifact Registry",
+        )
+    return found[0]

@@ -1,0 +1,112 @@
+"""The last task of a run on Vertex AI: its record and its report, written whether it went well or not."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from contracts import storage
+from contracts.artifacts import RunRecord
+from contracts.config import STAGES, RunConfig
+from contracts.registration import Registration, find_registration
+from contracts.resolve import read_stage_config
+from contracts.result import RUN_START_NAME, find_result, run_uri
+from inspection.attempts import find_last_error, read_attempts
+from inspection.goodput import read_goodput
+from inspection.report import to_markdown
+from inspection.summary import Times, make_record
+from inspection.trace import StageTrace
+
+RUN_NAME = "run.json"
+REPORT_NAME = "report.md"
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write run.json and report.md of the run, and copy them to the line's top."""
+    record = collect(options.line, options.run_id, read_stage_config(options.config, None, None))
+    close_run(record, line=options.line)
+    print(f"record: {record.state}{': ' + record.error.splitlines()[0] if record.error else ''}")
+
+
+def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
+    """Return the record of a run from what its stages have left.
+
+    Args:
+        line: URI of the line's folder.
+        run_id: Id of the run.
+        config: Its whole configuration.
+    """
+    started_at_s, started_at = _find_start(line, run_id)
+    traces = [read_trace(line, stage, run_id) for stage in STAGES]
+    missing = [trace.name for trace in traces if not trace.finished]
+    registration = find_registration(line, run_id)
+    error = _explain(line, run_id, missing) if missing else ""
+    if not error and config.vertex.model.upload:
+        error = _explain_registration(registration, run_id)
+    record = make_record(
+        run_id=run_id,
+        started_at=started_at,
+        config=config,
+        traces=traces,
+        times=Times(wall_s=time.time() - started_at_s, orchestrator_s=0.0),
+        error=error,
+        goodput=read_goodput(line, run_id),
+    )
+    if registration is None:
+        return record
+    return record.model_copy(update={"results": {**record.results, "register": registration.model_dump(mode="json")}})
+
+
+def _explain_registration(registration: Registration | None, run_id: str) -> str:
+    """Return why the export is not what the gate said it should become; empty: it is."""
+    if registration is None:
+        return f"the gate before the model registry did not decide\n  to do: shardline status {run_id}"
+    if registration.verdict == "upload" and not registration.upload:
+        return f"the export was not uploaded to the model registry\n  to do: shardline status {run_id}"
+    return ""
+
+
+def read_trace(line: str, stage: str, run_id: str) -> StageTrace:
+    """Return what the attempts of a run tell about a stage, taken together."""
+    attempts = read_attempts(line, stage, run_id)
+    events = sorted((event for told in attempts.values() for event in told), key=lambda event: float(event["time"]))
+    trace = StageTrace(stage, Path())
+    for event in events:
+        trace.apply(event)
+    starts = [float(event["launched_at"]) for event in events if event["event"] == "start"]
+    trace.launched_at = min(starts, default=None)
+    if (result := find_result(line, run_id, stage)) is not None:
+        trace.uri, trace.reused, trace.exit_code = result.uri, result.reused, 0
+        trace.launched_at = trace.launched_at or time.time()
+        trace.exit_wall_s = max(0.0, trace.last_at - trace.launched_at)
+    return trace
+
+
+def close_run(record: RunRecord, *, line: str) -> None:
+    """Write a run's record and report, and copy them to the line's top."""
+    folder = run_uri(line, record.id)
+    for name, content in ((REPORT_NAME, to_markdown(record).encode()), (RUN_NAME, record.to_json())):
+        # A task that is tried again after it had done its work leaves what it wrote.
+        with suppress(storage.AlreadyPublished):
+            storage.publish(storage.join(folder, name), content)
+        storage.replace(storage.join(line, name), content)
+
+
+def _find_start(line: str, run_id: str) -> tuple[float, str]:
+    try:
+        start = json.loads(storage.read_bytes(storage.join(run_uri(line, run_id), RUN_START_NAME)))
+    except FileNotFoundError:
+        # The first task has failed.
+        return time.time(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return datetime.datetime.fromisoformat(start["started_at"]).timestamp(), start["started_at"]
+
+
+def _explain(line: str, run_id: str, missing: list[str]) -> str:
+    for stage in missing:
+        if (error := find_last_error(line, stage, run_id)) is not None:
+            return f"stage {stage}: {error.message}"
+    return f"{', '.join(missing)} did not end well\n  to do: shardline status {run_id}"

@@ -1,0 +1,54 @@
+"""`shardline images build|show`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.reported import load, reported
+
+images_app = typer.Typer(help="Container images of the line.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(images_app, name="images")
+
+
+@images_app.command()
+def build(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    tool: Annotated[
+        Literal["gcloud", "docker"] | None,
+        typer.Option("--with", help="What builds [default: gcloud where it is installed, else docker]."),
+    ] = None,
+    tensorrt: Annotated[
+        str,
+        typer.Option(metavar="VERSION", help="TensorRT of the export's image, e.g. 11.3.0 [default: RTX alone]."),
+    ] = "",
+    debug: Debug = False,
+) -> None:
+    """Build and push the images, and record the digests that a submission pins."""
+    with reported(debug):
+        from pipelines.build import build_images
+
+        resolved = load(config, overrides)
+        record = build_images(
+            resolved, tool=tool, tensorrt=tensorrt, say=lambda text: print(text, file=sys.stderr, flush=True)
+        )
+        print(record.model_dump_json(indent=1))
+
+
+@images_app.command()
+def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Print the image that each role would run in, pinned; exit code 2 where one is not."""
+    with reported(debug):
+        from pipelines.images import ROLES, find_image
+
+        resolved = load(config, overrides)
+        for role in ROLES:
+            print(f"{role}  {find_image(resolved, role)}")

@@ -1,0 +1,122 @@
+"""`shardline status`, `logs` and `cancel`: a run that was submitted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.commands.options import Debug
+from pipelines.reported import load, reported
+
+if TYPE_CHECKING:
+    from pipelines.run_name import RunName
+
+_INTERRUPTED = 130
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id (with --config, or --project and --region), full resource name, folder of the run or of its line.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="CONFIG", help="Configuration that names project and region.")
+]
+Project = Annotated[str, typer.Option("--project", metavar="ID", help="Project of the run.")]
+Region = Annotated[str, typer.Option("--region", metavar="REGION", help="Region of the run.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(status)
+    app.command()(logs)
+    app.command()(cancel)
+
+
+def status(
+    run: Run,
+    config: Config = None,
+    project: Project = "",
+    region: Region = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show the tasks and jobs of a submitted run, and why it failed."""
+    with reported(debug):
+        from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
+        from pipelines.status import print_status, read_status, to_json
+
+        name = _find(run, config, project, region)
+        client = pipeline_client(name.region)
+        found = [read_status(client, rung) for rung in list_rungs(client, name)]
+        if as_json:
+            later = [to_json(status) for status in found[1:]]
+            print(json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1))
+        else:
+            for status in found:
+                print_status(status, sys.stdout)
+
+
+def logs(
+    run: Run,
+    config: Config = None,
+    project: Project = "",
+    region: Region = "",
+    task: Annotated[str, typer.Option(metavar="NAME", help="Only this task, e.g. train.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print what the tasks and jobs of a submitted run printed."""
+    with reported(debug):
+        from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
+        from pipelines.logs import read_logs
+
+        name = _find(run, config, project, region)
+        code = 0
+        try:
+            client = pipeline_client(name.region)
+            for rung in list_rungs(client, name):
+                if rung != name:
+                    print(f"run {rung.id}", file=sys.stderr, flush=True)
+                for entry in read_logs(client, rung, task=task, follow=follow):
+                    moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
+                    print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
+        except KeyboardInterrupt:
+            # Ctrl-C is how --follow is ended.
+            code = _INTERRUPTED
+    raise typer.Exit(code)
+
+
+def cancel(run: Run, config: Config = None, project: Project = "", region: Region = "", debug: Debug = False) -> None:
+    """End a submitted run and every job that it started; waits until nothing of it runs."""
+    with reported(debug):
+        from pipelines.cancel import cancel as cancel_run
+        from pipelines.google import pipeline_client
+        from pipelines.ladder import list_rungs
+
+        name = _find(run, config, project, region)
+        client = pipeline_client(name.region)
+        num_jobs = 0
+        for rung in list_rungs(client, name):
+            done = cancel_run(client, rung, say=lambda text: print(text, file=sys.stderr, flush=True))
+            before = "had ended before" if done.had_ended else "ended"
+            print(f"run {rung.id} {before}: {done.state.lower()}")
+            for job in done.jobs:
+                how = "cancelled here, since the service left it running" if job.name in done.by_hand else "ended"
+                print(f"{job.kind} {job.id} in {job.region} {how}: {job.state.lower()}")
+            num_jobs += len(done.jobs)
+        print(f"nothing of it runs any more ({num_jobs} jobs)")
+
+
+def _find(run: str, config: Path | None, project: str, region: str) -> RunName:
+    from pipelines.run_name import find_run_name
+
+    return find_run_name(run, config=load(config, None) if config else None, project=project, region=region)

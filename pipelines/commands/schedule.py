@@ -1,0 +1,181 @@
+"""`shardline schedule ...`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.reported import load, reported
+
+if TYPE_CHECKING:
+    from contracts.config import RunConfig
+    from pipelines.drift import Times
+    from pipelines.schedule import Schedules
+    from pipelines.submit import Prepared
+
+_app = typer.Typer(help="Run a line by the clock.", no_args_is_help=True, rich_markup_mode=None)
+
+ScheduleId = Annotated[str, typer.Option("--id", metavar="ID", help="Id of the schedule [default: the line's].")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(_app, name="schedule")
+
+
+@_app.command()
+def create(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request as JSON; ask nobody.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Schedule a line; one that is scheduled so already is left alone."""
+    with reported(debug):
+        resolved, prepared, times = _prepare(config, overrides)
+        if dry_run:
+            document = {"cron": times.cron, **prepared.submission(prepared.run_id).to_json()}
+            del document["pipelineJobId"]
+            print(json.dumps(document, indent=1, sort_keys=True))
+            return
+        _show(_schedules(resolved).create(prepared, times))
+        _say_rungs(resolved)
+
+
+@_app.command("list")
+def list_schedules(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Print the schedules of the configuration's project and region."""
+    with reported(debug):
+        from pipelines.schedule import id_of
+
+        for schedule in _schedules(load(config, overrides)).list():
+            next_run = schedule.next_run_time.isoformat(timespec="seconds") if schedule.next_run_time else "none"
+            state = schedule.state.name.lower()
+            print(f"{id_of(schedule)}  {schedule.display_name}  {state}  {schedule.cron}  next {next_run}")
+
+
+@_app.command()
+def show(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+    """Print a line's schedule and the runs that it started last."""
+    with reported(debug):
+        from pipelines.run_tasks import state_of
+
+        resolved = load(config, overrides)
+        schedules = _schedules(resolved)
+        found = schedules.require(resolved, schedule_id)
+        _show(found)
+        for job in schedules.runs(found):
+            print(f"{'run':<24} {job.name.rpartition('/')[2]}  {state_of(job).lower()}")
+
+
+@_app.command()
+def diff(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+    """Compare the configuration with what is scheduled; exit code 1 when they differ."""
+    with reported(debug):
+        from contracts.errors import CheckFailed
+        from pipelines.drift import find_drift
+        from pipelines.schedule import id_of
+
+        resolved, prepared, times = _prepare(config, overrides)
+        found = _schedules(resolved).require(resolved, schedule_id)
+        if differences := find_drift(prepared, times, found):
+            told = [f"schedule {id_of(found)} is not what the configuration says", *map(str, differences)]
+            raise CheckFailed("\n  ".join([*told, "to do: shardline schedule update CONFIG"]))
+        print(f"schedule {id_of(found)} is what the configuration says")
+
+
+@_app.command()
+def update(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+    """Make a line's schedule what the configuration says."""
+    with reported(debug):
+        from pipelines.schedule import id_of
+
+        resolved, prepared, times = _prepare(config, overrides)
+        schedules = _schedules(resolved)
+        made, how = schedules.update(prepared, times, schedules.find_to_update(prepared, times, schedule_id))
+        print(f"schedule {id_of(made)}: {how}")
+        _say_rungs(resolved)
+
+
+@_app.command()
+def pause(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+    """Stop a line's schedule from firing; a run of it goes on."""
+    with reported(debug):
+        from pipelines.schedule import id_of
+
+        resolved = load(config, overrides)
+        schedules = _schedules(resolved)
+        found = schedules.require(resolved, schedule_id)
+        schedules.pause(found)
+        print(f"schedule {id_of(found)}: paused")
+
+
+@_app.command()
+def resume(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    schedule_id: ScheduleId = "",
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Make up for the runs that it missed.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Let a line's schedule fire again."""
+    with reported(debug):
+        from pipelines.schedule import id_of
+
+        resolved = load(config, overrides)
+        schedules = _schedules(resolved)
+        found = schedules.require(resolved, schedule_id)
+        schedules.resume(found, catch_up=catch_up)
+        print(f"schedule {id_of(found)}: active")
+
+
+@_app.command()
+def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+    """Delete a line's schedule; a run of it goes on."""
+    with reported(debug):
+        from pipelines.schedule import id_of
+
+        resolved = load(config, overrides)
+        schedules = _schedules(resolved)
+        found = schedules.require(resolved, schedule_id)
+        schedules.delete(found)
+        print(f"schedule {id_of(found)}: deleted")
+
+
+def _prepare(config: Any, overrides: list[str] | None) -> tuple[RunConfig, Prepared, Times]:
+    from pipelines.compile import compile_line
+    from pipelines.drift import read_times
+    from pipelines.submit import prepare
+
+    resolved = load(config, overrides)
+    prepared = prepare(resolved, compile_line(resolved))
+    return resolved, prepared, read_times(resolved.schedule)
+
+
+def _schedules(config: RunConfig) -> Schedules:
+    from contracts.errors import ConfigError
+    from pipelines.schedule import Schedules
+
+    if not config.vertex.project or not config.vertex.region:
+        raise ConfigError(
+            "vertex.project or vertex.region is not set", allowed="both", todo="set them in the configuration"
+        )
+    return Schedules(config.vertex.project, config.vertex.region)
+
+
+def _show(schedule: Any) -> None:
+    from pipelines.schedule import describe
+
+    for name, text in describe(schedule):
+        print(f"{name:<24} {text}")
+
+
+def _say_rungs(config: RunConfig) -> None:
+    if len(config.resources.ladder) > 1:
+        first = config.resources.ladder[0]
+        place = f"{first.strategy} in {first.region or config.vertex.region}"
+        print(f"a scheduled run uses the first rung of the ladder only: {place}", file=sys.stderr)

@@ -1,0 +1,135 @@
+"""`shardline submit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.reported import load, reported
+
+if TYPE_CHECKING:
+    from pipelines.submit import Prepared, Submitted
+
+_INTERRUPTED = 130
+
+Caching = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable-caching/--no-caching",
+        help="Switch the cache of every task on or off [default: as each task says].",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def submit(
+        config: ConfigPath,
+        overrides: Overrides = None,
+        run_id: Annotated[
+            str, typer.Option(metavar="ID", help="Id of the run; the same id twice is the same run [default: made].")
+        ] = "",
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Follow the run to its end, and climb resources.ladder where it must.")
+        ] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request as JSON; ask nobody.")] = False,
+        template: Annotated[
+            str, typer.Option(metavar="URI", help="A compiled pipeline instead: file, gs:// or Artifact Registry.")
+        ] = "",
+        tag: Annotated[
+            list[str] | None, typer.Option(metavar="TAG", help="Tag of the version in vertex.registry; repeatable.")
+        ] = None,
+        caching: Caching = None,
+        debug: Debug = False,
+    ) -> None:
+        """Run the line on Vertex AI Pipelines."""
+        code = 0
+        with reported(debug):
+            from contracts.errors import ConfigError
+            from pipelines.compile import compile_line
+            from pipelines.submit import prepare
+
+            resolved = load(config, overrides)
+            if tag and not resolved.vertex.registry:
+                raise ConfigError(
+                    f"--tag {tag[0]} without a repository", allowed="vertex.registry set", todo="set vertex.registry"
+                )
+            if tag and template:
+                raise ConfigError(
+                    "--tag beside --template", allowed="one of them", todo="tag a template when it is uploaded"
+                )
+            prepared = prepare(resolved, compile_line(resolved), run_id=run_id, template=template, caching=caching)
+            if dry_run:
+                print(json.dumps(prepared.submission(prepared.run_id).to_json(), indent=1, sort_keys=True))
+                return
+            code = _submit(prepared, tags=tag or [], wait=wait, upload=bool(resolved.vertex.registry) and not template)
+        raise typer.Exit(code)
+
+
+def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) -> int:
+    from contracts.errors import TryAgain
+    from pipelines.follow import make_view
+    from pipelines.google import pipeline_client
+    from pipelines.ladder import climb, exit_code_of, make_rungs
+    from pipelines.submit import submit, upload_spec
+
+    if upload:
+        prepared = upload_spec(prepared, tags)
+        _say(f"template {prepared.template}")
+    rungs = make_rungs(prepared.config)
+    if not wait:
+        made = submit(prepared, prepared.submission(prepared.run_id, rungs[0].parameters))
+        _tell(made)
+        if made.existed and made.state in ("FAILED", "CANCELLED"):
+            raise TryAgain(
+                f"run {made.name.id} has ended before: {made.state.lower()}; nothing was submitted\n"
+                "  to do: take another --run-id, or leave it out and one is made"
+            )
+        if len(rungs) > 1:
+            _say(f"only the first of {len(rungs)} rungs runs ({rungs[0].label}); --wait climbs the others")
+        return 0
+    running = prepared.run_id
+
+    def submitted(made: Submitted) -> None:
+        nonlocal running
+        running = made.name.id
+        _tell(made)
+
+    try:
+        ending = climb(
+            pipeline_client(prepared.config.vertex.region), prepared, rungs, make_view, say=_say, submitted=submitted
+        )
+    except KeyboardInterrupt:
+        _say(
+            f"interrupted; run {running} goes on: `shardline status {running} --config CONFIG` shows it, `shardline "
+            f"cancel {running} --config CONFIG` ends it, `submit --wait --run-id {prepared.run_id}` follows it"
+        )
+        return _INTERRUPTED
+    except TryAgain:
+        _say(f"the run goes on, if it was submitted; follow it with: submit --wait --run-id {prepared.run_id}")
+        raise
+    if ending.diagnosis is not None:
+        found = ending.diagnosis
+        said = "\n  ".join(found.evidence.strip().splitlines()) or "nothing"
+        _say(f"error: the run failed: {found.cause} ({found.kind})\n  to do: {found.advice}\n  said: {said}")
+    return exit_code_of(ending)
+
+
+def _tell(made: Submitted) -> None:
+    """Print a job: its full name on stdout, the rest on stderr."""
+    _say(f"run {made.name.id} {'exists: ' + made.state.lower() if made.existed else 'submitted'}")
+    _say(made.name.console)
+    if made.warning:
+        _say(f"warning: {made.warning}")
+    print(made.name.resource, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,100 @@
+"""Container images of the line, pinned by their digests: who is what, and where the record of a build lies.
+
+`shardline images build` writes the record (pipelines/build.py); a configuration may name images itself, and wins.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+
+ROLES = ("pipeline", "trainer", "export")
+"""What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
+
+STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
+"""The image that each stage runs in."""
+
+# HOST/PATH@sha256:HEX: a tag may move between two submissions, or between two machines of one job.
+PINNED = re.compile(
+    r"(?P<host>[a-z0-9.-]+\.[a-z]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-][a-z0-9_]+)*)(?::[\w.-]+)?@sha256:[0-9a-f]{64}"
+)
+
+
+class ImageRecord(BaseModel):
+    """What a build left: images.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pipeline: str
+    trainer: str
+    export: str
+    built_at: str
+    """UTC, ISO 8601."""
+    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}(-dirty)?)?$")] = ""
+    """Commit of the sources; `-dirty`: with changes that it does not hold; empty: unknown."""
+
+
+def is_pinned(reference: str) -> bool:
+    """Return whether a reference names one image for ever."""
+    return PINNED.fullmatch(reference) is not None
+
+
+def read_record(path: Path) -> ImageRecord | None:
+    """Return the record of a build; None: there is none.
+
+    Raises:
+        ConfigError: It is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
+    try:
+        return ImageRecord.model_validate_json(text)
+    except ValidationError as error:
+        raise _damaged(path, str(error.errors(include_url=False)[0]["msg"])) from None
+
+
+def find_image(config: RunConfig, role: str) -> str:
+    """Return the pinned reference of a role's image: the configuration's, else the record's.
+
+    Raises:
+        ConfigError: There is none, or it is not pinned by its digest.
+    """
+    section = config.vertex.images
+    reference: str
+    if given := getattr(section, role):
+        reference, where = given, f"vertex.images.{role}"
+    else:
+        record = read_record(Path(section.file))
+        if record is None:
+            raise ConfigError(
+                f"vertex.images.{role} is not set, and there is no {section.file}",
+                allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
+                todo="run `shardline images build CONFIG`, set vertex.images, or set resources.container=prebuilt",
+            )
+        reference, where = getattr(record, role), f"{section.file}: {role}"
+    if not is_pinned(reference):
+        raise ConfigError(
+            f"{where} = {reference} is not pinned by its digest",
+            allowed="HOST/PATH@sha256: and 64 hex digits",
+            todo="a tag may move under a running job: take the digest that `shardline images show`, or the registry, "
+            "prints",
+        )
+    return reference
+
+
+def _damaged(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is no record of images: {why}",
+        allowed="what `shardline images build` writes",
+        todo="build again, or name the images as vertex.images.pipeline, trainer and export",
+    )

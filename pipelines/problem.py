@@ -1,0 +1,27 @@
+"""A finding of `shardline plan`: why a submission would fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.errors import ConfigError, UserError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a submission would fail, in the terms of an error."""
+
+    given: str
+    allowed: str
+    todo: str
+
+    @classmethod
+    def of(cls, error: UserError, where: str = "") -> Problem:
+        """Describe an error; `where` names the section that it is about."""
+        given = f"{where}: {error.given}" if where else error.given
+        return cls(given, error.allowed, error.todo)
+
+    def error(self, others: int = 0) -> ConfigError:
+        """Return it as an error; `others` is how many more there are."""
+        more = f" ({others} more after this one: see `shardline plan`)" if others else ""
+        return ConfigError(self.given + more, allowed=self.allowed, todo=self.todo)

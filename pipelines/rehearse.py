@@ -1,0 +1,235 @@
+"""`shardline rehearse`: a submission without a cloud, by the real clients, against a Google Cloud on this machine.
+
+The command that a user would submit with (`shardline submit --wait`, or `schedule create`) runs as a process of its
+own, led to rehearsal.cloud by variables alone. Then what happened is compared with what was asked for (rehearsed.py):
+as many preemptions, nobody called but the local cloud, and the same result as undisturbed (undisturbed.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from contracts.config import RunConfig
+from contracts.errors import CheckFailed, ConfigError
+from contracts.stage import new_attempt_id
+from pipelines.rehearsal_config import Prepared, prepare
+from pipelines.rehearsed import Rehearsed, leave_evidence, look
+from pipelines.undisturbed import compare
+
+if TYPE_CHECKING:
+    from rehearsal.cloud import LocalCloud
+    from rehearsal.gcs import Rule
+
+# The number that the bucket server gives its project: Google's SDK compares the two.
+PROJECT_NUMBER = "123456789012"
+_POLL_S = 0.5
+# Until the local Vertex has started what is due: it needs no more than a look at its clock.
+_FIRING_LIMIT_S = 60.0
+# The command ends with this process, whatever ends it.
+_COMMAND = "from contracts.process import end_with_parent; end_with_parent(); from pipelines.cli import main; main()"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a rehearsal is asked for."""
+
+    preemptions: int = 0
+    rate_per_h: float = 0.0
+    """Preemptions for each machine and hour of its running."""
+    rules: tuple[Rule, ...] = ()
+    schedule_days: float = 0.0
+    time_scale: float = 0.1
+    """Seconds here for one of the platform's where nothing is computed: the 30 s of a notice take three."""
+    seed: int = 0
+    processes_per_node: int | None = None
+    samples: int | None = None
+    """Files of the source at most; None: all."""
+
+
+def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wanted) -> Rehearsed:
+    """Rehearse a submission.
+
+    Args:
+        config: The resolved configuration, with absolute paths.
+        source: A local folder or manifest that stands for the source.
+        folder: For everything that is written; new or empty.
+        wanted: What is to happen.
+
+    Raises:
+        ConfigError: The configuration cannot be submitted, there is nothing local to copy, or the folder is in use.
+    """
+    from pipelines.plan import require_plan
+
+    prepared = prepare(config, source)
+    require_plan(prepared.config)
+    path, samples = _open_folder(folder, prepared, wanted.samples)
+    cloud = _make_cloud(folder, prepared, wanted)
+    began = time.monotonic()
+    with _signals_end(), cloud, _led_to(_environment(cloud, folder)):
+        if wanted.schedule_days:
+            found = _rehearse_schedule(cloud, prepared, path, wanted)
+        else:
+            run_id = f"rehearsal-{new_attempt_id()}"
+            found = look(cloud, prepared, run_id, _command("submit", path, f"--run-id={run_id}", "--wait"))
+            found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
+            if found.exit_code == 0 and (wanted.preemptions or wanted.rate_per_h or wanted.rules):
+                found.comparison = compare(cloud, found)
+        found.variables |= samples
+        found.wall_s = time.monotonic() - began
+        leave_evidence(cloud)
+    return found
+
+
+def check(found: Rehearsed) -> None:
+    """Raise CheckFailed when something speaks against a rehearsal."""
+    if found.complaints:
+        raise CheckFailed("\n  ".join(["the rehearsal found:", *found.complaints]))
+
+
+def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Path, dict[str, str]]:
+    """Write the configuration and the source; return the configuration's path, and how the source was scaled."""
+    from rehearsal.cloud import BUCKETS_FOLDER
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(
+            f"--keep {folder} is not empty",
+            allowed="a new or an empty folder: what another rehearsal has finished would be reused",
+            todo="choose another folder, or delete this one",
+        )
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
+    copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
+    return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
+
+
+def _make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
+    from pipelines.workers import num_nodes
+    from rehearsal.cloud import LocalCloud
+    from rehearsal.execution.machines import Scale
+    from rehearsal.execution.market import Market, spread
+
+    config = prepared.config
+    nodes = num_nodes(config)
+    return LocalCloud(
+        folder,
+        projects={config.vertex.project: PROJECT_NUMBER},
+        buckets=sorted(prepared.buckets),
+        market=Market(
+            seed=wanted.seed,
+            preemptions=spread(wanted.preemptions, seed=wanted.seed, nodes=nodes, job=f"{config.run.name}-train"),
+            rate=wanted.rate_per_h,
+        ),
+        scale=Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
+        rules=wanted.rules,
+    )
+
+
+def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
+    """Return how many training processes play each machine: as configured where this one can hold them."""
+    from contracts.machines import find_machine
+    from contracts.process import available_cores
+
+    if wanted.processes_per_node is not None:
+        return wanted.processes_per_node
+    gpus = find_machine(config.resources.machine).accelerator_count
+    asked = config.resources.ranks if config.resources.ranks != "auto" else (gpus or 2)
+    most = max(1, 2 * available_cores() // nodes)
+    return None if asked <= most and not gpus else min(asked, most)
+
+
+def _environment(cloud: LocalCloud, folder: Path) -> dict[str, str]:
+    """Return the variables of the commands: the local cloud's, and a home and a temporary folder of their own."""
+    places = {"HOME": folder / "home", "TMPDIR": folder / "tmp"}
+    for place in places.values():
+        place.mkdir(exist_ok=True)
+    return {**cloud.environment, **{name: str(place) for name, place in places.items()}}
+
+
+@contextlib.contextmanager
+def _led_to(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let this process's own clients use the local cloud while the block runs."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _signals_end() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _command(*words: str | Path) -> int:
+    """Run a command of ours as its user would; what it prints goes where this one prints."""
+    process = subprocess.Popen([sys.executable, "-c", _COMMAND, *map(str, words)], stdin=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _rehearse_schedule(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:
+    """Create the schedule and let days pass: the clock moves on to the next run once the last has ended."""
+    from google.cloud.aiplatform_v1 import types
+
+    code = _command("schedule", "create", path)
+    due = 0
+    if code == 0:
+        end_s = cloud.clock.now() + 86400 * wanted.schedule_days
+        while (next_s := _next_run(cloud)) is not None and next_s <= end_s:
+            due += 1
+            cloud.clock.advance(max(0.0, next_s - cloud.clock.now()))
+            deadline = time.monotonic() + _FIRING_LIMIT_S
+            while _next_run(cloud) == next_s and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            while _active(cloud):
+                time.sleep(_POLL_S)
+    found = look(cloud, prepared, "", code)
+    found.due = due
+    runs = list(cloud.store.list("projects/", types.PipelineJob))
+    found.fired = [(job.create_time.isoformat(), job.state.name) for job in reversed(runs)]
+    return found
+
+
+def _next_run(cloud: LocalCloud) -> float | None:
+    from google.cloud.aiplatform_v1 import types
+
+    times = [one.next_run_time for one in cloud.store.list("projects/", types.Schedule) if one.next_run_time]
+    return min((moment.timestamp() for moment in times), default=None)
+
+
+def _active(cloud: LocalCloud) -> bool:
+    from google.cloud.aiplatform_v1 import types
+
+    state: Any = types.PipelineState
+    final = (state.PIPELINE_STATE_SUCCEEDED, state.PIPELINE_STATE_FAILED, state.PIPELINE_STATE_CANCELLED)
+    return any(job.state not in final for job in cloud.store.list("projects/", types.PipelineJob))

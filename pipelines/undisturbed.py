@@ -1,0 +1,76 @@
+"""The same work once more without disturbances, so that there is something to compare a disturbed rehearsal with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from contracts.artifacts import CheckpointManifest, ShardManifest
+from contracts.resolve import stage_config
+from contracts.result import find_result
+from pipelines.rehearsed import Comparison, Rehearsed
+
+if TYPE_CHECKING:
+    from rehearsal.cloud import LocalCloud
+
+# Name of the second training's job and run; its line is beside the first, in the same bucket.
+UNDISTURBED = "undisturbed"
+# More than any training that a rehearsal can play.
+_LIMIT_S = 3600.0
+
+
+def compare(cloud: LocalCloud, found: Rehearsed) -> Comparison:
+    """Shard and train again without faults, on machines that stay, and say what came of it.
+
+    Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
+    of the batch would end in other last bits. Shards are made again where rules of the buckets could have touched them.
+    """
+    has_rules = bool(cloud.buckets.faults.rules)
+    cloud.buckets.faults.set()
+    line = f"{found.line}-{UNDISTURBED}"
+    shards = _same_shards(found, line) if has_rules else None
+    reason = _train(cloud, found, line)
+    trained = find_result(line, UNDISTURBED, "train")
+    if reason or trained is None:
+        return Comparison(shards, None, reason or "the undisturbed training has left no result")
+    return Comparison(shards, CheckpointManifest.load(trained.uri).parameters_sha256)
+
+
+def _same_shards(found: Rehearsed, line: str) -> bool:
+    """Shard the source on this machine, and compare names, sizes and checksums of all files."""
+    resources = found.config.resources.model_copy(update={"beam_runner": "fnapi"})
+    config = stage_config(found.config.model_copy(update={"resources": resources}), "shard")
+    command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED]
+    subprocess.run([*command, "--config-json", json.dumps(config)], capture_output=True, check=False)
+    made, again = (find_result(*place, "shard") for place in ((found.line, found.run_id), (line, UNDISTURBED)))
+    if made is None or again is None:
+        return False
+    one, other = (ShardManifest.load(result.uri) for result in (made, again))
+    return (one.fingerprint, one.shards, one.index) == (other.fingerprint, other.shards, other.index)
+
+
+def _train(cloud: LocalCloud, found: Rehearsed, line: str) -> str:
+    """Run the training job again for another line; return why it did not end well."""
+    from google.cloud.aiplatform_v1 import types
+
+    name = f"{found.config.run.name}-train"
+    job = next(job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name)
+    parent = job.name.rpartition("/")[0]
+    fresh = types.CustomJob(name=f"{parent}/{cloud.store.new_id()}", display_name=UNDISTURBED, job_spec=job.job_spec)
+    for pool in fresh.job_spec.worker_pool_specs:
+        words = list(pool.container_spec.args)
+        words[words.index("--line") + 1] = line
+        words[words.index("--run") + 1] = UNDISTURBED
+        pool.container_spec.args = words
+    # Nobody takes machines away that are paid for in full.
+    fresh.job_spec.scheduling.strategy = types.Scheduling.Strategy.STANDARD
+    fresh.state = types.JobState.JOB_STATE_PENDING
+    final = (types.JobState.JOB_STATE_SUCCEEDED, types.JobState.JOB_STATE_FAILED, types.JobState.JOB_STATE_CANCELLED)
+    cloud.store.add(fresh.name, fresh)
+    cloud.custom_jobs.start(fresh.name)
+    ended = cloud.store.wait(fresh.name, lambda message: message.state in final, _LIMIT_S)
+    if ended.state == types.JobState.JOB_STATE_SUCCEEDED:
+        return ""
+    return f"the undisturbed training ended as {ended.state.name}: {ended.error.message}"

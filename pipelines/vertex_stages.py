@@ -1,0 +1,327 @@
+"""The stages on Vertex AI, as sub-pipelines with the signatures that pipelines/training.py wires.
+
+    shard      list the source; unless its shards are there: launch the Dataflow job, wait; report
+    profile    look for the profile; unless it is there: a CustomJob; report
+    train      a CustomJob; report
+    export     a CustomJob on the GPU that will serve; report
+    register   the gate; if it says so: the model registry
+
+Nothing is cached by KFP: what is finished is known by its content-addressed folder, which holds no run id and is looked
+at by the tasks themselves (docs/decisions/0004-reuse-by-content.md). No job is tried again by KFP: a retry would find
+the failed job in gcp_resources and wait for that one.
+"""
+
+# No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google_cloud_pipeline_components.types import artifact_types
+from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
+from google_cloud_pipeline_components.v1.model import ModelUploadOp
+from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResourcesOp
+from kfp import dsl
+
+from components.find_model import find_model
+from components.find_profile import find_profile
+from components.gate import gate, refused
+from components.launch_dataflow import launch_dataflow
+from components.list_source import list_source
+from components.registered import registered
+from components.report import report
+from contracts.config import MachineSection, RunConfig
+from contracts.result import RUNS_FOLDER
+from contracts.serving import MODEL_NAME
+from pipelines.training import Stages
+from pipelines.workers import Container, machine_name, num_nodes, serving_section, worker_pools
+
+# Triton under Vertex AI: it listens where the environment says, which Vertex AI sets from these
+# (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
+SERVING_PORT = 8080
+PREDICT_ROUTE, HEALTH_ROUTE = "/predict", "/health"
+
+
+@dataclass(frozen=True)
+class Containers:
+    """What runs where."""
+
+    pipeline_image: str
+    profile: Container
+    train: Container
+    export: Container
+    serving_image: str
+    """Of the registered model; empty: the one that the export names."""
+
+
+def vertex_stages(config: RunConfig, containers: Containers) -> Stages:
+    """Return the stages of a configuration.
+
+    Raises:
+        ConfigError: A machine is none.
+    """
+    training, serving = config.resources.machine, serving_section(config)
+    return Stages(
+        shard=_shard_stage(containers.pipeline_image),
+        profile=_profile_stage(config, containers),
+        train=_job_stage(config, "train", containers, training, ("shards", "profile"), nodes=num_nodes(config)),
+        export=_job_stage(config, "export", containers, serving, ("shards", "checkpoint")),
+    )
+
+
+def own(task: Any, image: str) -> Any:
+    """Return a task of ours, on our image, never cached."""
+    return never_cached(task.set_container_image(image))
+
+
+def never_cached(task: Any) -> Any:
+    """Return a task whose result is never taken from an earlier run."""
+    return task.set_caching_options(enable_caching=False)
+
+
+def _shard_stage(image: str) -> Callable[..., Any]:
+    @dsl.pipeline(name="shard-what-is-new")
+    def shard_what_is_new(line: str, run_id: str, flags: str, config: str, data_date: str) -> str:
+        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
+        source = own(list_source(**given), image)
+        with dsl.If(source.outputs["finished"] == "no", name="no-shards-yet"):
+            job = own(launch_dataflow(expect=source.outputs["uri"], **given), image)
+            never_cached(WaitGcpResourcesOp(gcp_resources=job.outputs["gcp_resources"]))
+        return source.outputs["uri"]
+
+    @dsl.pipeline(name="shard")
+    def shard(
+        line: str,
+        run_id: str,
+        flags: str,
+        config: str,
+        data_date: str,
+        region: str,
+        strategy: str,
+        max_wait: str,
+        timeout: str,
+    ) -> str:
+        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
+        made = never_cached(shard_what_is_new(**given))
+        return own(report(stage="shard", line=line, run_id=run_id, at=made.output), image).outputs["uri"]
+
+    return shard
+
+
+def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
+    image, machine = containers.pipeline_image, config.resources.machine
+    # The digest stands for all that is installed: of what looks for the profile, nothing is the machine's.
+    software, hardware = containers.profile.identity, machine_name(machine)
+    job = _job(config, "profile", containers.profile, machine)
+
+    @dsl.pipeline(name="profile-if-missing")
+    def profile_if_missing(
+        line: str,
+        run_id: str,
+        flags: str,
+        config: str,
+        region: str,
+        strategy: str,
+        max_wait: str,
+        timeout: str,
+        shards: str,
+    ) -> str:
+        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "shards": shards}
+        found = own(find_profile(machine=hardware, software=software, **given), image)
+        with dsl.If(found.outputs["finished"] == "no", name="no-profile-yet"):
+            more = ["--machine", hardware, "--software", software, "--shards", shards]
+            job(line, run_id, flags, config, region, strategy, max_wait, timeout, more)
+        return found.outputs["uri"]
+
+    @dsl.pipeline(name="profile")
+    def profile(
+        line: str,
+        run_id: str,
+        flags: str,
+        config: str,
+        data_date: str,
+        region: str,
+        strategy: str,
+        max_wait: str,
+        timeout: str,
+        shards: str,
+    ) -> str:
+        made = never_cached(
+            profile_if_missing(
+                line=line,
+                run_id=run_id,
+                flags=flags,
+                config=config,
+                region=region,
+                strategy=strategy,
+                max_wait=max_wait,
+                timeout=timeout,
+                shards=shards,
+            )
+        )
+        return own(report(stage="profile", line=line, run_id=run_id, at=made.output), image).outputs["uri"]
+
+    return profile
+
+
+def _job_stage(
+    config: RunConfig,
+    stage: str,
+    containers: Containers,
+    machine: MachineSection,
+    inputs: tuple[str, str],
+    *,
+    nodes: int = 1,
+) -> Callable[..., Any]:
+    """Return a stage that is one job, always started: its command finds by itself what is finished."""
+    image = containers.pipeline_image
+    job = _job(config, stage, getattr(containers, stage), machine, nodes=nodes)
+
+    def run(common: Sequence[Any], shards: Any, other: Any) -> Any:
+        line, run_id = common[0], common[1]
+        ended = job(*common, [f"--{inputs[0]}", shards, f"--{inputs[1]}", other])
+        return own(report(stage=stage, line=line, run_id=run_id), image).after(ended).outputs["uri"]
+
+    # kfp reads the names of parameters from the function: those of the two stages differ in the last.
+    @dsl.pipeline(name="train")
+    def train(
+        line: str,
+        run_id: str,
+        flags: str,
+        config: str,
+        data_date: str,
+        region: str,
+        strategy: str,
+        max_wait: str,
+        timeout: str,
+        shards: str,
+        profile: str,
+    ) -> str:
+        return run((line, run_id, flags, config, region, strategy, max_wait, timeout), shards, profile)
+
+    @dsl.pipeline(name="export")
+    def export(
+        line: str,
+        run_id: str,
+        flags: str,
+        config: str,
+        data_date: str,
+        region: str,
+        strategy: str,
+        max_wait: str,
+        timeout: str,
+        shards: str,
+        checkpoint: str,
+    ) -> str:
+        return run((line, run_id, flags, config, region, strategy, max_wait, timeout), shards, checkpoint)
+
+    return train if stage == "train" else export
+
+
+def _job(
+    config: RunConfig, stage: str, container: Container, machine: MachineSection, *, nodes: int = 1
+) -> Callable[..., Any]:
+    """Return a function that adds the stage's CustomJob to the pipeline that is being built."""
+    vertex, section = config.vertex, machine
+    has_tensorboard = stage == "train" and vertex.tensorboard
+    constants: dict[str, Any] = {
+        "display_name": f"{config.run.name}-{stage}",
+        "project": vertex.project,
+        "restart_job_on_worker_restart": True,
+        "service_account": vertex.service_account,
+        "tensorboard": vertex.tensorboard if has_tensorboard else "",
+        "network": vertex.peered_network,
+        "labels": dict(vertex.labels),
+        "encryption_spec_key_name": vertex.kms_key,
+    }
+    if vertex.psc_attachment:
+        constants["psc_interface_config"] = {"network_attachment": vertex.psc_attachment}
+
+    def add(
+        line: Any,
+        run_id: Any,
+        flags: Any,
+        config: Any,
+        region: Any,
+        strategy: Any,
+        max_wait: Any,
+        timeout: Any,
+        more: Sequence[Any],
+    ) -> Any:
+        given = ["--line", line, "--run", run_id, "--flags", flags, "--config", config, *more]
+        task = CustomTrainingJobOp(
+            worker_pool_specs=worker_pools(section, container, given, nodes=nodes),
+            location=region,
+            strategy=strategy,
+            max_wait_duration=max_wait,
+            timeout=timeout,
+            # Vertex AI's own folders (AIP_*): beside the run's documents. kfp puts the values into the text.
+            base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
+            **constants,
+        )
+        return never_cached(task)
+
+    return add
+
+
+def register_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
+    """Return the sub-pipeline that uploads a proven export: a new model, or a new version of the one of this name."""
+    image, vertex = containers.pipeline_image, config.vertex
+    name = vertex.model.name or config.run.name
+    model: Mapping[str, Any] = {
+        "project": vertex.project,
+        "location": vertex.region,
+        "display_name": name,
+        "version_aliases": list(vertex.model.aliases),
+        "labels": dict(vertex.labels),
+        "encryption_spec_key_name": vertex.kms_key,
+    }
+
+    @dsl.pipeline(name="register")
+    def register(line: str, run_id: str, export: str, config: str) -> None:
+        given = {"line": line, "run_id": run_id}
+        decided = own(gate(export=export, config=config, serving_image=containers.serving_image, **given), image)
+        with dsl.If(decided.outputs["verdict"] == "upload", name="proven"):
+            known = own(find_model(project=vertex.project, region=vertex.region, name=name), image)
+            served = _import(
+                artifact_types.UnmanagedContainerModel,
+                decided.outputs["artifact_uri"],
+                {"containerSpec": _container_spec(decided.outputs["image"])},
+            )
+            with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
+                parent = _import(
+                    artifact_types.VertexModel, known.outputs["uri"], {"resourceName": known.outputs["resource"]}
+                )
+                version = ModelUploadOp(unmanaged_container_model=served.output, parent_model=parent.output, **model)
+                own(registered(upload=never_cached(version).outputs["gcp_resources"], **given), image)
+            with dsl.If(known.outputs["exists"] != "yes", name="new-model"):
+                first = ModelUploadOp(unmanaged_container_model=served.output, **model)
+                own(registered(upload=never_cached(first).outputs["gcp_resources"], **given), image)
+        with dsl.If(decided.outputs["verdict"] != "upload", name="not-proven"):
+            own(refused(verdict=decided.outputs["verdict"]), image)
+
+    return register
+
+
+def _import(kind: Any, uri: Any, metadata: Mapping[str, Any]) -> Any:
+    """Return the task that makes an artifact of something that is there.
+
+    Anew each time: the same folder may be served by another image than the last time.
+    """
+    return never_cached(dsl.importer(artifact_uri=uri, artifact_class=kind, reimport=True, metadata=dict(metadata)))
+
+
+def _container_spec(image: Any) -> dict[str, Any]:
+    """Return how Vertex AI serves the repository (ModelContainerSpec)."""
+    return {
+        "imageUri": image,
+        "command": ["tritonserver"],
+        "args": [
+            "--model-repository=$(AIP_STORAGE_URI)",
+            "--allow-vertex-ai=true",
+            f"--vertex-ai-default-model={MODEL_NAME}",
+            "--disable-auto-complete-config",
+        ],
+        "ports": [{"containerPort": SERVING_PORT}],
+        "predictRoute": PREDICT_ROUTE,
+        "healthRoute": HEALTH_ROUTE,
+    }

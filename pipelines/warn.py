@@ -1,0 +1,66 @@
+"""What is no mistake, but should be known before a submission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from contracts.config import RunConfig
+from contracts.machines import Machine
+from pipelines.prebuilt import AS_OF, GPU_IMAGE, SOURCE
+from pipelines.preflight import find_rungs
+
+OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
+
+
+# "restart the job up to six times" after a STOCKOUT, as the page on spot machines says of inference; whether it holds
+# for training is unverified: https://docs.cloud.google.com/vertex-ai/docs/predictions/use-spot-vms
+SPOT_RESTARTS = 6
+
+
+def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
+    """Yield the warnings of a configuration."""
+    resources, vertex = config.resources, config.vertex
+    rungs = find_rungs(config)
+    yield OFFLINE
+    if machine is not None and machine.note:
+        yield f"{machine.label}: {machine.note}"
+    if len(rungs) > 1:
+        yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
+        if config.schedule.cron:
+            yield f"scheduled runs take the first rung only: {rungs[0].strategy} in {rungs[0].region}"
+    elsewhere = sorted({rung.region for rung in rungs} - {vertex.region, ""})
+    if elsewhere:
+        yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and the traffic is billed"
+    if any(rung.strategy == "FLEX_START" for rung in rungs) and resources.max_wait_s == 0:
+        yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
+    if any(rung.strategy == "SPOT" for rung in rungs):
+        yield (
+            f"SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to "
+            f"{SPOT_RESTARTS} times (unverified), and training goes on from its newest checkpoint"
+        )
+    if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
+        yield (
+            f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
+            f"{resources.timeout_hours:g}: the job is ended before training ends itself"
+        )
+    if resources.container == "prebuilt":
+        yield (
+            "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, "
+            "and it needs a package index that the machines can reach; Vertex AI's newest PyTorch container is for "
+            "Python 3.10, so another Python is brought too (docs/images.md)"
+        )
+        if datetime.now(UTC).date().isoformat() > GPU_IMAGE.available_until:
+            yield (
+                f"Vertex AI's list of prebuilt PyTorch containers, read on {AS_OF}, promised {GPU_IMAGE.path} until "
+                f"{GPU_IMAGE.available_until}: it may be gone; see {SOURCE}"
+            )
+    if vertex.experiment and config.schedule.cron:
+        yield "vertex.experiment does nothing for scheduled runs: only `submit` lists a run in its experiment"
+    if vertex.failure_policy == "fast":
+        yield (
+            "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
+            "since its task is not started any more"
+        )
+    if vertex.model.upload and config.export.allow_unproven:
+        yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"

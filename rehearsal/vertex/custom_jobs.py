@@ -1,0 +1,120 @@
+"""JobService: custom jobs.
+
+Get of one that runs is held while a launcher of Google's components asks: its poll pauses 20 s between two answers, so
+the only way that it hears of the end at once is that the answer waits for the end. Others are answered at once.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.empty_pb2 import Empty
+
+from rehearsal.vertex.errors import ServiceError, not_found
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.operations import finished
+from rehearsal.vertex.rules import check_custom_job
+from rehearsal.vertex.world import Caller, World
+
+# proto-plus declares an enum's members as numbers.
+_STATE: Any = types.JobState
+DONE = (
+    _STATE.JOB_STATE_SUCCEEDED,
+    _STATE.JOB_STATE_FAILED,
+    _STATE.JOB_STATE_CANCELLED,
+    _STATE.JOB_STATE_EXPIRED,
+    _STATE.JOB_STATE_PARTIALLY_SUCCEEDED,
+)
+_LAUNCHER = "google-cloud-pipeline-components"
+# How often a held answer looks whether anybody still waits for it.
+_LOOK_S = 0.5
+
+
+def create(world: World, request: types.CreateCustomJobRequest, caller: Caller) -> types.CustomJob:
+    """Check, store and start a custom job."""
+    parent = world.canonical(request.parent, "aiplatform.customJobs.create")
+    job = types.CustomJob(request.custom_job)
+    check_custom_job(world, job, parent)
+    name = f"{parent}/customJobs/{world.store.new_id()}"
+    job.name, job.state = name, _STATE.JOB_STATE_PENDING
+    job.create_time = job.update_time = world.now()
+    world.store.add(name, job)
+    world.custom_jobs.start(name)
+    return types.CustomJob(world.store.get(name))
+
+
+def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
+    """Return a custom job; to a launcher once it has ended, or after `World.hold_s`."""
+    name = world.canonical(request.name, "aiplatform.customJobs.get")
+    try:
+        job = world.store.get(name)
+        if _LAUNCHER in caller.user_agent:
+            deadline = time.monotonic() + world.hold_s
+            while job.state not in DONE and time.monotonic() < deadline:
+                if world.stopping.is_set() or not caller.is_there():
+                    break
+                job = world.store.wait(name, lambda job: job.state in DONE, _LOOK_S)
+    except KeyError:
+        raise not_found(name) from None
+    return types.CustomJob(job)
+
+
+def list_(world: World, request: types.ListCustomJobsRequest, caller: Caller) -> types.ListCustomJobsResponse:
+    """List custom jobs, the newest first."""
+    parent = world.canonical(request.parent, "aiplatform.customJobs.list")
+    chosen, token = page(
+        select(world.store.list(f"{parent}/customJobs/"), filter=request.filter), request.page_size, request.page_token
+    )
+    return types.ListCustomJobsResponse(custom_jobs=chosen, next_page_token=token)
+
+
+def cancel(world: World, request: types.CancelCustomJobRequest, caller: Caller) -> Empty:
+    """Ask that a custom job end; one that has ended is left alone."""
+    name = world.canonical(request.name, "aiplatform.customJobs.cancel")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state not in DONE:
+        _cancel(world, name)
+    return Empty()
+
+
+def delete(world: World, request: types.DeleteCustomJobRequest, caller: Caller) -> Any:
+    """Delete a custom job that has ended."""
+    name = world.canonical(request.name, "aiplatform.customJobs.delete")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state not in DONE:
+        raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
+    world.store.remove(name)
+    return finished(world, name, Empty(), types.DeleteOperationMetadata())
+
+
+def cancel_those_of(world: World, parent: str, label: str, value: str) -> None:
+    """Cancel the custom jobs of a place that carry a label and have not ended."""
+    for job in world.store.list(f"{parent}/customJobs/"):
+        if job.labels.get(label) == value and job.state not in DONE:
+            _cancel(world, job.name)
+
+
+def _cancel(world: World, name: str) -> None:
+    def mark(job: types.CustomJob) -> None:
+        if job.state not in DONE:
+            job.state, job.update_time = _STATE.JOB_STATE_CANCELLING, world.now()
+
+    world.store.update(name, mark)
+    world.custom_jobs.cancel(name)
+
+
+METHODS = {
+    "CreateCustomJob": create,
+    "GetCustomJob": get,
+    "ListCustomJobs": list_,
+    "CancelCustomJob": cancel,
+    "DeleteCustomJob": delete,
+}

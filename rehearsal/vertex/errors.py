@@ -1,0 +1,113 @@
+"""How the services say no: a status code of Google's, a message of ours, and the field that is wrong.
+
+One ServiceError is told by both doors: as gRPC status with google.rpc.BadRequest among its details, and as the JSON of
+https://cloud.google.com/apis/design/errors. Codes and field paths are those of the real service, as far as its
+documentation or its clients show them; the wording is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto, with the HTTP status it names for each.
+CODES = {
+    "OK": (0, 200),
+    "CANCELLED": (1, 499),
+    "UNKNOWN": (2, 500),
+    "INVALID_ARGUMENT": (3, 400),
+    "DEADLINE_EXCEEDED": (4, 504),
+    "NOT_FOUND": (5, 404),
+    "ALREADY_EXISTS": (6, 409),
+    "PERMISSION_DENIED": (7, 403),
+    "RESOURCE_EXHAUSTED": (8, 429),
+    "FAILED_PRECONDITION": (9, 400),
+    "ABORTED": (10, 409),
+    "OUT_OF_RANGE": (11, 400),
+    "UNIMPLEMENTED": (12, 501),
+    "INTERNAL": (13, 500),
+    "UNAVAILABLE": (14, 503),
+    "UNAUTHENTICATED": (16, 401),
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One field that is wrong."""
+
+    field: str
+    """Its path from the request's resource, as `job_spec.worker_pool_specs[0].replica_count`."""
+    description: str
+
+
+class ServiceError(Exception):
+    """The answer is no.
+
+    Args:
+        code: Name of the status code, as INVALID_ARGUMENT.
+        message: One sentence or more.
+        violations: The fields that are wrong.
+        quota: For RESOURCE_EXHAUSTED, what google.rpc.ErrorInfo says of the quota (quota_metric, quota_limit_value).
+    """
+
+    def __init__(
+        self, code: str, message: str, violations: tuple[Violation, ...] = (), quota: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.violations, self.quota = code, message, violations, quota
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status of the code."""
+        return CODES[self.code][1]
+
+    def details(self) -> list[dict[str, Any]]:
+        """Return the details as their JSON form: each a google.protobuf.Any."""
+        found: list[dict[str, Any]] = []
+        if self.violations:
+            fields = [{"field": v.field, "description": v.description} for v in self.violations]
+            found.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields})
+        if self.quota is not None:
+            found.append(
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "RATE_LIMIT_EXCEEDED",
+                    "domain": "googleapis.com",
+                    "metadata": dict(self.quota),
+                }
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the HTTP answer."""
+        error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.code}
+        if details := self.details():
+            error["details"] = details
+        return {"error": error}
+
+    def to_status(self) -> bytes:
+        """Return google.rpc.Status, serialised, for the trailer grpc-status-details-bin."""
+        from google.protobuf import json_format
+        from google.rpc import error_details_pb2, status_pb2  # noqa: F401  # the details' types must be known
+
+        status = status_pb2.Status(code=CODES[self.code][0], message=self.message)
+        for detail in self.details():
+            json_format.ParseDict(detail, status.details.add())
+        return bytes(status.SerializeToString())
+
+
+def invalid(field: str, description: str) -> ServiceError:
+    """Return INVALID_ARGUMENT for one field."""
+    return refuse([Violation(field, description)])
+
+
+def refuse(violations: list[Violation]) -> ServiceError:
+    """Return INVALID_ARGUMENT for these fields, of which there is one at least; listed as Vertex lists them."""
+    text = "".join(f"{n}.Field: {v.field}; Message: {v.description}\t" for n, v in enumerate(violations, 1))
+    return ServiceError("INVALID_ARGUMENT", f"List of found errors:\t{text}", tuple(violations))
+
+
+def not_found(name: str) -> ServiceError:
+    """Return NOT_FOUND for a resource."""
+    return ServiceError("NOT_FOUND", f"There is no resource {name}")

@@ -1,0 +1,150 @@
+"""Schedules fire: one thread that sleeps until the next time of the rehearsed clock and starts what is due.
+
+A run that is due while `max_concurrent_active_run_count` runs of its schedule are active is skipped, or with
+`allow_queueing` waits for a place; so do the runs that `catch_up` makes up for. Times that passed all at once (the
+clock was moved) are gone through in order. Not known of the real service, so ours: that caught-up runs wait for a
+place, and that a queue ends with a pause.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf import json_format
+
+from rehearsal.vertex import pipeline_jobs, schedules
+from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.messages import plain
+from rehearsal.vertex.world import World
+
+# How often, by the machine's clock, a queue is looked at for a free place.
+_QUEUE_LOOK_S = 0.1
+
+
+class Firing:
+    """Fires a world's schedules until it is stopped."""
+
+    def __init__(self, world: World, failures: list[str]) -> None:
+        self._world, self._failures = world, failures
+        self._queues: dict[str, deque[float]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a second time does nothing."""
+        self._stopping.set()
+        self._world.schedules_changed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        changed = self._world.schedules_changed
+        while True:
+            # In this order: what is set after it was cleared is seen below, or ends the wait.
+            changed.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                due = self._fire()
+            except Exception:  # noqa: BLE001  # a thread's entry: a fault of ours is kept, and told when the server stops
+                self._failures.append(traceback.format_exc())
+                return
+            if any(self._queues.values()):
+                changed.wait(_QUEUE_LOOK_S)
+            elif due is None:
+                changed.wait()
+            else:
+                self._world.clock.sleep_until(due, changed)
+
+    def _fire(self) -> float | None:
+        """Start what is due; return when the next is."""
+        upcoming = []
+        for schedule in self._world.store.list("projects/", types.Schedule):
+            name = schedule.name
+            while schedule.state == schedules.STATE.ACTIVE and schedule.next_run_time:
+                due = schedule.next_run_time.timestamp()
+                if due > self._world.clock.now():
+                    upcoming.append(due)
+                    break
+                missed = schedule.catch_up and bool(schedule.last_resume_time) and due <= _resumed(schedule)
+                self._run_or_wait(schedule, due, may_wait=schedule.allow_queueing or missed)
+                try:
+                    schedule = self._world.store.update(name, partial(self._pass, due))
+                except KeyError:
+                    break
+            self._serve_queue(name)
+        return min(upcoming, default=None)
+
+    def _pass(self, due: float, schedule: Any) -> None:
+        """Go to the time after `due`, unless an update has done so."""
+        if schedule.next_run_time and schedule.next_run_time.timestamp() == due:
+            schedules.set_next(self._world, schedule, due)
+
+    def _run_or_wait(self, schedule: Any, due: float, *, may_wait: bool) -> None:
+        limit, active = schedule.max_concurrent_active_run_count, self._active(schedule)
+        queue = self._queues.setdefault(schedule.name, deque())
+        if not queue and (not limit or active < limit):
+            self._start(schedule, due)
+        elif may_wait:
+            queue.append(due)
+        else:
+            text = f"Skipped: {active} of {limit} runs are active."
+            self._respond(schedule.name, due, text, started=False)
+
+    def _serve_queue(self, name: str) -> None:
+        queue = self._queues.get(name)
+        while queue:
+            schedule = self._world.store.find(name)
+            if schedule is None or schedule.state == schedules.STATE.PAUSED:
+                queue.clear()
+            elif self._active(schedule) < schedule.max_concurrent_active_run_count:
+                self._start(schedule, queue.popleft())
+            else:
+                return
+
+    def _start(self, schedule: Any, due: float) -> None:
+        job = types.PipelineJob(schedule.create_pipeline_job_request.pipeline_job)
+        job.schedule_name = schedule.name
+        spec = json_format.MessageToDict(plain(job).pipeline_spec)
+        title = spec.get("pipelineInfo", {}).get("name", "scheduled")
+        job.display_name = job.display_name or title
+        parent = schedule.name.rsplit("/schedules/", 1)[0]
+        name = f"{parent}/pipelineJobs/{title}-{datetime.fromtimestamp(due, UTC):%Y%m%d%H%M%S}"
+        if self._world.store.find(name) is not None:
+            name += f"-{self._world.store.new_id()}"
+        self._world.store.scheduled_s[name] = due
+        try:
+            pipeline_jobs.add(self._world, name, job)
+        except ServiceError as error:
+            self._respond(schedule.name, due, f"{error.code}: {error.message}", started=False)
+        else:
+            self._respond(schedule.name, due, "OK", started=True)
+
+    def _respond(self, name: str, due: float, text: str, *, started: bool) -> None:
+        def change(schedule: Any) -> None:
+            schedule.last_scheduled_run_response = {"scheduled_run_time": self._world.time(due), "run_response": text}
+            if started:
+                schedule.started_run_count += 1
+
+        try:
+            self._world.store.update(name, change)
+        except KeyError:
+            return
+
+    def _active(self, schedule: Any) -> int:
+        parent = schedule.name.rsplit("/schedules/", 1)[0]
+        jobs = self._world.store.list(f"{parent}/pipelineJobs/")
+        return sum(job.schedule_name == schedule.name and job.state not in pipeline_jobs.DONE for job in jobs)
+
+
+def _resumed(schedule: Any) -> float:
+    return float(schedule.last_resume_time.timestamp())

@@ -1,0 +1,154 @@
+"""PipelineService: pipeline jobs. Creating one checks it, stores it and starts its execution.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc.status_pb2 import Status
+
+from rehearsal.vertex import custom_jobs, metadata
+from rehearsal.vertex.errors import CODES, ServiceError, invalid, not_found
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.messages import plain
+from rehearsal.vertex.operations import finished
+from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
+from rehearsal.vertex.world import Caller, World
+
+_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
+# proto-plus declares an enum's members as numbers.
+_STATE: Any = types.PipelineState
+DONE = (_STATE.PIPELINE_STATE_SUCCEEDED, _STATE.PIPELINE_STATE_FAILED, _STATE.PIPELINE_STATE_CANCELLED)
+# Vertex labels what a pipeline starts; GCPC's launchers take this from VERTEX_AI_PIPELINES_RUN_LABELS and put it on
+# their custom jobs and models. Cancelling a pipeline finds its custom jobs by it.
+RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+
+
+def create(world: World, request: types.CreatePipelineJobRequest, caller: Caller) -> types.PipelineJob:
+    """Check, store and start a pipeline job."""
+    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.create")
+    job = types.PipelineJob(request.pipeline_job)
+    job_id = request.pipeline_job_id or f"pipeline-{world.store.new_id()}"
+    if _ID.fullmatch(job_id) is None:
+        raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
+    check_pipeline_job(world, job, parent, named=True)
+    return add(world, f"{parent}/pipelineJobs/{job_id}", job)
+
+
+def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
+    """Store a pipeline job under its full name and start it: what creation and a schedule have in common."""
+    job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
+    job.create_time = job.update_time = world.now()
+    job.labels.setdefault(RUN_LABEL, world.store.new_id())
+    parent, job_id = name.split("/pipelineJobs/")
+    pipeline = str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
+    try:
+        world.store.add(name, job)
+    except KeyError:
+        raise ServiceError("ALREADY_EXISTS", f"There is a pipeline job {name} already") from None
+    contexts = metadata.add_run(world, parent, job_id, pipeline)
+
+    def attach(job: types.PipelineJob) -> None:
+        job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
+
+    world.store.update(name, attach)
+    root = job.runtime_config.gcs_output_directory
+    if world.buckets.has(root):
+        world.pipelines.start(name)
+    else:
+        world.store.update(name, partial(_fail, world, root))
+    return types.PipelineJob(world.store.get(name))
+
+
+def _fail(world: World, root: str, job: types.PipelineJob) -> None:
+    """End a job whose root is in no bucket: it is created, as at the real service, and fails when it is begun."""
+    job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, world.now()
+    account = job.service_account or "the default account"
+    text = f"Failed to create pipeline job. Error: {account} cannot use {root}: the bucket is not there, or not its own"
+    job.error = Status(code=CODES["FAILED_PRECONDITION"][0], message=text)
+
+
+def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
+    """Return a pipeline job."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.get")
+    found = world.store.find(name)
+    if found is None:
+        raise not_found(name)
+    job = types.PipelineJob(found)
+    # An experiment that took the run in since is among its context's parents.
+    context = world.store.find(job.job_detail.pipeline_run_context.name)
+    if context is not None:
+        job.job_detail.pipeline_run_context = context
+    return job
+
+
+def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
+    """List pipeline jobs, the newest first."""
+    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.list")
+    jobs = select(world.store.list(f"{parent}/pipelineJobs/"), filter=request.filter, order_by=request.order_by)
+    chosen, token = page(jobs, request.page_size, request.page_token)
+    if paths := list(request.read_mask.paths):
+        chosen = [_masked(job, paths) for job in chosen]
+    return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
+
+
+def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
+    """Return a job with the fields of a mask only; those of its spec, a Struct, are named pipeline_spec.FIELD."""
+    found = types.PipelineJob()
+    inner = [path.split(".")[1] for path in paths if path.startswith("pipeline_spec.")]
+    rest = [path for path in paths if not path.startswith("pipeline_spec.")]
+    FieldMask(paths=rest).MergeMessage(plain(job), plain(found))
+    spec = plain(job).pipeline_spec
+    for name in (
+        "".join([head, *(word.capitalize() for word in tail)]) for head, *tail in (n.split("_") for n in inner)
+    ):
+        if name in spec:
+            plain(found).pipeline_spec.fields[name].CopyFrom(spec.fields[name])
+    return found
+
+
+def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
+    """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.cancel")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state in DONE:
+        return Empty()
+
+    def mark(job: types.PipelineJob) -> None:
+        if job.state not in DONE:
+            job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, world.now()
+
+    world.store.update(name, mark)
+    world.pipelines.cancel(name)
+    custom_jobs.cancel_those_of(world, name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
+    return Empty()
+
+
+def delete(world: World, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
+    """Delete a pipeline job that has ended."""
+    name = world.canonical(request.name, "aiplatform.pipelineJobs.delete")
+    job = world.store.find(name)
+    if job is None:
+        raise not_found(name)
+    if job.state not in DONE:
+        raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
+    world.store.remove(name)
+    return finished(world, name, Empty(), types.DeleteOperationMetadata())
+
+
+METHODS = {
+    "CreatePipelineJob": create,
+    "GetPipelineJob": get,
+    "ListPipelineJobs": list_,
+    "CancelPipelineJob": cancel,
+    "DeletePipelineJob": delete,
+}

@@ -1,0 +1,186 @@
+"""ScheduleService: what is scheduled, and its changes; `firing` starts the runs.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from rehearsal.vertex.cron import fire_times
+from rehearsal.vertex.errors import ServiceError, Violation, not_found, refuse
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.messages import plain
+from rehearsal.vertex.operations import finished
+from rehearsal.vertex.pipeline_rules import check_pipeline_job
+from rehearsal.vertex.world import Caller, World
+
+# proto-plus declares an enum's members as numbers.
+STATE: Any = types.Schedule.State
+# What an update may name; the rest of a schedule is the service's.
+_CHANGEABLE = (
+    "display_name",
+    "cron",
+    "start_time",
+    "end_time",
+    "max_run_count",
+    "max_concurrent_run_count",
+    "max_concurrent_active_run_count",
+    "allow_queueing",
+    "create_pipeline_job_request",
+)
+
+
+def create(world: World, request: types.CreateScheduleRequest, caller: Caller) -> types.Schedule:
+    """Check and store a schedule; it is active at once."""
+    parent = world.canonical(request.parent, "aiplatform.schedules.create")
+    schedule = types.Schedule(request.schedule)
+    _check(world, schedule, parent)
+    schedule.name = f"{parent}/schedules/{world.store.new_id()}"
+    schedule.state = STATE.ACTIVE
+    schedule.create_time = schedule.update_time = world.now()
+    if not schedule.start_time:
+        schedule.start_time = schedule.create_time
+    set_next(world, schedule, world.clock.now())
+    world.store.add(schedule.name, schedule)
+    world.schedules_changed.set()
+    return schedule
+
+
+def get(world: World, request: types.GetScheduleRequest, caller: Caller) -> types.Schedule:
+    """Return a schedule."""
+    return types.Schedule(_find(world, request.name, "get"))
+
+
+def list_(world: World, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
+    """List schedules, the newest first."""
+    parent = world.canonical(request.parent, "aiplatform.schedules.list")
+    found = select(world.store.list(f"{parent}/schedules/"), filter=request.filter, order_by=request.order_by)
+    chosen, token = page(found, request.page_size, request.page_token)
+    return types.ListSchedulesResponse(schedules=chosen, next_page_token=token)
+
+
+def pause(world: World, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
+    """Start no new runs until it is resumed; those that run go on."""
+    schedule = _find(world, request.name, "pause")
+    if schedule.state != STATE.ACTIVE:
+        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only ACTIVE is paused")
+
+    def change(schedule: Any) -> None:
+        schedule.state = STATE.PAUSED
+        schedule.last_pause_time = schedule.update_time = world.now()
+
+    world.store.update(schedule.name, change)
+    world.schedules_changed.set()
+    return Empty()
+
+
+def resume(world: World, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
+    """Go on: from the next time, or (`catch_up`) from the first that was missed."""
+    schedule = _find(world, request.name, "resume")
+    if schedule.state != STATE.PAUSED:
+        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only PAUSED is resumed")
+
+    def change(schedule: Any) -> None:
+        schedule.state, schedule.catch_up = STATE.ACTIVE, request.catch_up
+        schedule.last_resume_time = schedule.update_time = world.now()
+        if not request.catch_up:
+            set_next(world, schedule, world.clock.now())
+
+    world.store.update(schedule.name, change)
+    world.schedules_changed.set()
+    return Empty()
+
+
+def update(world: World, request: types.UpdateScheduleRequest, caller: Caller) -> types.Schedule:
+    """Change what the mask names; the next run is the first that the changed schedule has after now."""
+    schedule = _find(world, request.schedule.name, "update")
+    if schedule.state == STATE.COMPLETED:
+        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is COMPLETED: it cannot be updated any more")
+    paths = list(request.update_mask.paths)
+    wrong = [path for path in paths if path.split(".")[0] not in _CHANGEABLE]
+    if not paths or wrong:
+        named = f"cannot hold {', '.join(wrong)}" if wrong else "is empty"
+        raise refuse([Violation("update_mask", f"{named}: it holds {', '.join(_CHANGEABLE)}, or fields below them")])
+    changed = types.Schedule(schedule)
+    FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(changed), True, True)
+    _check(world, changed, schedule.name.rsplit("/schedules/", 1)[0])
+
+    def change(schedule: Any) -> None:
+        FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(schedule), True, True)
+        schedule.update_time = world.now()
+        set_next(world, schedule, world.clock.now())
+
+    updated = types.Schedule(world.store.update(schedule.name, change))
+    world.schedules_changed.set()
+    return updated
+
+
+def delete(world: World, request: types.DeleteScheduleRequest, caller: Caller) -> Any:
+    """Delete a schedule; the runs that it started stay."""
+    schedule = _find(world, request.name, "delete")
+    world.store.remove(schedule.name)
+    world.schedules_changed.set()
+    return finished(world, schedule.name, Empty(), types.DeleteOperationMetadata())
+
+
+def set_next(world: World, schedule: types.Schedule, after_s: float) -> None:
+    """Set the next run's time: the first after `after_s` within start and end; none left completes the schedule."""
+    start_s = schedule.start_time.timestamp() if schedule.start_time else after_s
+    # A run at the very start counts.
+    next_s = next(fire_times(schedule.cron, max(after_s, start_s - 1e-6)))
+    over = schedule.end_time and next_s > schedule.end_time.timestamp()
+    if over or (schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count):
+        schedule.state, schedule.next_run_time = STATE.COMPLETED, None
+    else:
+        schedule.next_run_time = world.time(next_s)
+
+
+def _check(world: World, schedule: types.Schedule, parent: str) -> None:
+    violations = []
+    if not schedule.display_name or len(schedule.display_name) > 128:
+        violations.append(Violation("schedule.display_name", "1 to 128 characters"))
+    if schedule.max_concurrent_run_count < 1:
+        violations.append(Violation("schedule.max_concurrent_run_count", "is required, and 1 at least"))
+    if schedule.max_concurrent_active_run_count < 0:
+        violations.append(Violation("schedule.max_concurrent_active_run_count", "is not negative"))
+    if schedule.max_run_count < 0:
+        violations.append(Violation("schedule.max_run_count", "is not negative"))
+    if schedule.start_time and schedule.end_time and schedule.end_time <= schedule.start_time:
+        violations.append(Violation("schedule.end_time", "is not after start_time"))
+    request = schedule.create_pipeline_job_request
+    if "create_pipeline_job_request" not in schedule:
+        violations.append(Violation("schedule.create_pipeline_job_request", "is required"))
+    elif world.canonical(request.parent, "aiplatform.pipelineJobs.create") != parent:
+        field = "schedule.create_pipeline_job_request.parent"
+        violations.append(Violation(field, f"{request.parent!r} is not the schedule's own place, {parent}"))
+    if request.pipeline_job_id:
+        field = "schedule.create_pipeline_job_request.pipeline_job_id"
+        violations.append(Violation(field, "is not set: each run gets an id of its own"))
+    if violations:
+        raise refuse(violations)
+    next(fire_times(schedule.cron, world.clock.now()))
+    check_pipeline_job(world, request.pipeline_job, parent, "schedule.create_pipeline_job_request.pipeline_job")
+
+
+def _find(world: World, name: str, verb: str) -> Any:
+    name = world.canonical(name, f"aiplatform.schedules.{verb}")
+    found = world.store.find(name)
+    if found is None:
+        raise not_found(name)
+    return found
+
+
+METHODS = {
+    "CreateSchedule": create,
+    "GetSchedule": get,
+    "ListSchedules": list_,
+    "PauseSchedule": pause,
+    "ResumeSchedule": resume,
+    "UpdateSchedule": update,
+    "DeleteSchedule": delete,
+}

@@ -1,0 +1,205 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contracts.errors import ConfigError, ShardlineError, TryAgain
+from pipelines import build
+from pipelines.build import find_checkout, find_commit, parse_build
+from pipelines.images import ROLES, find_image, is_pinned, read_record
+from tests.pipelines.test_plan import DIGEST, VALID, config
+
+REPOSITORY = "us-docker.pkg.dev/my-project/images"
+
+
+def record(folder: Path, **changes: str) -> Path:
+    values = {role: f"{REPOSITORY}/{role}{DIGEST}" for role in ROLES} | {"built_at": "2026-11-22T00:00:00+00:00"}
+    path = folder / "images.json"
+    path.write_text(json.dumps(values | changes))
+    return path
+
+
+def test_the_configuration_wins_over_the_record(tmp_path: Path) -> None:
+    path = record(tmp_path)
+    resolved = config(f"vertex.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
+    assert find_image(resolved, "trainer") == f"us-docker.pkg.dev/other/t{DIGEST}"
+    assert find_image(resolved, "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
+
+
+def test_without_images_there_is_advice(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vertex.images.pipeline is not set") as caught:
+        find_image(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
+    assert "shardline images build" in caught.value.todo
+    assert "resources.container=prebuilt" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"trainer": f"{REPOSITORY}/trainer:latest"}, "is not pinned by its digest"),
+        ({"trainer": ""}, "is not pinned by its digest"),
+        ({"more": "x"}, "is no record of images"),
+        ({"commit": "main"}, "is no record of images"),
+    ],
+)
+def test_a_damaged_record_is_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    path = record(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=said):
+        find_image(config(f"vertex.images={{file: '{path}'}}"), "trainer")
+
+
+@pytest.mark.parametrize(
+    ("reference", "pinned"),
+    [
+        (f"us-docker.pkg.dev/p/r/i{DIGEST}", True),
+        (f"us-docker.pkg.dev/p/r/i:tag{DIGEST}", True),
+        (f"localhost.local:5000/i{DIGEST}", True),
+        ("us-docker.pkg.dev/p/r/i:tag", False),
+        (f"trainer{DIGEST}", False),
+        (f"us-docker.pkg.dev/p/r/i{DIGEST[:-1]}", False),
+        (f"us-docker.pkg.dev/p/r/i{DIGEST}\n", False),
+    ],
+)
+def test_what_is_pinned(reference: str, pinned: bool) -> None:
+    assert is_pinned(reference) is pinned
+
+
+@pytest.mark.skipif(not (find_checkout() / ".git").exists(), reason="the files are no checkout of git's")
+def test_the_checkout_has_a_commit() -> None:
+    commit = find_commit(find_checkout())
+    assert len(commit.removesuffix("-dirty")) == 40
+    assert find_commit(Path("/")) == ""
+
+
+def test_what_cloud_build_prints() -> None:
+    images = [{"name": f"{REPOSITORY}/{role}:tag", "digest": f"sha256:{role}", "pushTiming": {}} for role in ROLES]
+    answer = json.dumps({"id": "1", "status": "SUCCESS", "results": {"images": images, "buildStepImages": [""]}})
+    assert parse_build(answer, REPOSITORY) == {role: f"sha256:{role}" for role in ROLES}
+    for broken in ("", "{}", json.dumps({"results": {"images": images[:2]}})):
+        with pytest.raises(ShardlineError, match="printed no digests"):
+            parse_build(broken, REPOSITORY)
+
+
+Images = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    """Runs `shardline images` in a folder of its own, with a PATH of the test's."""
+    path = tmp_path / "flowers.yaml"
+    values = {**VALID, "vertex": {**VALID["vertex"], "images": {"repository": REPOSITORY}}}
+    path.write_text(yaml.safe_dump(values))
+
+    def run(*arguments: str, tools: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        git = shutil.which("git")
+        assert git is not None
+        search = f"{tools}:{Path(git).parent}" if tools else str(tmp_path / "nothing")
+        return subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", "images", arguments[0], str(path), *arguments[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": search, "PYTHONPATH": str(find_checkout()), **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def write_tool(folder: Path, name: str, program: str) -> Path:
+    """Write an executable that stands in for a tool which cannot run here: no engine, no Cloud Build."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(
+        f"#!{sys.executable}\nimport json, sys\nfrom pathlib import Path\narguments = sys.argv[1:]\n{program}"
+    )
+    path.chmod(0o755)
+    return folder
+
+
+# An engine that keeps what it was asked and names digests as Docker does.
+DOCKER = """
+with Path("calls.jsonl").open("a") as calls:
+    calls.write(json.dumps(arguments) + "\\n")
+if arguments[0] == "build":
+    context = Path(arguments[-1])
+    sys.exit(0 if Path(arguments[2]).is_file() and (context / "pyproject.toml").is_file() else 3)
+if arguments[0] == "image":
+    name = arguments[-1].rpartition(":")[0]
+    print(json.dumps([name + "@sha256:" + "b" * 64, "other.pkg.dev/x@sha256:" + "a" * 64]))
+"""
+
+
+def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> None:
+    tools = write_tool(tmp_path / "tools", "docker", DOCKER)
+    answer = images("build", "--with", "docker", "--tensorrt", "11.3.0", tools=tools)
+    assert answer.returncode == 0, answer.stderr
+    made = read_record(tmp_path / "images.json")
+    assert made is not None
+    assert made.trainer == f"{REPOSITORY}/trainer@sha256:{'b' * 64}"
+    assert json.loads(answer.stdout) == made.model_dump()
+    assert made.commit == find_commit(find_checkout())
+    calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    assert [(call[0]) for call in calls] == ["build", "push", "image"] * 3
+    assert "TENSORRT=11.3.0" in calls[6]
+    assert all("TENSORRT" not in word for call in calls[:6] for word in call)
+    shown = images("show")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[1] == f"trainer  {made.trainer}"
+
+
+def test_a_build_that_fails_leaves_the_old_record(images: Images, tmp_path: Path) -> None:
+    before = record(tmp_path).read_text()
+    tools = write_tool(tmp_path / "tools", "docker", "print('no space left', file=sys.stderr)\nsys.exit(1)\n")
+    answer = images("build", "--with", "docker", tools=tools)
+    assert answer.returncode == 2
+    assert "no space left" in answer.stderr
+    assert "`docker build --file` ended with exit code 1" in answer.stderr
+    assert (tmp_path / "images.json").read_text() == before
+
+
+def test_without_a_tool_there_is_advice(images: Images) -> None:
+    answer = images("build")
+    assert answer.returncode == 2
+    assert "neither gcloud nor docker is installed" in answer.stderr
+    assert "resources.container=prebuilt" in answer.stderr
+    assert "docker is not installed" in images("build", "--with", "docker").stderr
+
+
+def test_without_a_repository_there_is_advice(images: Images) -> None:
+    answer = images("build", "vertex.images.repository=''")
+    assert answer.returncode == 2
+    assert "gcloud artifacts repositories create" in answer.stderr
+
+
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_the_real_gcloud_takes_the_command_and_asks_for_an_account(images: Images, tmp_path: Path) -> None:
+    gcloud = shutil.which("gcloud")
+    assert gcloud is not None
+    answer = images(
+        "build",
+        "--with",
+        "gcloud",
+        tools=Path(gcloud).parent,
+        CLOUDSDK_CONFIG=str(tmp_path / "gcloud"),
+        CLOUDSDK_CORE_DISABLE_PROMPTS="1",
+        NO_GCE_CHECK="true",
+        https_proxy="http://127.0.0.1:9",
+    )
+    assert answer.returncode == 2
+    assert "account" in answer.stderr
+    assert "unrecognized arguments" not in answer.stderr
+    assert not (tmp_path / "images.json").exists()
+
+
+def test_a_tool_that_does_not_end_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TOOL_TIMEOUT_S", 0.1)
+    with pytest.raises(TryAgain, match="`sleep 600` has not ended"):
+        build._run(["sleep", "600"], "look")

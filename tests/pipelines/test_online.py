@@ -1,0 +1,134 @@
+"""`plan --online` with Google's own clients, against the local quotas and the local bucket."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rehearsal.clock import Clock
+from rehearsal.gcs import BucketServer
+from rehearsal.vertex.server import VertexServer
+from rehearsal.vertex.store import Store
+from tests.pipelines.test_plan import VALID
+
+PROJECT, BUCKET = "my-project", "my-bucket"
+GPUS, VCPUS = "custom_model_training_preemptible_nvidia_l4_gpus", "custom_model_training_preemptible_g2_cpus"
+LIMITS = {GPUS: {"us-central1": 1, "us-east1": 8}, VCPUS: {"us-central1": 1000, "us-east1": 1000}}
+
+
+class NoRuns:
+    """Nothing is run here."""
+
+    def start(self, name: str) -> None: ...
+
+    def cancel(self, name: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables that lead clients to a local cloud."""
+    folder = tmp_path_factory.mktemp("cloud")
+    runs: Any = NoRuns()
+    with BucketServer(folder / "buckets", buckets=[BUCKET]) as bucket:
+        bucket.objects.create_bucket("here", {"location": "US-CENTRAL1", "locationType": "region"})
+        bucket.objects.create_bucket("there", {"location": "EUROPE-WEST4", "locationType": "region"})
+        with VertexServer(
+            Store(),
+            pipelines=runs,
+            custom_jobs=runs,
+            clock=Clock(),
+            projects={PROJECT: "123456789012"},
+            folder=folder,
+            quotas=LIMITS,
+            bucket_endpoint=bucket.endpoint,
+        ) as vertex:
+            yield vertex.environment
+
+
+Plan = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def plan(cloud: dict[str, str], tmp_path: Path) -> Plan:
+    """Runs `shardline plan --online`."""
+    path = tmp_path / "flowers.yaml"
+    path.write_text(yaml.safe_dump(VALID))
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", "plan", str(path), "--online", *arguments],
+            env={**os.environ, **cloud, "OMP_NUM_THREADS": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    return run
+
+
+def test_the_project_s_quotas_decide(plan: Plan) -> None:
+    answer = plan("run.root=gs://here/runs")
+    assert answer.returncode == 2, answer.stderr
+    assert f"quota aiplatform.googleapis.com/{GPUS} in us-central1: 2 of 1" in answer.stdout
+    assert f"problem: quota aiplatform.googleapis.com/{GPUS} in us-central1 is 1, and a job needs 2" in answer.stdout
+    assert "unknown offline" not in answer.stdout
+
+
+def test_enough_of_everything(plan: Plan) -> None:
+    ladder = "resources.ladder=[{strategy: SPOT, region: us-east1}, {strategy: SPOT}, {strategy: STANDARD}]"
+    answer = plan("run.root=gs://here/runs", ladder, "--json")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    made = json.loads(answer.stdout)
+    assert made["online"]["bucket_location"] == "us-central1"
+    limits = {
+        (entry["region"], entry["need"]["metric"].rpartition("/")[2]): entry["limit"]
+        for entry in made["online"]["quotas"]
+    }
+    assert limits["us-east1", GPUS] == 8
+    assert limits["us-central1", GPUS] == 1
+    # Nobody has said anything of the on-demand ones.
+    assert limits["us-central1", "custom_model_training_nvidia_l4_gpus"] is None
+    said = "\n".join(made["warnings"])
+    assert f"{GPUS} in us-central1 is 1, a rung needs 2" in said
+    assert "the project has no quota aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus" in said
+
+
+def test_a_bucket_elsewhere(plan: Plan) -> None:
+    answer = plan("run.root=gs://there/runs", "resources.nodes=1")
+    assert answer.returncode == 2
+    assert "problem: gs://there is in europe-west4, and vertex.region = us-central1" in answer.stdout
+
+
+def test_a_bucket_of_many_regions_is_a_warning(plan: Plan) -> None:
+    answer = plan("resources.nodes=1")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert f"warning: gs://{BUCKET} is a multi-region bucket (us)" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (("run.root=gs://nowhere/runs",), {}, "nowhere"),
+        (("run.root=gs://here/runs", "vertex.project=other-project"), {}, "other-project"),
+        (("run.root=gs://here/runs",), {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere.json"}, "credentials"),
+    ],
+)
+def test_what_cannot_be_asked(plan: Plan, arguments: tuple[str, ...], variables: dict[str, str], said: str) -> None:
+    answer = plan(*arguments, **variables)
+    assert answer.returncode == 2, answer.stdout
+    assert said in answer.stderr
+    assert "to do:" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_plan_without_a_place_asks_nobody(plan: Plan) -> None:
+    answer = plan("vertex.project=''", "run.root=gs://here/runs", https_proxy="http://127.0.0.1:9")
+    assert answer.returncode == 2
+    assert "problem: vertex.project is not set" in answer.stdout

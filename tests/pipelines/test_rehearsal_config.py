@@ -1,0 +1,102 @@
+"""What a configuration becomes for a rehearsal."""
+
+from pathlib import Path
+
+import pytest
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from contracts.resolve import load_config
+from pipelines.compile import compile_line
+from pipelines.rehearsal_config import prepare
+from pipelines.rehearsal_options import parse_preempt, read_rules
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_files(folder: Path, counts: dict[str, int]) -> Path:
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            (folder / name / f"{number:03d}.png").write_text(name)
+    return folder
+
+
+def test_what_can_be_submitted_is_rehearsed_as_it_is(tmp_path: Path) -> None:
+    config = load_config(ROOT / "configs" / "digits-vertex.yaml")
+    prepared = prepare(config, write_files(tmp_path / "raw", {"a": 1}))
+    assert (prepared.config, prepared.stand_ins) == (config, [])
+    assert prepared.buckets == {"acme-vision-line"}
+
+
+def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "raw", {"a": 1})
+    config = load_config(ROOT / "configs" / "digits.yaml", [f"sharding.source={source}"])
+    prepared = prepare(config, None)
+    named = {text.partition(" ")[0].rstrip(":") for text in prepared.stand_ins}
+    assert named == {
+        "vertex.project",
+        "vertex.region",
+        "vertex.images",
+        "run.root",
+        "resources.machine.type",
+        "sharding.source",
+    }
+    # What is filled in is enough to compile.
+    assert compile_line(prepared.config).spec["pipelineInfo"]["name"] == "shardline"
+
+
+@pytest.mark.parametrize("source", ["gs://bucket/raw", ""])
+def test_a_source_that_is_not_here_is_asked_for(source: str) -> None:
+    with pytest.raises(ConfigError, match="--source"):
+        prepare(RunConfig.model_validate({"sharding": {"source": source}}), None)
+    with pytest.raises(ConfigError, match="does not exist"):
+        prepare(RunConfig.model_validate({"sharding": {"source": source}}), Path("/nowhere"))
+
+
+def test_a_part_of_the_source_is_spread_over_its_classes(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "raw", {"many": 90, "few": 10, "one": 1})
+    config = load_config(ROOT / "configs" / "digits-vertex.yaml")
+    prepared = prepare(config, source)
+    assert prepared.copy_source(tmp_path / "all") == (101, 101)
+    copied, there = prepared.copy_source(tmp_path / "part", 20)
+    place = tmp_path / "part" / "acme-vision-line" / "raw" / "digits"
+    counts = {folder.name: len(list(folder.iterdir())) for folder in place.iterdir()}
+    assert (copied, there) == (sum(counts.values()), 101)
+    assert counts == {"many": 17, "few": 1, "one": 1}
+    assert (place / "many" / "000.png").read_text() == "many"
+
+
+def test_a_manifest_is_copied_with_what_lies_beside_it_and_whole(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "raw", {"a": 2})
+    (folder / "list.csv").write_text("uri,label")
+    config = load_config(
+        ROOT / "configs" / "digits-vertex.yaml", ["sharding.source=gs://acme-vision-line/raw/list.csv"]
+    )
+    prepared = prepare(config, folder / "list.csv")
+    assert prepared.copy_source(tmp_path / "all") == (3, 3)
+    assert (tmp_path / "all" / "acme-vision-line" / "raw" / "a" / "001.png").exists()
+    with pytest.raises(ConfigError, match="--samples 1"):
+        prepared.copy_source(tmp_path / "part", 1)
+
+
+@pytest.mark.parametrize(("text", "found"), [("0", (0, 0.0)), ("2", (2, 0.0)), ("0.5/h", (0, 0.5))])
+def test_preemptions_are_a_number_or_a_rate(text: str, found: tuple[int, float]) -> None:
+    assert parse_preempt(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "-1", "101", "two", "1/s", "0/h", "nan/h", "1.5"])
+def test_other_preemptions_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--preempt"):
+        parse_preempt(text)
+
+
+def test_rules_are_those_of_the_bucket_server(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text('[{"operation": "objects.media", "status": 503}]')
+    (rule,) = read_rules(path)
+    assert (rule.operation, rule.status) == ("objects.media", 503)
+    path.write_text('[{"operations": "objects.media"}]')
+    for wrong in (path, tmp_path / "nothing.json"):
+        with pytest.raises(ConfigError, match="--faults"):
+            read_rules(wrong)

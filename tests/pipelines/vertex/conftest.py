@@ -1,0 +1,285 @@
+"""A local Vertex in this process, the real clients against it, and runs that play how things end."""
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    # The client library warns of Python's age, and of packages beside it, when it is imported.
+    warnings.simplefilter("ignore")
+    from google.cloud import aiplatform  # noqa: F401
+    from google.cloud.aiplatform_v1 import types
+    from google.cloud.dataflow_v1beta3 import types as dataflow_types
+
+from contracts import storage
+from contracts.canonical import canonical
+from contracts.config import RunConfig
+from contracts.resolve import parse_config
+from pipelines.compile import CompiledLine
+from rehearsal.clock import Clock
+from rehearsal.gcs import BucketServer
+from rehearsal.gcs.resources import PROJECT_NUMBER
+from rehearsal.vertex.server import VertexServer
+from rehearsal.vertex.store import Store
+
+# The bucket server's number: the SDK compares the two.
+PROJECT, NUMBER, REGION = "shardline-test", str(PROJECT_NUMBER), "us-central1"
+STOCKOUT = (
+    "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator."
+)
+QUOTA = (
+    "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"
+)
+_LABEL = "vertex-ai-pipelines-run-billing-id"
+# proto-plus declares an enum's members as numbers.
+_PIPELINE: Any = types.PipelineState
+_JOB: Any = types.JobState
+_TASK: Any = types.PipelineTaskDetail.State
+_DONE = (_PIPELINE.PIPELINE_STATE_SUCCEEDED, _PIPELINE.PIPELINE_STATE_FAILED, _PIPELINE.PIPELINE_STATE_CANCELLED)
+_JOB_DONE = (_JOB.JOB_STATE_SUCCEEDED, _JOB.JOB_STATE_FAILED, _JOB.JOB_STATE_CANCELLED)
+_TASK_DONE = (_TASK.SUCCEEDED, _TASK.FAILED, _TASK.CANCELLED)
+
+
+@dataclass
+class Script:
+    """How a run goes, by the region of its custom job."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """Region -> succeed | pending | running | an error message, with which the job fails; succeed where unset."""
+    deaf: bool = False
+    """Whether cancelling a pipeline leaves its jobs alone."""
+    dataflow: bool = False
+    """Whether the run starts a Dataflow job, which goes on until it is cancelled."""
+
+
+class PlayedPipelines:
+    """Each run has a task `begin`, and a task `train` whose inner task starts one custom job."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.script = Script()
+        self.started: list[str] = []
+        self.dataflow_jobs = 0
+
+    def start(self, name: str) -> None:
+        self.started.append(name)
+        threading.Thread(target=self._play, args=(name,), daemon=True).start()
+
+    def cancel(self, name: str) -> None:
+        def change(job: Any) -> None:
+            if job.state not in _DONE:
+                job.state = _PIPELINE.PIPELINE_STATE_CANCELLED
+                for detail in job.job_detail.task_details:
+                    if detail.state not in _TASK_DONE:
+                        detail.state = _TASK.CANCELLED
+
+        self.store.update(name, change)
+
+    def _play(self, name: str) -> None:
+        pipeline = self.store.get(name)
+        parameters = dict(pipeline.runtime_config.parameter_values)
+        region = parameters.get("region", REGION)
+        outcome = self.script.outcomes.get(region, "succeed")
+        job_name = f"projects/{NUMBER}/locations/{region}/customJobs/{self.store.new_id()}"
+        resources = [{"resourceType": "CustomJob", "resourceUri": f"https://x-aiplatform.googleapis.com/v1/{job_name}"}]
+        if self.script.dataflow:
+            flow = f"projects/{PROJECT}/locations/{region}/jobs/flow-{self.dataflow_jobs}"
+            stored = flow.replace(PROJECT, NUMBER)
+            running = dataflow_types.JobState.JOB_STATE_RUNNING
+            job = dataflow_types.Job(id=flow.rpartition("/")[2], name="shard", current_state=running)
+            self.store.add(stored, job)
+            self.dataflow_jobs += 1
+            uri = f"https://dataflow.googleapis.com/v1b3/{flow}"
+            resources.append({"resourceType": "DataflowJob", "resourceUri": uri})
+        self.store.update(name, lambda job: _begin(job, json.dumps({"resources": resources})))
+        run_id = name.rpartition("/")[2]
+        self.store.add(job_name, _custom_job(job_name, run_id, pipeline, deaf=self.script.deaf))
+        if outcome == "pending":
+            return
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_RUNNING))
+        if outcome == "running":
+            return
+        if outcome != "succeed":
+            self.fail(name, job_name, outcome)
+            return
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_SUCCEEDED))
+        self.store.update(name, lambda job: _end(job, failed=False))
+
+    def fail(self, name: str, job_name: str, message: str) -> None:
+        """End a run's job with an error, and the run with it."""
+        self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_FAILED, message))
+        self.store.update(name, lambda job: _end(job, failed=True))
+
+
+class PlayedJobs:
+    """Custom jobs that run only as PlayedPipelines says; they end when they are cancelled."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def start(self, name: str) -> None:
+        raise AssertionError("no custom job is created through the API here")
+
+    def cancel(self, name: str) -> None:
+        self.store.update(name, lambda job: _set(job, _JOB.JOB_STATE_CANCELLED))
+
+
+class PlayedDataflow(PlayedJobs):
+    """Dataflow jobs that go on until they are cancelled."""
+
+    def cancel(self, name: str) -> None:
+        def change(job: Any) -> None:
+            job.current_state = dataflow_types.JobState.JOB_STATE_CANCELLED
+
+        self.store.update(name, change)
+
+    def messages(self, name: str) -> list[Any]:
+        return []
+
+
+def _custom_job(name: str, run_id: str, pipeline: Any, *, deaf: bool) -> Any:
+    container = {"command": ["python", "-m", "trainer.task"], "args": ["--run", run_id], "image_uri": "image"}
+    pools = [{"replica_count": 1, "container_spec": container}]
+    job = types.CustomJob(name=name, display_name="train", job_spec={"worker_pool_specs": pools})
+    job.state, job.create_time = _JOB.JOB_STATE_PENDING, pipeline.create_time
+    if not deaf:
+        job.labels = {_LABEL: pipeline.labels[_LABEL]}
+    return job
+
+
+def _set(job: Any, state: Any, message: str = "") -> None:
+    if job.state in _JOB_DONE:
+        return
+    job.state = state
+    if message:
+        job.error = {"code": 8, "message": message}
+
+
+def _begin(job: Any, resources: str) -> None:
+    if job.state in _DONE:
+        return
+    job.state = _PIPELINE.PIPELINE_STATE_RUNNING
+    details: list[Mapping[str, Any]] = [
+        {"task_id": 1, "task_name": "tiny", "state": _TASK.RUNNING},
+        {"task_id": 2, "parent_task_id": 1, "task_name": "begin", "state": _TASK.SUCCEEDED},
+        {"task_id": 3, "parent_task_id": 1, "task_name": "train", "state": _TASK.RUNNING},
+        {"task_id": 4, "parent_task_id": 3, "task_name": "custom-training-job", "state": _TASK.RUNNING},
+    ]
+    job.job_detail.task_details = details
+    job.job_detail.task_details[3].execution = {"metadata": {"output:gcp_resources": resources}}
+
+
+def _end(job: Any, *, failed: bool) -> None:
+    if job.state in _DONE:
+        return
+    for detail in job.job_detail.task_details:
+        if detail.state not in _TASK_DONE:
+            detail.state = _TASK.FAILED if failed else _TASK.SUCCEEDED
+            if failed:
+                detail.error = {"code": 9, "message": "Job failed with error state: JobState.JOB_STATE_FAILED."}
+    job.state = _PIPELINE.PIPELINE_STATE_FAILED if failed else _PIPELINE.PIPELINE_STATE_SUCCEEDED
+    if failed:
+        message = "The DAG failed because some tasks failed. The failed tasks are: [train]."
+        job.error = {"code": 9, "message": message}
+
+
+class Cloud:
+    """The server, and what plays in it."""
+
+    def __init__(self, folder: Path, bucket_endpoint: str) -> None:
+        self.store = Store()
+        self.clock = Clock()
+        self.pipelines = PlayedPipelines(self.store)
+        self.server = VertexServer(
+            self.store,
+            pipelines=self.pipelines,
+            custom_jobs=PlayedJobs(self.store),
+            clock=self.clock,
+            projects={PROJECT: NUMBER},
+            folder=folder,
+            bucket_endpoint=bucket_endpoint,
+            dataflow=PlayedDataflow(self.store),
+        )
+
+    def add_dataflow_job(self, job_id: str, name: str, state: str = "RUNNING", **fields: Any) -> None:
+        """Add a job of Dataflow that goes on until it is cancelled, or has ended."""
+        current: Any = dataflow_types.JobState[f"JOB_STATE_{state}"]
+        job = dataflow_types.Job(id=job_id, name=name, current_state=current, **fields)
+        self.store.add(f"projects/{NUMBER}/locations/{REGION}/jobs/{job_id}", job)
+
+
+@pytest.fixture(scope="session")
+def shared_cloud(tmp_path_factory: pytest.TempPathFactory, shared_bucket_server: BucketServer) -> Iterator[Cloud]:
+    """One server a process: gRPC reads the certificates that it trusts once."""
+    endpoint = shared_bucket_server.environment["STORAGE_EMULATOR_HOST"]
+    cloud = Cloud(tmp_path_factory.mktemp("cloud"), endpoint)
+    with cloud.server:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(shared_cloud: Cloud, bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """The server with a fresh script; this process's clients and its children find it and nothing else."""
+    for name, value in shared_cloud.server.environment.items():
+        monkeypatch.setenv(name, value)
+    shared_cloud.pipelines.script = Script()
+    return shared_cloud
+
+
+@pytest.fixture(scope="session")
+def tiny_spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A compiled pipeline with the parameters of a line's."""
+    import yaml
+    from kfp import compiler, dsl
+
+    @dsl.container_component
+    def begin(line: str, region: str):  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="image", command=["true"], args=[line, region])
+
+    @dsl.pipeline(name="tiny")  # type: ignore[untyped-decorator]
+    def tiny(line: str, region: str, strategy: str, max_wait: str) -> None:
+        begin(line=line, region=region).set_caching_options(False)
+
+    path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
+    compiler.Compiler().compile(tiny, str(path))
+    spec: dict[str, Any] = canonical(yaml.safe_load(path.read_text()))
+    return spec
+
+
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def make_config() -> MakeConfig:
+    """Make configurations of a line in the bucket."""
+
+    def make(**sections: Mapping[str, Any]) -> RunConfig:
+        values: dict[str, Any] = {
+            "run": {"name": "tiny", "root": "gs://bucket-1/runs"},
+            "sharding": {"source": "gs://bucket-1/raw"},
+            "vertex": {"project": PROJECT, "region": REGION},
+        }
+        for name, changes in sections.items():
+            values[name] = {**values.get(name, {}), **changes}
+        return parse_config(values, where="test")
+
+    return make
+
+
+def compiled_line(config: RunConfig, spec: dict[str, Any]) -> CompiledLine:
+    """Return a line as `compile_line` does, with a small spec."""
+    line = storage.join(config.run.root, config.run.name)
+    return CompiledLine(
+        spec=spec,
+        parameters={"line": line, "region": config.vertex.region, "strategy": "SPOT", "max_wait": "86400s"},
+        documents={storage.join(line, "configs", "0123.json"): b"{}\n"},
+        display_name=config.run.name,
+        pipeline_root=storage.join(line, "pipeline"),
+        labels=dict(config.vertex.labels),
+    )

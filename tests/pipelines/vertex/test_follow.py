@@ -1,0 +1,244 @@
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.errors import ErrorDocument, TryAgain
+from pipelines.cancel import cancel
+from pipelines.follow import TaskLines, TaskTable, follow
+from pipelines.google import pipeline_client
+from pipelines.ladder import Rung, climb, exit_code_of
+from pipelines.run_name import RunName
+from pipelines.status import print_status, read_status, to_json
+from pipelines.submit import Prepared, Submitted, prepare, read_job, submit
+from rehearsal.gcs import BucketServer
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
+
+POLL_S = 0.05
+RUNGS = [
+    Rung("SPOT in us-central1", {"region": "us-central1", "strategy": "SPOT"}, pending_limit_s=0.3),
+    Rung("SPOT in us-east4", {"region": "us-east4", "strategy": "SPOT"}, pending_limit_s=0.3),
+    Rung("STANDARD in us-east4", {"region": "us-east4", "strategy": "STANDARD"}, pending_limit_s=0.3),
+]
+
+
+@pytest.fixture
+def prepared(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Prepared:
+    config = make_config()
+    return prepare(config, compiled_line(config, tiny_spec))
+
+
+def name_of(run_id: str) -> RunName:
+    return RunName(PROJECT, REGION, run_id)
+
+
+class Climb:
+    """One climb, and what it said."""
+
+    def __init__(self, prepared: Prepared, rungs: list[Rung] = RUNGS) -> None:
+        self.stream = io.StringIO()
+        self.said: list[str] = []
+        self.made: list[Submitted] = []
+        self.ending = climb(
+            pipeline_client(REGION),
+            prepared,
+            rungs,
+            lambda: TaskLines(self.stream),
+            say=self.said.append,
+            submitted=self.made.append,
+            poll_s=POLL_S,
+        )
+        self.exit_code = exit_code_of(self.ending)
+
+    @property
+    def run_ids(self) -> list[str]:
+        return [made.name.id for made in self.made]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(POLL_S)
+
+
+def test_a_run_that_succeeds_is_told_task_by_task(cloud: Cloud, prepared: Prepared) -> None:
+    climbed = Climb(prepared)
+    assert climbed.exit_code == 0
+    assert climbed.run_ids == [prepared.run_id]
+    lines = climbed.stream.getvalue()
+    assert "task begin: succeeded" in lines
+    assert "task train.custom-training-job: succeeded" in lines
+    assert lines.rstrip().endswith(f"run {prepared.run_id}: succeeded")
+
+
+@pytest.mark.parametrize("message", [STOCKOUT, QUOTA])
+def test_it_climbs_after_a_stockout_and_after_a_quota_error(cloud: Cloud, prepared: Prepared, message: str) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = message
+    climbed = Climb(prepared)
+    assert climbed.exit_code == 0
+    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
+    assert "the next is SPOT in us-east4" in climbed.said[-1]
+
+
+def test_a_job_without_machines_is_cancelled_before_the_next_rung(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "pending"
+    climbed = Climb(prepared)
+    assert climbed.exit_code == 0
+    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
+    first = read_status(pipeline_client(REGION), name_of(prepared.run_id))
+    assert first.state == "CANCELLED"
+    assert [job.state for job in first.jobs] == ["CANCELLED"]
+
+
+def test_without_machines_anywhere_it_is_try_again(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": STOCKOUT}
+    climbed = Climb(prepared)
+    assert climbed.exit_code == 75
+    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2", f"{prepared.run_id}-r3"]
+    assert "all 3 rungs were tried" in climbed.said[-1]
+
+
+def test_a_users_error_stops(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 2."
+    document = ErrorDocument(kind="DataError", exit_code=2, message="no shards\n  allowed: some\n  to do: shard first")
+    uri = f"gs://bucket-1/runs/tiny/train/attempts/{prepared.run_id}.1/error.json"
+    storage.publish(uri, document.model_dump_json().encode())
+    climbed = Climb(prepared)
+    assert climbed.exit_code == 2
+    assert climbed.run_ids == [prepared.run_id]
+    assert climbed.ending.diagnosis is not None
+    assert climbed.ending.diagnosis.advice == "shard first"
+
+
+def test_the_marker_of_an_ended_job_is_read(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 2."
+    submit(prepared, prepared.submission(prepared.run_id))
+    client = pipeline_client(REGION)
+    wait_for(lambda: read_status(client, name_of(prepared.run_id)).state == "FAILED")
+    job = read_status(client, name_of(prepared.run_id)).jobs[0]
+    document = ErrorDocument(kind="ModelError", exit_code=2, message="no such model")
+    storage.publish(f"gs://bucket-1/runs/tiny/train/jobs/{job.id}/ended.json", document.model_dump_json().encode())
+    found = read_status(client, name_of(prepared.run_id)).diagnosis
+    assert found is not None and found.kind == "user error" and "no such model" in found.evidence
+
+
+def test_the_same_climb_again_goes_on_where_it_was(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "pending"
+    Climb(prepared)
+    before = len(cloud.pipelines.started)
+    again = Climb(prepared)
+    assert again.exit_code == 0
+    assert all(made.existed for made in again.made)
+    assert len(cloud.pipelines.started) == before
+
+
+def test_the_last_rung_is_not_given_up(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "pending"
+    submit(prepared, prepared.submission(prepared.run_id))
+    name, client = name_of(prepared.run_id), pipeline_client(REGION)
+    limited = follow(client, name, TaskLines(io.StringIO()), pending_limit_s=0.2, poll_s=POLL_S)
+    assert limited.waiting is not None
+    only = [RUNGS[0]]
+    cloud.pipelines.cancel(f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}")
+    assert Climb(prepared, only).exit_code == 75
+
+
+def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-east4"] = "running"
+    cloud.pipelines.script.deaf = cloud.pipelines.script.dataflow = True
+    submit(prepared, prepared.submission(prepared.run_id, {"region": "us-east4"}))
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: len(read_status(client, name).jobs) == 2)
+    said: list[str] = []
+    done = cancel(client, name, say=said.append, patience_s=0, poll_s=POLL_S)
+    assert not done.had_ended
+    assert {job.kind: job.state for job in done.jobs} == {"CustomJob": "CANCELLED", "Dataflow": "CANCELLED"}
+    assert len(done.by_hand) == 2
+    assert read_status(client, name).state == "CANCELLED"
+    again = cancel(client, name, poll_s=POLL_S)
+    assert again.had_ended and again.by_hand == ()
+
+
+def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: len(read_status(client, name).jobs) == 1)
+    since = read_job(client, name).create_time
+    for number, label in enumerate((prepared.run_id, "another-run", prepared.run_id)):
+        cloud.add_dataflow_job(f"lost-{number}", "shardline-0123", labels={"shardline-run": label}, create_time=since)
+    assert len(read_status(client, name).jobs) == 1, "nothing was launched"
+    launcher = {"task_id": 5, "parent_task_id": 1, "task_name": "launch-dataflow", "state": "FAILED"}
+
+    def launch(job: Any) -> None:
+        job.job_detail.task_details = [*job.job_detail.task_details, launcher]
+
+    cloud.store.update(name.resource.replace(PROJECT, NUMBER), launch)
+    jobs = read_status(client, name).jobs
+    assert sorted(job.id for job in jobs if job.kind == "Dataflow") == ["lost-0", "lost-2"]
+    done = cancel(client, name, patience_s=0, poll_s=POLL_S)
+    assert {job.id: job.state for job in done.jobs if job.kind == "Dataflow"} == dict.fromkeys(
+        ("lost-0", "lost-2"), "CANCELLED"
+    )
+
+
+def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prepared) -> None:
+    client = pipeline_client(REGION)
+    cloud.pipelines.script.outcomes = {"us-central1": "running", "us-east4": STOCKOUT}
+    submit(prepared, prepared.submission(prepared.run_id))
+    wait_for(lambda: [job.state for job in read_status(client, name_of(prepared.run_id)).jobs] == ["RUNNING"])
+    live = read_status(client, name_of(prepared.run_id))
+    assert live.state == "RUNNING" and live.diagnosis is None
+    assert {task.name: task.state for task in live.tasks} == {
+        "begin": "SUCCEEDED",
+        "train": "RUNNING",
+        "train.custom-training-job": "RUNNING",
+    }
+    assert live.jobs[0].task == "train.custom-training-job"
+    assert "ai/platform/locations/us-central1/training/" in live.jobs[0].console
+    cancel(client, name_of(prepared.run_id), poll_s=POLL_S)
+
+    other = f"{prepared.run_id}-b"
+    submit(prepared, prepared.submission(other, {"region": "us-east4"}))
+    wait_for(lambda: read_status(client, name_of(other)).state == "FAILED")
+    failed = read_status(client, name_of(other))
+    assert failed.diagnosis is not None and failed.diagnosis.kind == "stockout"
+    stream = io.StringIO()
+    print_status(failed, stream)
+    assert "likely cause: the region has no such machines left now" in stream.getvalue()
+    assert to_json(failed)["diagnosis"]["exit_code"] == 75
+
+
+def test_the_table_on_a_terminal_has_every_task_and_job(cloud: Cloud, prepared: Prepared) -> None:
+    from rich.console import Console
+
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name, table = pipeline_client(REGION), name_of(prepared.run_id), TaskTable()
+    stream = io.StringIO()
+    table._live.console = Console(file=stream, force_terminal=True, width=120)
+    assert follow(client, name, table, poll_s=POLL_S).exit_code == 0
+    assert "train.custom-training-job" in stream.getvalue() and "succeeded" in stream.getvalue()
+
+
+def test_a_service_that_is_gone_is_try_again(cloud: Cloud, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(prepared, prepared.submission(prepared.run_id))
+    monkeypatch.setattr("pipelines.google.RETRY_DEADLINE_S", 1.0)
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(TryAgain, match="no answer"):
+        read_status(pipeline_client("europe-west4"), RunName(PROJECT, "europe-west4", prepared.run_id))
+
+
+def test_a_bucket_that_went_away_is_the_cause(cloud: Cloud, prepared: Prepared, bucket_server: BucketServer) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 1."
+    submit(prepared, prepared.submission(prepared.run_id))
+    bucket_server.clear()
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: read_status(client, name).state == "FAILED")
+    found = read_status(client, name)
+    assert found.diagnosis is not None and (found.diagnosis.kind, found.diagnosis.exit_code) == ("missing bucket", 2)
+    assert "no account of the training" in found.note

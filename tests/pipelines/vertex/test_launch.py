@@ -1,0 +1,84 @@
+"""Launching the shard stage beside a Dataflow job of the same name: by Beam's own client, on a local Dataflow."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from contracts.config import RunConfig
+from contracts.resolve import parse_config
+from contracts.result import run_label
+from contracts.stage import run_stage
+from sharding.runners import run_graph
+from sharding.task import shard
+from sharding.work import Work
+from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
+
+VERTEX = {
+    "project": PROJECT,
+    "region": REGION,
+    "dataflow": {"worker_image": f"us-docker.pkg.dev/p/r/worker@sha256:{64 * '0'}"},
+}
+DATAFLOW: dict[str, Any] = {"resources": {"beam_runner": "dataflow"}, "vertex": VERTEX}
+
+
+def job_of(path: Path) -> str:
+    (resource,) = json.loads(path.read_text())["resources"]
+    assert resource["resourceType"] == "DataflowJob"
+    return str(resource["resourceUri"]).rpartition("/")[2]
+
+
+def test_a_job_that_runs_already_is_waited_for(cloud: Cloud, tmp_path: Path) -> None:
+    for job_id, state in (("old", "DONE"), ("there", "RUNNING"), ("failed", "FAILED")):
+        cloud.add_dataflow_job(job_id, "shardline-99", state, client_request_id=job_id)
+    cloud.add_dataflow_job("other", "shardline-98")
+    config: RunConfig = parse_config(DATAFLOW, where="test")
+    launch = tmp_path / "gcp" / "resources"
+    ran_on = run_graph(
+        lambda pipeline: pipeline | beam.Create([1]),
+        config,
+        Work(1, 1, decodes=False),
+        job_name="shardline-99",
+        work_uri="gs://bucket-1/work",
+        run_id="run-1",
+        launch=launch,
+        waits=False,
+    )
+    assert "job there of this name runs already" in ran_on
+    assert job_of(launch) == "there"
+
+
+def test_shards_that_another_run_has_finished_meanwhile(
+    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], image_folder: Path
+) -> None:
+    root = (tmp_path / "shard").as_uri()
+    section = {"sharding": {"source": str(image_folder), "min_shards": 1}}
+    assert run_stage("shard", shard, ["--root", root, "--config-json", json.dumps(section)]) == 0
+    uri = capsys.readouterr().out.splitlines()[-1]
+    launch = tmp_path / "resources"
+    given = ["--root", root, "--config-json", json.dumps({**section, **DATAFLOW}), "--launch", str(launch)]
+    assert run_stage("shard", shard, given) == 75
+    assert "run again, and it is reused" in capsys.readouterr().err and not launch.exists()
+    cloud.add_dataflow_job("made-it", f"shardline-{uri.rpartition('/')[2]}", "DONE")
+    assert run_stage("shard", shard, given) == 0
+    assert job_of(launch) == "made-it"
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        for number in range(12):
+            Image.new("RGB", (8, 8), (number, 20, 30)).save(tmp_path / "raw" / name / f"{number}.png")
+    return tmp_path / "raw"
+
+
+def test_a_runs_label_is_one_that_dataflow_takes() -> None:
+    assert run_label("line-20261122-0001-r2") == "line-20261122-0001-r2"
+    assert run_label("Line/1.A") == "line-1-a"
+    long = [run_label(120 * "a" + suffix) for suffix in ("", "-r2")]
+    assert {len(label) for label in long} == {63} and len(set(long)) == 2

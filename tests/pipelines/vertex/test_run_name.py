@@ -1,0 +1,35 @@
+import json
+
+import pytest
+
+from contracts import storage
+from contracts.errors import ConfigError
+from pipelines.run_name import RunName, find_run_name
+from tests.pipelines.vertex.conftest import MakeConfig
+
+FOUND = RunName("p", "us-east4", "tiny-1")
+
+
+def test_a_full_name_says_all() -> None:
+    assert find_run_name("projects/p/locations/us-east4/pipelineJobs/tiny-1") == FOUND
+
+
+def test_an_id_needs_a_configuration_or_both_options(make_config: MakeConfig) -> None:
+    assert find_run_name("tiny-1", project="p", region="us-east4") == FOUND
+    config = make_config(vertex={"project": "p", "region": "us-east4"})
+    assert find_run_name("tiny-1", config=config) == FOUND
+    assert find_run_name("tiny-1", config=config, region="us-west1").region == "us-west1"
+    with pytest.raises(ConfigError, match="the project and the region"):
+        find_run_name("tiny-1")
+    with pytest.raises(ConfigError, match="the region of"):
+        find_run_name("tiny-1", project="p")
+
+
+def test_a_folder_says_it_by_its_start_document() -> None:
+    for run_id, started_at in (("tiny-2", "2026-01-01T00:00:00Z"), ("tiny-1", "2026-01-02T00:00:00Z")):
+        start = {"id": run_id, "started_at": started_at, "config": {"vertex": {"project": "p", "region": "us-east4"}}}
+        storage.publish(f"memory://line-a/runs/{run_id}/run-start.json", json.dumps(start).encode())
+    assert find_run_name("memory://line-a/runs/tiny-1") == FOUND
+    assert find_run_name("memory://line-a") == FOUND
+    with pytest.raises(ConfigError, match="is no run"):
+        find_run_name("memory://line-b")

@@ -1,0 +1,160 @@
+"""A Dataflow job as Beam's own runner submits it: staged in the bucket, executed from there, waited for, cancelled."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import dataflow_v1beta3
+from PIL import Image
+
+from contracts import storage
+from rehearsal.execution import dataflow
+from rehearsal.execution.dataflow import DataflowJobs, has_ended
+from rehearsal.execution.processes import clean_environment
+from rehearsal.gcs import BucketServer
+from rehearsal.vertex.store import Store
+from tests.rehearsal.execution import graphs
+from tests.rehearsal.execution.cloud import Cloud
+from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, Clock, Logs, states
+
+# As a launcher's process does it: a graph with a function of its own, pickled, and a side input.
+SUBMIT = """
+import sys
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+out, name, waits = sys.argv[1:4]
+
+class Write(beam.DoFn):
+    def process(self, value, total):
+        import time
+        from contracts import storage
+        if value == "forever":
+            time.sleep(600)
+        if value == "fail":
+            raise ValueError("a step that cannot work")
+        storage.replace(f"{out}/{value}", f"{value} of {total}".encode())
+
+options = PipelineOptions([
+    "--runner=DataflowRunner", "--project=acme-vision", "--region=europe-west4", f"--job_name={name}",
+    "--temp_location=gs://line/temp", "--sdk_container_image=europe-west4-docker.pkg.dev/acme/i/worker:1",
+    "--sdk_location=container", "--experiments=use_runner_v2", "--experiments=disable_logging_submission_environment",
+])
+pipeline = beam.Pipeline(options=options)
+values = pipeline | beam.Create(sys.argv[4:])
+total = values | "Key" >> beam.Map(lambda value: (1, value)) | beam.GroupByKey() | beam.Map(lambda kv: len(list(kv[1])))
+values | beam.ParDo(Write(), beam.pvalue.AsSingleton(total))
+result = pipeline.run()
+print(result.job_id(), flush=True)
+if waits == "wait":
+    print(result.wait_until_finish(), flush=True)
+"""
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, bucket: BucketServer) -> Iterator[Cloud]:
+    with Cloud(tmp_path, bucket) as made:
+        yield made
+
+
+def _submit(cloud: Cloud, *arguments: str) -> tuple[str, str]:
+    """Run a launcher; return the job's name in the store and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SUBMIT, *arguments],
+        env=clean_environment(cloud.environment, {"HOME": str(cloud.folder)}),
+        cwd=cloud.folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    job_id = done.stdout.split()[0]
+    return f"projects/{NUMBERS['acme-vision']}/locations/europe-west4/jobs/{job_id}", done.stdout + done.stderr
+
+
+def _wait(cloud: Cloud, name: str) -> Any:
+    ends = ("_DONE", "_FAILED", "_CANCELLED")
+    job = cloud.store.wait(name, lambda job: job.current_state.name.endswith(ends), LIMIT_S)
+    return job.current_state.name
+
+
+def test_the_staged_pipeline_runs(cloud: Cloud, bucket_environment: BucketServer) -> None:
+    name, _ = _submit(cloud, f"gs://line/{cloud.folder.name}", "shard-1", "go", "a", "b")
+    assert _wait(cloud, name) == "JOB_STATE_DONE", "\n".join(cloud.logs.texts())
+    assert storage.read_bytes(f"gs://line/{cloud.folder.name}/a") == b"a of 2"
+    # By its own client, over gRPC, through the proxy.
+    (asked,) = cloud.server.access_log.entries("JobsV1Beta3.CreateJob")
+    assert asked.door == "grpc"
+
+
+def test_a_fault_of_ours_fails_the_job_and_nothing_begins_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    jobs = DataflowJobs(store, folder=tmp_path, logs=Logs(), clock=Clock())
+
+    def run(number: str) -> Any:
+        name = f"projects/123456789012/locations/europe-west4/jobs/{number}"
+        store.add(name, dataflow_v1beta3.Job(id=number, name="shard", current_state="JOB_STATE_PENDING"))
+        jobs.start(name)
+        return store.wait(name, has_ended, LIMIT_S).current_state.name
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dataflow, "staged_pipeline", None)
+        assert run("1") == "JOB_STATE_FAILED"
+    assert len(jobs.failures) == 1 and "NoneType" in jobs.failures[0]
+    jobs.close()
+    monkeypatch.setattr(dataflow, "staged_pipeline", lambda job: "gs://line/pipeline")
+    assert run("2") == "JOB_STATE_CANCELLED"
+
+
+@pytest.mark.slow
+def test_a_failure_is_told_and_a_job_is_cancelled(cloud: Cloud, tmp_path: Path) -> None:
+    name, printed = _submit(cloud, f"gs://line/{cloud.folder.name}", "shard-1", "wait", "fail")
+    assert _wait(cloud, name) == "JOB_STATE_FAILED"
+    assert "a step that cannot work" in printed
+    name, _ = _submit(cloud, f"gs://line/{cloud.folder.name}", "shard-2", "go", "forever")
+    deadline = time.monotonic() + LIMIT_S
+    while not cloud.dataflow.messages(name):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    # While it is active, no other job has its name.
+    with pytest.raises(AssertionError, match="DataflowJobAlreadyExistsError"):
+        _submit(cloud, f"gs://line/{cloud.folder.name}", "shard-2", "go", "forever")
+    client = cloud.client(dataflow_v1beta3.JobsV1Beta3Client)
+    place = {"project_id": "acme-vision", "location": "europe-west4", "job_id": name.rpartition("/")[2]}
+    requested: Any = dataflow_v1beta3.JobState.JOB_STATE_CANCELLED
+    client.update_job(dataflow_v1beta3.UpdateJobRequest(**place, job={"requested_state": requested}))
+    assert _wait(cloud, name) == "JOB_STATE_CANCELLED"
+
+
+@pytest.mark.slow
+def test_the_shard_stage_is_launched_and_waited_for(
+    cloud: Cloud, bucket_environment: BucketServer, tmp_path: Path
+) -> None:
+    root = f"gs://line/{cloud.folder.name}"
+    for label in ("left", "right"):
+        for number in range(6):
+            picture = io.BytesIO()
+            Image.new("RGB", (8, 8), (number * 20, 100 if label == "left" else 200, 0)).save(picture, "png")
+            storage.replace(f"{root}/raw/{label}/{number}.png", picture.getvalue())
+    image = "europe-west4-docker.pkg.dev/acme/i/worker@sha256:" + "0" * 64
+    config = {
+        "sharding": {"source": f"{root}/raw", "splits": {"train": 0.5, "validation": 0.25, "test": 0.25}},
+        "resources": {"beam_runner": "dataflow"},
+        "vertex": {"project": "acme-vision", "region": "europe-west4", "dataflow": {"worker_image": image}},
+    }
+    name = cloud.submit(graphs.sharded, config=json.dumps(config), output=f"{root}/shards")
+    job = cloud.wait(name)
+    assert set(states(job).values()) == {"SUCCEEDED"}, "\n".join(cloud.logs.texts())
+    manifest = json.loads(storage.read_bytes(f"{root}/shards/manifest.json"))
+    assert sum(split["samples"] for split in manifest["splits"].values()) == 12

@@ -1,0 +1,255 @@
+"""Compiled pipelines executed: what kfp.local alone gets wrong, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.cloud import aiplatform_v1
+
+from contracts import storage
+from rehearsal.execution import pipeline_runs
+from rehearsal.execution.job import Job
+from rehearsal.execution.processes import MARK_VARIABLE, find_marked
+from rehearsal.gcs import BucketServer
+from tests.rehearsal.execution import graphs
+from tests.rehearsal.execution.world import LIMIT_S, PARENT, Pipelines, detail, states
+
+
+def heard(job: object, name: str) -> list[str]:
+    said = json.loads(detail(job, name).execution.metadata["output:heard"])
+    assert isinstance(said, list)
+    return said
+
+
+def test_values_reach_a_command_as_they_are(pipelines: Pipelines) -> None:
+    text = 'a "quoted" text,\nits {{$.newline}} and python3 \\ too'
+    job = pipelines.run(graphs.values, text=text, number=3)
+    assert states(job) == {"": "SUCCEEDED", "say": "SUCCEEDED"}, pipelines.orchestrator_log()
+    said = heard(job, "say")
+    assert said[0] == f"a python3 of {text}"
+    assert said[1] == "3"
+    assert json.loads(said[2]) == {"args": ["--x", text, 1], "count": 2, "nested": {"text": f"is {text}!"}}
+    assert "1.0" not in said[2]
+
+
+def test_what_a_dag_is_given_is_resolved_where_it_was_written(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.nested, text='the "text"')
+    assert heard(job, "inner.say")[0] == 'inside: from outside: the "text" in run-1'
+    outer, inside = detail(job, "inner"), detail(job, "inner.say")
+    assert inside.parent_task_id == outer.task_id != 0
+    assert outer.parent_task_id == detail(job, "").task_id
+
+
+def test_placeholders_of_the_run(pipelines: Pipelines) -> None:
+    pipelines.store.scheduled_s[f"{PARENT}/pipelineJobs/run-1"] = 1_800_000_000
+    job = pipelines.run(graphs.places)
+    name, resource, uuid, created, scheduled, task, task_id, root, project, location, persistent, account = heard(
+        job, "say-places"
+    )
+    assert (name, resource) == ("run-1", f"{PARENT}/pipelineJobs/run-1")
+    assert uuid.isdecimal()
+    assert created.endswith("Z")
+    assert scheduled == "2027-01-15T08:00:00Z"
+    assert (task, task_id) == ("say-places", str(detail(job, "say-places").task_id))
+    assert root == f"gs://line/{pipelines.folder.name}"
+    assert (project, location, persistent, account) == ("acme-vision", "europe-west4", "", "")
+
+
+def test_conditions(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.gate, value='say "yes" && more')
+    assert states(job) == {
+        "": "SUCCEEDED",
+        "write": "SUCCEEDED",
+        "condition-1": "SUCCEEDED",
+        "condition-1.say": "SUCCEEDED",
+        "condition-2": "NOT_TRIGGERED",
+    }
+
+
+def test_a_condition_that_cannot_be_read_fails_the_run(pipelines: Pipelines, tmp_path: Path) -> None:
+    job = pipelines.run(graphs.unreadable, marker=str(tmp_path / "ran"))
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert not (tmp_path / "ran").exists()
+    assert "output out of task fail-to-write was not written" in detail(job, "condition-1").error.message
+
+
+def test_one_of(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.one_of, value="b")
+    assert heard(job, "say")[0] == "from another"
+    assert "NOT_TRIGGERED" in states(job).values()
+
+
+def test_exit_handler_and_tasks_that_ignore_failure(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.failing)
+    found = states(job)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert found["exit-handler-1"] == found["exit-handler-1.fail"] == "FAILED"
+    assert found["exit-handler-1.write"] == "NOT_TRIGGERED"
+    assert found["exit-handler-1.write-2"] == found["exit-handler-1.say"] == found["final"] == "SUCCEEDED"
+    error = detail(job, "exit-handler-1.fail").error
+    assert error.code == 9
+    assert "exit code 7" in error.message
+    assert "what went wrong" in error.message
+    status = json.loads(detail(job, "final").execution.metadata["output:heard"])
+    assert (status["state"], status["pipelineTaskName"]) == ("FAILED", "exit-handler-1")
+    assert status["pipelineJobResourceName"] == job.name
+    assert "fail" in status["error"]["message"]
+    lines = pipelines.logs.texts(pipeline_task_name="exit-handler-1.fail")
+    assert lines == ["what went wrong"]
+
+
+@pytest.mark.parametrize(("policy", "others"), [("SLOW", "SUCCEEDED"), ("FAST", "NOT_TRIGGERED")])
+def test_failing_fast_starts_nothing_more(pipelines: Pipelines, policy: str, others: str) -> None:
+    policies = aiplatform_v1.PipelineFailurePolicy
+    job = pipelines.run(graphs.fast, failure_policy=policies[f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"])
+    # Also what ignores that its upstream failed is a new task; what a dsl.ExitHandler ends with is not.
+    expected = {"exit-handler-1": "FAILED", "exit-handler-1.fail": "FAILED", "final": "SUCCEEDED"}
+    expected |= {"exit-handler-1.write": others, "exit-handler-1.write-2": others}
+    assert states(job) == {"": "FAILED", **expected}
+
+
+def test_artifacts_lie_in_the_bucket(pipelines: Pipelines, bucket_environment: BucketServer) -> None:
+    job = pipelines.run(graphs.artifacts, text="a text")
+    assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
+    (made,) = detail(job, "make-text").outputs["made"].artifacts
+    root = f"gs://line/{pipelines.folder.name}/123456789012/run-1/make-text_{detail(job, 'make-text').task_id}"
+    assert made.uri == f"{root}/made"
+    assert storage.read_bytes(made.uri) == b"a text"
+    content, uri, executor_input = heard(job, "read-text")
+    assert (content, uri) == ("a text", made.uri)
+    document = json.loads(executor_input)
+    assert document["inputs"]["artifacts"]["made"]["artifacts"][0]["uri"] == made.uri
+    assert document["outputs"]["parameters"]["heard"]["outputFile"].endswith("/heard")
+    component = detail(job, "python-component")
+    assert component.execution.metadata["output:Output"] == "A TEXT"
+    (report,) = component.outputs["report"].artifacts
+    assert storage.read_bytes(report.uri) == b"# a text"
+    assert report.schema_title == "system.Markdown"
+    (metrics,) = component.outputs["metrics"].artifacts
+    assert metrics.metadata["letters"] == 6
+    assert not Path("gs:").exists()
+
+
+def test_importer(pipelines: Pipelines, bucket_environment: BucketServer) -> None:
+    uri = f"gs://line/{pipelines.folder.name}/given"
+    storage.replace(uri, b"given")
+    job = pipelines.run(graphs.imported, uri=uri, image="an/image@sha256:1")
+    content, found, executor_input = heard(job, "read-text")
+    assert (content, found) == ("given", uri)
+    (artifact,) = json.loads(executor_input)["inputs"]["artifacts"]["made"]["artifacts"]
+    assert artifact["metadata"]["containerSpec"] == {"imageUri": "an/image@sha256:1", "ports": [{"port": 8000}]}
+
+
+def test_retries(pipelines: Pipelines, tmp_path: Path) -> None:
+    job = pipelines.run(graphs.again, marker=str(tmp_path / "marker"))
+    found = detail(job, "flaky")
+    assert found.state.name == "SUCCEEDED"
+    assert len(found.executor_detail.container_detail.failed_main_jobs) == 1
+
+
+def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
+    name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
+    files = [tmp_path / "pid", tmp_path / "pid.deep"]
+    deadline = time.monotonic() + LIMIT_S
+    while not all(path.exists() and path.read_text().strip() for path in files):
+        assert time.monotonic() < deadline, pipelines.orchestrator_log()
+        time.sleep(0.05)
+    pids = [int(path.read_text()) for path in files]
+    assert set(pids) <= set(find_marked(MARK_VARIABLE))
+    pipelines.runs.cancel(name)
+    job = pipelines.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
+    assert states(job) == {"": "CANCELLED", "sleep": "CANCELLED"}
+    for pid in pids:
+        assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes(), pid
+        assert pid != os.getpid()
+
+
+def test_an_image_that_is_not_there(make_pipelines: Callable[..., Pipelines]) -> None:
+    pipelines = make_pipelines(missing_images=frozenset({graphs.MISSING_IMAGE}))
+    job = pipelines.run(graphs.no_image)
+    error = detail(job, "of-missing-image").error
+    assert graphs.MISSING_IMAGE in error.message
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+
+
+def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.loop, words=["a", 'b "c"'])
+    assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
+    said = {heard(job, one.task_unique_name)[0] for one in job.job_detail.task_details if one.task_name == "say"}
+    assert said == {"word a", 'word b "c"'}
+
+
+def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_path: Path) -> None:
+    name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "pid.deep").exists():
+        assert time.monotonic() < deadline, pipelines.orchestrator_log()
+        time.sleep(0.05)
+    tree = pipelines.runs._trees[name]
+    tree.send(signal.SIGKILL)
+    job = pipelines.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert "orchestrator ended with exit code -9" in job.error.message
+    assert states(job) == {"": "FAILED", "sleep": "FAILED"}
+    assert tree.pids() == []
+
+
+def test_a_fault_of_ours_fails_the_run(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "write", None)
+    job = pipelines.run(graphs.places)
+    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
+    assert job.error.code == 13
+    assert "NoneType" in job.error.message
+    assert len(pipelines.runs.failures) == 1 and "NoneType" in pipelines.runs.failures[0]
+    pipelines.runs.close()
+    monkeypatch.undo()
+    # Nothing is begun after the end.
+    assert pipelines.run(graphs.places, run="run-2").state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
+
+
+def test_a_run_that_cannot_be_started_leaves_no_descriptor(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One run before: what libraries open once is open.
+    monkeypatch.setattr(pipelines.runs, "_start_child", None)
+    pipelines.run(graphs.places)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(5):
+        pipelines.run(graphs.places, run=f"run-{number + 2}")
+    pipelines.runs.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(pipelines.runs.failures) == 6
+
+
+def test_what_a_killed_launcher_had_started_ends_with_the_run(
+    tmp_path: Path, make_pipelines: Callable[..., Pipelines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_runs, "CANCEL_GRACE_S", 0.5)
+    ended: list[str] = []
+
+    def cancel(name: str) -> None:
+        ended.append(name)
+        state = aiplatform_v1.JobState.JOB_STATE_CANCELLED
+        pipelines.store.update(name, lambda job: setattr(job, "state", state))
+
+    pipelines = make_pipelines(cancel_resource=cancel)
+    custom = "projects/123456789012/locations/europe-west4/customJobs/7"
+    pipelines.store.add(custom, aiplatform_v1.CustomJob(name=custom))
+    # By the project's id, as launchers are given it.
+    uri = "https://europe-west4-aiplatform.googleapis.com/v1/projects/acme-vision/locations/europe-west4/customJobs/7"
+    resource = json.dumps({"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]})
+    name = pipelines.submit(graphs.hanging, resource=resource, marker=str(tmp_path / "up"))
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline, pipelines.orchestrator_log()
+        time.sleep(0.05)
+    pipelines.runs.cancel(name)
+    assert pipelines.runs.wait(name, LIMIT_S).state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
+    assert ended == [custom]

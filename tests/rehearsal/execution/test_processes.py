@@ -1,0 +1,96 @@
+"""Containers as processes: what they get, what they print, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rehearsal
+from rehearsal.execution.processes import MARK_VARIABLE, Tree, clean_environment, find_marked
+
+PROJECT = str(Path(rehearsal.__file__).parents[1])
+LIMIT_S = 120.0
+# A child in a session of its own, deaf to signals, that says when it is up; then what the test says.
+FAMILY = """
+import subprocess, sys, time
+script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print("both up", flush=True)
+if sys.argv[1] == "stay":
+    time.sleep(600)
+sys.exit(3)
+"""
+
+
+def run(folder: Path, code: str, *args: str, **more: str) -> tuple[Tree, list[str]]:
+    lines: list[str] = []
+    environment = clean_environment(more)
+    return Tree(
+        [sys.executable, "-c", code, *args], environment=environment, folder=folder, on_line=lines.append
+    ), lines
+
+
+def wait_for(lines: list[str], text: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while text not in lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def mark_of(tree: Tree) -> str:
+    return tree._environment[MARK_VARIABLE]
+
+
+@pytest.mark.parametrize("how", ["end", "kill", "stop"])
+def test_nothing_stays(tmp_path: Path, how: str) -> None:
+    tree, lines = run(tmp_path, FAMILY, "stay" if how != "end" else "go")
+    wait_for(lines, "both up")
+    if how == "kill":
+        tree.kill()
+        assert tree.returncode == -signal.SIGKILL
+    elif how == "stop":
+        assert tree.stop(LIMIT_S) == -signal.SIGTERM
+    else:
+        assert tree.wait(LIMIT_S) == 3
+    assert find_marked(mark_of(tree)) == []
+
+
+def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTER_SPEC", "of somebody else")
+    monkeypatch.setenv("PYTHONPATH", "relative")
+    given = clean_environment({"A": "1", "PYTHONPATH": "/guard"}, {"A": "2"})
+    assert "CLUSTER_SPEC" not in given
+    assert given["A"] == "2"
+    assert given["OMP_NUM_THREADS"].isdecimal()
+    assert given["PYTHONPATH"].split(os.pathsep) == ["/guard", PROJECT, str(Path("relative").absolute())]
+
+
+def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
+    lines: list[str] = []
+    tree = Tree(["no-such-program"], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
+    assert tree.wait(LIMIT_S) == 127
+    assert lines == ["no-such-program: No such file or directory"]
+
+
+@pytest.mark.parametrize("word", ["a\0b", "x" * (1 << 18)])
+def test_what_the_system_refuses_to_start_says_so(tmp_path: Path, word: str) -> None:
+    lines: list[str] = []
+    tree = Tree(["echo", word], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
+    assert tree.wait(LIMIT_S) == 126
+    tree.kill()
+    assert len(lines) == 1 and lines[0].startswith("echo: cannot be started: ")
+
+
+def test_its_cores(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    lines: list[str] = []
+    command = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    tree = Tree(command, environment=clean_environment(), folder=tmp_path, on_line=lines.append, cores=[core])
+    assert tree.wait(LIMIT_S) == 0
+    assert lines == [f"[{core}]"]

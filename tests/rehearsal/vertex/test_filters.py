@@ -1,0 +1,113 @@
+"""Filters of lists and of logs: what they take, and that nothing they do not understand is ignored."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.cloud import aiplatform_v1 as gapic
+
+from rehearsal.vertex.errors import ServiceError
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.log_filter import make_test
+
+ENTRY = {
+    "insertId": "1",
+    "timestamp": "2026-11-22T01:00:00.500000Z",
+    "severity": "ERROR",
+    "resource": {"type": "ml_job", "labels": {"job_id": "7", "project_id": "p"}},
+    "labels": {"ml.googleapis.com/tpu": "no"},
+    "jsonPayload": {"message": "CUDA out of memory"},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", True),
+        ('resource.type="ml_job"', True),
+        ('resource.type="ml_job" resource.labels.job_id="8"', False),
+        ('resource.labels.job_id=("7" OR "8") AND severity>=ERROR', True),
+        ('resource.labels.job_id=("8" OR "9")', False),
+        ('resource.labels.job_id!="8"', True),
+        ("severity>=CRITICAL", False),
+        ("severity<CRITICAL", True),
+        ("NOT severity=ERROR", False),
+        ('-resource.type="ml_job"', False),
+        ('(resource.type="dataflow_step" OR resource.type="ml_job") AND severity=ERROR', True),
+        ('resource.type="dataflow_step" OR resource.type="ml_job" AND severity=INFO', False),
+        # OR binds more tightly than AND.
+        ('resource.type="ml_job" OR resource.type="x" AND severity=INFO', False),
+        ('timestamp>="2026-11-22T01:00:00Z" timestamp<"2026-11-22T02:00:00+00:00"', True),
+        ('timestamp>="2026-11-22T02:00:00Z"', False),
+        ('jsonPayload.message:"out of"', True),
+        ('json_payload.message=~"^CUDA.*memory$"', True),
+        ('json_payload.message!~"^CUDA"', False),
+        ('labels."ml.googleapis.com/tpu"="no"', True),
+        ("memory", True),
+        ('"nothing like it"', False),
+        ("textPayload:*", False),
+        ("-- a remark\nseverity=ERROR", True),
+    ],
+)
+def test_logs(text: str, taken: bool) -> None:
+    assert make_test(text)(ENTRY) is taken
+
+
+@pytest.mark.parametrize(
+    "text", ["(severity=ERROR", "severity=", "severity>=LOUD", 'timestamp>"soon"', "a=(b OR", "AND", "a=b)", 'a="b']
+)
+def test_log_filters_that_are_none(text: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        make_test(text)(ENTRY)
+    assert caught.value.code == "INVALID_ARGUMENT" and caught.value.violations[0].field == "filter"
+
+
+def job(number: int, **values: Any) -> gapic.PipelineJob:
+    return gapic.PipelineJob(display_name=f"job {number}", create_time={"seconds": 1000 * number}, **values)
+
+
+JOBS = [
+    job(3, labels={"run": "a", "kind": "x"}, state="PIPELINE_STATE_FAILED"),
+    job(2, labels={"run": "b"}, state="PIPELINE_STATE_RUNNING"),
+    job(1, state="PIPELINE_STATE_SUCCEEDED"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('display_name="job 2"', [2]),
+        ('displayName="job 2"', [2]),
+        ("labels.run=a", [3]),
+        ("labels.run:*", [3, 2]),
+        ("labels:kind", [3]),
+        ('state="PIPELINE_STATE_RUNNING"', [2]),
+        ("state!=PIPELINE_STATE_RUNNING AND labels.run=a", [3]),
+        ('display_name:"job"', [3, 2, 1]),
+        ('display_name="*3"', [3]),
+        ('create_time>"1970-01-01T00:20:00Z"', [3, 2]),
+        ('create_time<="1970-01-01T00:16:40Z"', [1]),
+    ],
+)
+def test_lists(text: str, found: list[int]) -> None:
+    assert [item.display_name for item in select(JOBS, filter=text)] == [f"job {n}" for n in found]
+
+
+@pytest.mark.parametrize("text", ['display_name="a" OR state="b"', "display_name", 'create_time>"soon"', "a=b c=d"])
+def test_list_filters_that_are_none(text: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        select(JOBS, filter=text)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_order_and_pages() -> None:
+    names = [item.display_name for item in select(JOBS, order_by="create_time")]
+    assert names == ["job 1", "job 2", "job 3"]
+    assert [item.display_name for item in select(JOBS, order_by="create_time desc")] == names[::-1]
+    items = [SimpleNamespace(n=n) for n in range(5)]
+    first, token = page(items, 2, "")
+    second, token = page(items, 2, token)
+    last, end = page(items, 2, token)
+    assert [item.n for item in (*first, *second, *last)] == list(range(5)) and end == ""
+    with pytest.raises(ServiceError):
+        page(items, 2, "not a token")

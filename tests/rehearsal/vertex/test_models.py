@@ -1,0 +1,51 @@
+"""What an upload to the registry must have."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import aiplatform_v1 as gapic
+
+from rehearsal.gcs import BucketServer
+
+from .conftest import IMAGE, PARENT, Cloud, rest
+
+FOLDER = "gs://line-bucket/triton"
+
+
+@pytest.fixture
+def models(tmp_path: Path, make_cloud: Callable[..., Cloud]) -> Iterator[gapic.ModelServiceClient]:
+    folder = tmp_path / "buckets" / "line-bucket" / "triton"
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").touch()
+    with BucketServer(tmp_path / "buckets", buckets=["line-bucket"]) as bucket:
+        yield rest(make_cloud(bucket_endpoint=bucket.endpoint), gapic.ModelServiceClient)
+
+
+def model(image: str = IMAGE, uri: str = FOLDER) -> dict[str, Any]:
+    return {"display_name": "digits", "container_spec": {"image_uri": image}, "artifact_uri": uri}
+
+
+@pytest.mark.parametrize("image", [IMAGE, "gcr.io/p/triton:1", "eu.gcr.io/p/triton"])
+@pytest.mark.parametrize("uri", [FOLDER, f"{FOLDER}/"])
+def test_a_model_with_a_container_and_files(models: gapic.ModelServiceClient, image: str, uri: str) -> None:
+    assert models.upload_model(parent=PARENT, model=model(image, uri)).result(30).model_version_id == "1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"display_name": "digits"}, "model.container_spec.image_uri"),
+        (model(image=""), "model.container_spec.image_uri"),
+        (model(image="nvcr.io/nvidia/tritonserver:26.08-py3"), "model.container_spec.image_uri"),
+        (model(image="evil-docker.pkg.dev.example.com/p/r/i"), "model.container_spec.image_uri"),
+        (model(uri="gs://line-bucket/trit"), "model.artifact_uri"),
+        (model(uri="gs://nobodys-bucket/triton"), "model.artifact_uri"),
+    ],
+)
+def test_what_is_missing_or_elsewhere(models: gapic.ModelServiceClient, wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(exceptions.BadRequest, match=field):
+        models.upload_model(parent=PARENT, model=wrong)
+    assert list(models.list_models(parent=PARENT)) == []

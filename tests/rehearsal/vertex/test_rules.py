@@ -1,0 +1,215 @@
+"""What the local Vertex refuses, with the field that is wrong, however it was sent."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import aiplatform_v1 as gapic
+
+from rehearsal.vertex.machines import KINDS, find_fault
+
+from .conftest import JOB, NUMBER, PARENT, PROJECT, SPEC, Cloud, pipeline_job, rest
+
+POOL = JOB["job_spec"]["worker_pool_specs"][0]
+L4 = {"machine_type": "g2-standard-8", "accelerator_type": "NVIDIA_L4", "accelerator_count": 1}
+NETWORK = f"projects/{NUMBER}/global/networks/default"
+KEY = "projects/p/locations/{}/keyRings/r/cryptoKeys/k"
+
+
+def job(*pools: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    top = {key: spec.pop(key) for key in ("labels", "encryption_spec", "display_name") if key in spec}
+    return JOB | top | {"job_spec": {"worker_pool_specs": list(pools) or [POOL], **spec}}
+
+
+def machine(machine_type: str, gpu: str = "", count: int = 0) -> dict[str, Any]:
+    spec: dict[str, Any] = {"machine_type": machine_type}
+    return POOL | {"machine_spec": spec | ({"accelerator_type": gpu, "accelerator_count": count} if gpu else {})}
+
+
+def fields(error: exceptions.GoogleAPICallError) -> list[str]:
+    """Return the fields of google.rpc.BadRequest, which a client over REST leaves as JSON."""
+    return [violation["field"] for detail in error.details for violation in detail["fieldViolations"]]
+
+
+@pytest.fixture(scope="module")
+def cloud_of_module(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    cloud = Cloud(tmp_path_factory.mktemp("rules"))
+    with cloud.server:
+        yield cloud
+        cloud.jobs.go.set()
+        cloud.pipelines.go.set()
+
+
+POOLS = "job_spec.worker_pool_specs"
+
+
+@pytest.mark.parametrize(
+    ("custom_job", "field"),
+    [
+        (job(POOL | {"replica_count": 4}), f"{POOLS}[0].replica_count"),
+        (job(POOL, POOL | {"replica_count": 0}), f"{POOLS}[1].replica_count"),
+        (job(machine("n1-standard-8", "NVIDIA_L4", 1)), f"{POOLS}[0].machine_spec.machine_type"),
+        (job(POOL, machine("n9-standard-8")), f"{POOLS}[1].machine_spec.machine_type"),
+        (job(machine("g2-standard-8", "NVIDIA_L4", 2)), f"{POOLS}[0].machine_spec.accelerator_count"),
+        (job(machine("g2-standard-8")), f"{POOLS}[0].machine_spec.accelerator_type"),
+        (job(machine("n1-standard-8", "NVIDIA_TESLA_T4", 3)), f"{POOLS}[0].machine_spec.accelerator_count"),
+        (job(machine("n1-standard-96", "NVIDIA_TESLA_T4", 1)), f"{POOLS}[0].machine_spec.accelerator_count"),
+        (job(machine("a3-highgpu-1g", "NVIDIA_H100_80GB", 1)), f"{POOLS}[0].machine_spec.machine_type"),
+        (job(POOL | {"disk_spec": {"boot_disk_type": "pd-fast"}}), f"{POOLS}[0].disk_spec.boot_disk_type"),
+        (job(POOL | {"disk_spec": {"boot_disk_size_gb": 50}}), f"{POOLS}[0].disk_spec.boot_disk_size_gb"),
+        (job(POOL | {"container_spec": {}}), f"{POOLS}[0].container_spec.image_uri"),
+        (job(network=NETWORK, psc_interface_config={"network_attachment": "a"}), "job_spec.psc_interface_config"),
+        (job(network="default"), "job_spec.network"),
+        (
+            job(tensorboard=f"{PARENT}/tensorboards/1", base_output_directory={"output_uri_prefix": "gs://bucket/x"}),
+            "job_spec.service_account",
+        ),
+        (
+            job(tensorboard=f"{PARENT}/tensorboards/1", service_account="a@b.iam.gserviceaccount.com"),
+            "job_spec.base_output_directory",
+        ),
+        (job(scheduling={"strategy": "SPOT", "max_wait_duration": "60s"}), "job_spec.scheduling.max_wait_duration"),
+        (job(scheduling={"timeout": "0s"}), "job_spec.scheduling.timeout"),
+        (
+            job(scheduling={"disable_retries": True, "restart_job_on_worker_restart": True}),
+            "job_spec.scheduling.restart_job_on_worker_restart",
+        ),
+        (job(service_account="nobody"), "job_spec.service_account"),
+        (
+            job(base_output_directory={"output_uri_prefix": "/tmp/x"}),
+            "job_spec.base_output_directory.output_uri_prefix",
+        ),
+        (job(labels={"Upper": "x"}), "labels"),
+        (job(labels={"key": "x" * 64}), "labels[key]"),
+        (job(display_name="x" * 129), "display_name"),
+        (job(encryption_spec={"kms_key_name": KEY.format("europe-west4")}), "encryption_spec.kms_key_name"),
+        (job(encryption_spec={"kms_key_name": "my-key"}), "encryption_spec.kms_key_name"),
+    ],
+)
+def test_custom_jobs_that_are_none(cloud_of_module: Cloud, custom_job: dict[str, Any], field: str) -> None:
+    client = rest(cloud_of_module, gapic.JobServiceClient)
+    with pytest.raises(exceptions.BadRequest) as caught:
+        client.create_custom_job(parent=PARENT, custom_job=from_json(custom_job))
+    assert fields(caught.value) == [field], caught.value
+    assert f"Field: {field}; Message: " in caught.value.message
+
+
+def from_json(values: dict[str, Any]) -> gapic.CustomJob:
+    """Return a message; durations are text in JSON only."""
+    values = copy.deepcopy(values)
+    scheduling = values["job_spec"].get("scheduling", {})
+    for name in ("timeout", "max_wait_duration"):
+        if name in scheduling:
+            scheduling[name] = {"seconds": int(scheduling[name][:-1])}
+    return gapic.CustomJob(values)
+
+
+@pytest.mark.parametrize(
+    "custom_job",
+    [
+        job(POOL | {"machine_spec": L4}, POOL | {"machine_spec": L4, "replica_count": 3}),
+        job(machine("n1-standard-8", "NVIDIA_TESLA_T4", 1) | {"disk_spec": {"boot_disk_size_gb": 200}}),
+        job(machine("a3-highgpu-1g", "NVIDIA_H100_80GB", 1), scheduling={"strategy": "SPOT"}),
+        job(machine("a3-highgpu-8g", "NVIDIA_H100_80GB", 8), {}, machine("n1-highcpu-16")),
+        job(scheduling={"strategy": "FLEX_START", "max_wait_duration": "0s"}),
+        job(network=NETWORK, encryption_spec={"kms_key_name": KEY.format("us-central1")}),
+        job(psc_interface_config={"network_attachment": "a"}, labels={"größe": "10", "a": ""}),
+    ],
+)
+def test_custom_jobs_that_are_taken(cloud_of_module: Cloud, custom_job: dict[str, Any]) -> None:
+    client = rest(cloud_of_module, gapic.JobServiceClient)
+    assert client.create_custom_job(parent=PARENT, custom_job=from_json(custom_job)).name
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    return SPEC | changes
+
+
+def parameters(**values: Any) -> dict[str, Any]:
+    return {"gcs_output_directory": "gs://bucket/root", "parameter_values": values}
+
+
+_EXECUTOR = {"container": {"image": "i", "comand": ["true"]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"display_name": ""}, "pipeline_job.display_name"),
+        ({"display_name": "x" * 129}, "pipeline_job.display_name"),
+        ({"labels": {"1": "x"}}, "pipeline_job.labels"),
+        ({"network": "default"}, "pipeline_job.network"),
+        ({"runtime_config": {"parameter_values": {"region": "r"}}}, "pipeline_job.runtime_config.gcs_output_directory"),
+        ({"runtime_config": parameters()}, "pipeline_job.runtime_config.parameter_values[region]"),
+        ({"runtime_config": parameters(region=3)}, "pipeline_job.runtime_config.parameter_values[region]"),
+        (
+            {"runtime_config": parameters(region="r", nodes=1.5)},
+            "pipeline_job.runtime_config.parameter_values[nodes]",
+        ),
+        (
+            {"runtime_config": parameters(region="r", regoin="r")},
+            "pipeline_job.runtime_config.parameter_values[regoin]",
+        ),
+        ({"pipeline_spec": spec(rot={})}, "pipeline_job.pipeline_spec"),
+        ({"pipeline_spec": spec(pipelineInfo={"name": "A line"})}, "pipeline_job.pipeline_spec.pipelineInfo.name"),
+        (
+            {"pipeline_spec": spec(deploymentSpec={"executors": {"exec-say": _EXECUTOR}})},
+            "pipeline_job.pipeline_spec.deploymentSpec.executors[exec-say]",
+        ),
+        (
+            {"pipeline_spec": spec(components={"comp-say": {"executorLabel": "exec-none"}})},
+            "pipeline_job.pipeline_spec.components[comp-say].executorLabel",
+        ),
+        (
+            {"pipeline_spec": spec(components={})},
+            "pipeline_job.pipeline_spec.components[root].dag.tasks[say].componentRef.name",
+        ),
+        (
+            {"encryption_spec": {"kms_key_name": KEY.format("europe-west4")}},
+            "pipeline_job.encryption_spec.kms_key_name",
+        ),
+    ],
+)
+def test_pipeline_jobs_that_are_none(cloud_of_module: Cloud, changes: dict[str, Any], field: str) -> None:
+    client = rest(cloud_of_module, gapic.PipelineServiceClient)
+    with pytest.raises(exceptions.BadRequest) as caught:
+        client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(**changes), pipeline_job_id="run")
+    assert fields(caught.value) == [field], caught.value
+    assert cloud_of_module.pipelines.started == []
+
+
+def test_a_pipeline_jobs_id_has_a_form(cloud_of_module: Cloud) -> None:
+    client = rest(cloud_of_module, gapic.PipelineServiceClient)
+    for wrong in ("Run", "1-run", "run_1", "r" * 129):
+        with pytest.raises(exceptions.BadRequest) as caught:
+            client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(), pipeline_job_id=wrong)
+        assert fields(caught.value) == ["pipeline_job_id"]
+
+
+def test_a_quota_is_held_by_jobs_that_run_and_names_its_metric(make_cloud: Callable[..., Cloud]) -> None:
+    metric = "custom_model_training_preemptible_nvidia_l4_gpus"
+    cloud = make_cloud(quotas={metric: {"us-central1": 2}})
+    client = rest(cloud, gapic.JobServiceClient)
+    wanted = gapic.CustomJob(job(POOL | {"machine_spec": L4}, scheduling={"strategy": "SPOT"}))
+    first = client.create_custom_job(parent=PARENT, custom_job=wanted)
+    client.create_custom_job(parent=PARENT, custom_job=wanted)
+    with pytest.raises(exceptions.TooManyRequests, match=f"aiplatform.googleapis.com/{metric}"):
+        client.create_custom_job(parent=PARENT, custom_job=wanted)
+    other = PARENT.replace("us-central1", "europe-west4")
+    client.create_custom_job(parent=other, custom_job=wanted)
+    client.cancel_custom_job(name=first.name)
+    client.create_custom_job(parent=PARENT, custom_job=wanted)
+
+
+def test_projects_by_number_are_the_same(cloud_of_module: Cloud) -> None:
+    client = rest(cloud_of_module, gapic.JobServiceClient)
+    made = client.create_custom_job(parent=PARENT.replace(PROJECT, NUMBER), custom_job=JOB)
+    assert client.get_custom_job(name=made.name.replace(NUMBER, PROJECT)).name == made.name
+
+
+def test_every_gpu_machine_is_complete_with_what_comes_with_it() -> None:
+    for name, kind in KINDS.items():
+        assert find_fault(name, kind.gpu, kind.num_gpus) is None
+    assert find_fault("g2-standard-96", "NVIDIA_L4", 8) is None and KINDS["a2-ultragpu-4g"].vcpus == 48
