@@ -92,7 +92,7 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
     """
     text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
     if path.suffix != ".json":
-        text = yaml.safe_dump(spec, sort_keys=True, width=120)
+        text = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True, width=120)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         storage.replace(storage.normalise(path), text.encode())
