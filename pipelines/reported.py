@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -27,13 +28,17 @@ def load(config: Path, overrides: list[str] | None) -> RunConfig:
 @contextmanager
 def reported(debug: bool) -> Iterator[None]:
     """End the command on an error: its message on stderr, its exit code, a traceback only with --debug."""
-    from contracts.errors import ErrorDocument, ShardlineError
+    from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
     from pipelines.stages import StageFailed
 
     try:
         yield
     except StageFailed as failure:
         document = failure.error
+    except BrokenPipeError:
+        # Who reads, `head` or a pager, has seen enough: Python must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_OK) from None
     except ShardlineError as error:
         document = ErrorDocument.of(error, traceback.format_exc())
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends

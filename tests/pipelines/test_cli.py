@@ -121,3 +121,10 @@ def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline:
     assert "train-00000.tar  " in answer.stdout and "GiB shuffled" in answer.stdout
     assert shardline("shard", "tiny.yaml", "--dry-run", "--prices", "missing.yaml").returncode == 2
     assert sorted(project.iterdir()) == before
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    config = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"
+    command = f"'{sys.executable}' -m pipelines.cli submit '{config}' --dry-run | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
