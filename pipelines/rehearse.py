@@ -106,7 +106,7 @@ def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pa
         raise ConfigError(
             f"--keep {folder} is not empty",
             allowed="a new or an empty folder: what another rehearsal has finished would be reused",
-            todo="choose another folder, or delete this one",
+            todo="choose another folder",
         )
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
