@@ -1,4 +1,7 @@
-"""What the profile stage leaves: what was measured, and what was chosen."""
+"""What the profile stage leaves: what was measured, what was chosen and why, and what is slow.
+
+A value that this machine could not measure is None, which is shown as "not measured", and never 0.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,196 @@ from typing import Literal
 
 from pydantic import Field
 
-from contracts.artifacts.document import Contract, Document
+from contracts.artifacts.document import Contract, Document, FileEntry
+
+Outcome = Literal["measured", "out of memory", "crashed", "hung", "failed"]
+Severity = Literal["bad", "warning", "note"]
 
 
-class ProfilePoint(Document):
-    """One measured configuration."""
+class Flags(Document):
+    """What a step computes in."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = False
+    compile: bool = False
+    activation_checkpointing: Literal["none", "whole", "selective"] = "none"
+
+
+class Settings(Document):
+    """Everything that the profiling run may choose."""
 
     slot_size: int
+    """Samples per forward pass."""
+    slots_per_rank: int = 1
+    """Slots that a rank processes in an optimizer step: a consequence of slot size, global batch and ranks."""
     num_workers: int
-    samples_per_s: float
-    """Median over the windows, for one rank."""
-    samples_per_s_min: float
-    samples_per_s_max: float
-    data_time_fraction: float = Field(ge=0, le=1)
+    """Loader processes of a rank."""
+    prefetch_factor: int = 4
+    """Slots that each loader process prepares ahead."""
+    threads: int = 1
+    """Intra-op threads of a rank."""
+    flags: Flags = Flags()
+
+
+class LoaderPoint(Document):
+    """The input pipeline alone, at a number of loader processes."""
+
+    num_workers: int
+    prefetch_factor: int
+    slot_size: int
+    outcome: Outcome = "measured"
+    reason: str = ""
+    samples_per_s: float | None = None
+    """Median over windows, of the slowest rank."""
+    samples_per_s_min: float | None = None
+    samples_per_s_max: float | None = None
+    cpu_s_per_sample: float | None = None
+    """Processor time of the loader for a sample, in seconds, over all its processes."""
+
+
+class ComputePoint(Document):
+    """The steps alone, on tensors that are on the device already."""
+
+    slot_size: int
+    threads: int
+    flags: Flags = Flags()
+    outcome: Outcome = "measured"
+    reason: str = ""
+    slot_s: float | None = None
+    """Forward and backward pass of a slot that is not the last of its step, in seconds."""
+    last_slot_s: float | None = None
+    """The last slot of a step, with the exchange of gradients and the optimizer's update, in seconds."""
+    samples_per_s: float | None = None
+    """Of one rank, at the slots a step has with this slot size."""
+    memory_bytes: int | None = None
+    """Peak of a rank's memory."""
+    cpu_s_per_sample: float | None = None
+    """Processor time of the rank for a sample, in seconds."""
+
+
+class MemoryModel(Document):
+    """Memory of a rank as a line: base_bytes + bytes_per_sample x slot size, through two measured points."""
+
+    flags: Flags = Flags()
+    base_bytes: int
+    bytes_per_sample: float
+    limit_bytes: int | None = None
+    """What a rank may take; None: unknown."""
+    largest_slot_size: int | None = None
+    """The largest slot that the line lets fit."""
+
+
+class ProfilePoint(Settings):
+    """One configuration, end to end: real loader, real steps, all ranks of a machine at once."""
+
+    outcome: Outcome = "measured"
+    reason: str = ""
+    """Why there is no rate."""
+    predicted_samples_per_s: float | None = None
+    """What was predicted before it was measured; of one rank."""
+    samples_per_s: float | None = None
+    """Median over the windows, of the slowest rank; None: not measured."""
+    samples_per_s_min: float | None = None
+    samples_per_s_max: float | None = None
+    windows: int = 0
+    """Windows that the median is over."""
+    data_time_fraction: float | None = Field(default=None, ge=0, le=1)
     """Share of the step spent waiting for the loader."""
+    usd_per_million_samples: float | None = None
+    """Of all ranks together, at resources.price_usd_per_h."""
 
 
-class ProfileChoice(Document):
-    """How to cut the global batch, and how to load."""
+class ProfileChoice(Settings):
+    """How to cut the global batch, how to load, and the flags that are `auto`."""
 
-    slot_size: int
-    num_workers: int
     reason: str
+    clear: bool = True
+    """Whether the leader's confidence interval was clear of the others when measuring ended."""
+
+
+class Recommendation(Document):
+    """A flag that is set in the configuration, and would do better otherwise."""
+
+    setting: str
+    """As the configuration has it, e.g. train.precision=bf16."""
+    gain: float
+    """Measured rate of steps alone with it, over that without."""
+    evidence: str
+
+
+class Indicators(Document):
+    """What traces and counters say about the chosen configuration; None: not measured. Fractions are of a step's time."""
+
+    step_s: float | None = None
+    """Median time of an optimizer step, outside of the profiler."""
+    data_time_fraction: float | None = None
+    """Waiting in next() of the loader, and for the copy to the device."""
+    copy_wait_fraction: float | None = None
+    """The part of it that is the copy to the device, by CUDA events."""
+    gpu_busy_fraction: float | None = None
+    """Union of the kernels' intervals."""
+    occupancy_fraction: float | None = None
+    """Achieved occupancy as kineto estimates it, weighted by the kernels' time."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: floating point operations of the model per second over the GPU's peak."""
+    flops_per_sample: float | None = None
+    peak_flops: float | None = None
+    """Of the GPU at this precision, by its data sheet."""
+    communication_fraction: float | None = None
+    """Exchange between ranks during which no kernel computes."""
+    exposed_copy_fraction: float | None = None
+    """Copies between host and device during which no kernel computes."""
+    pageable_copies: int | None = None
+    """Copies from host memory that is not page-locked, in a step."""
+    sync_fraction: float | None = None
+    """The host waiting for the device."""
+    sync_calls: float | None = None
+    """Of them in a step."""
+    kernels_per_step: float | None = None
+    mean_kernel_us: float | None = None
+    top10_kernel_fraction: float | None = None
+    """Share of kernel time in the ten kernels that take most."""
+    copy_kernel_fraction: float | None = None
+    """Share of kernel time (without a GPU: of operators' own time) in copies and changes of layout."""
+    memory_peak_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    fragmentation_fraction: float | None = None
+    """1 - allocated / reserved, at the peak."""
+    allocation_retries: int | None = None
+    slowest_rank_ratio: float | None = None
+    """Median step time of the slowest rank over that of all."""
+    checkpoint_stall_fraction: float | None = None
+    """Steps standing still for checkpoints."""
+    nvml_utilisation_fraction: float | None = None
+    """What nvidia-smi shows: any kernel at all, however small. Not the same as busy, nor as MFU."""
+    profiler_ratio: float | None = None
+    """Step time while the profiler records, over that without."""
+
+
+class Finding(Document):
+    """A rule of the diagnosis that fired (docs/profiling.md)."""
+
+    rule: str
+    """R1 to R11."""
+    severity: Severity
+    title: str
+    evidence: list[str]
+    """What it fired on, with its values."""
+    change: str
+    """What to do."""
+    gain: float | None = None
+    """Predicted factor on samples per second; None: not predicted."""
+    gain_from: str = ""
+    """Where the prediction comes from."""
+
+
+class TrainingEstimate(Document):
+    """What the whole training takes at the chosen configuration, steps only."""
+
+    samples: int
+    hours: float
+    usd: float | None = None
 
 
 class ProfileReport(Contract):
@@ -44,3 +215,34 @@ class ProfileReport(Contract):
     global_batch_size: int
     points: list[ProfilePoint]
     choice: ProfileChoice
+    method: Literal["sweep", "grid"] = "grid"
+    wall_s: float | None = None
+    """Seconds that measuring took, the start of its processes within."""
+    loader: list[LoaderPoint] = []
+    compute: list[ComputePoint] = []
+    memory: list[MemoryModel] = []
+    overlap: float | None = None
+    """Share of the shorter of loading and computing that hides behind the longer, from one joint run."""
+    predictor_error: float | None = None
+    """Median of |predicted / measured - 1| over points that were predicted before they were measured."""
+    recommendations: list[Recommendation] = []
+    indicators: Indicators = Indicators()
+    findings: list[Finding] = []
+    estimate: TrainingEstimate | None = None
+    warnings: list[str] = []
+    files: list[FileEntry] = []
+    """Traces, the page and what TensorBoard reads."""
+
+    def owned_files(self) -> list[FileEntry]:
+        """Return the files beside the document."""
+        return self.files
+
+    def chosen_point(self) -> ProfilePoint:
+        """Return what was measured of the choice."""
+        settings = Settings.model_validate(self.choice.model_dump(include=set(Settings.model_fields)))
+        fits = (
+            p
+            for p in self.points
+            if Settings.model_validate(p.model_dump(include=set(Settings.model_fields))) == settings
+        )
+        return next(fits)

@@ -11,6 +11,7 @@ from pydantic import model_validator
 from contracts.config.base import Section
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
+from contracts.config.profile import Knob, ProfileSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import (
     DataflowSection,
@@ -21,7 +22,7 @@ from contracts.config.run import (
     VertexSection,
 )
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
-from contracts.config.training import CheckpointSection, ModelSection, ParallelSection, ProfileSection, TrainSection
+from contracts.config.training import CheckpointSection, ModelSection, ParallelSection, TrainSection
 
 __all__ = [
     "SPLITS",
@@ -34,6 +35,7 @@ __all__ = [
     "DataflowSection",
     "ExportSection",
     "ImagesSection",
+    "Knob",
     "MachineSection",
     "ModelSection",
     "ParallelSection",

@@ -68,8 +68,8 @@ class DataSection(Section):
     """With order=blocks: size of the blocks in which each stream is permuted, in bytes."""
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
-    prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] = 4
-    """Slots that each loader process prepares ahead."""
+    prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] | Auto = "auto"
+    """Slots that each loader process prepares ahead; `auto` takes the profile's choice, 4 without one."""
     cache_dir: str = ""
     """Folder on a disk of this machine that keeps what was read from a bucket, from epoch to epoch and run to run; all
     processes of the machine may share it. Needs cache_bytes. Unset: what is read lies in memory."""

@@ -69,6 +69,8 @@ class ResourcesSection(Section):
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""
+    threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
+    """Intra-op threads of each rank; `auto` takes the profile's choice, cores / ranks without one."""
     nodes: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Machines that train together; `auto`: what the environment says (docs/launch.md), else one."""
     port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500

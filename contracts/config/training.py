@@ -1,4 +1,4 @@
-"""Sections `model`, `train`, `parallel`, `checkpoint` and `profile`: how a network is trained."""
+"""Sections `model`, `train`, `parallel` and `checkpoint`: how a network is trained."""
 
 from __future__ import annotations
 
@@ -57,19 +57,21 @@ class TrainSection(Section):
     """Share of the target that is spread evenly over all classes, in training."""
     non_finite: Literal["stop", "skip"] = "stop"
     """What a gradient that is not finite does: ends training, or has its optimizer step left out."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What forward and backward passes compute in (autocast); parameters, optimizer and evaluation are fp32."""
+    precision: Literal["fp32", "bf16", "fp16"] | Auto = "fp32"
+    """What forward and backward passes compute in (autocast); parameters, optimizer and evaluation are fp32. `auto`
+    takes the profile's choice, fp32 without one."""
     allow_slow_precision: bool = False
     """Whether fp16 may be trained where it is slower than fp32 (a CPU)."""
     tf32: bool = True
     """Whether a GPU may round the factors of fp32 products to TF32 (10 bits of mantissa)."""
-    channels_last: bool = False
-    """Whether images and weights lie in memory with their channels last, as tensor cores want them."""
+    channels_last: bool | Auto = False
+    """Whether images and weights lie in memory with their channels last, as tensor cores want them; `auto` takes the
+    profile's choice, false without one."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether the network is compiled by torch.compile; `auto`: off."""
-    activation_checkpointing: Literal["none", "whole", "selective"] = "none"
+    """Whether the network is compiled by torch.compile; `auto` takes the profile's choice, off without one."""
+    activation_checkpointing: Literal["none", "whole", "selective"] | Auto = "none"
     """What is computed again in the backward pass, to save memory: nothing, each block whole, or what is cheap in it
-    (everything but products, convolutions and attention)."""
+    (everything but products, convolutions and attention). `auto` takes the profile's choice, none without one."""
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -81,7 +83,7 @@ class TrainSection(Section):
     def _options_fit_each_other(self) -> TrainSection:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer=sgd and a momentum above 0")
-        if self.compile == "on" and self.activation_checkpointing != "none":
+        if self.compile == "on" and self.activation_checkpointing in ("whole", "selective"):
             raise ValueError(
                 "activation_checkpointing needs compile=off: torch.compile decides by itself what it computes again"
             )
@@ -134,14 +136,3 @@ class CheckpointSection(Section):
         if self.every_steps is not None and self.every_s is not None:
             raise ValueError("every_steps and every_s are both set: set one of them, or none")
         return self
-
-
-class ProfileSection(Section):
-    """What the profiling run tries."""
-
-    slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
-    """Slot sizes to measure; `auto`: an even share of the global batch per rank, and its half and quarter."""
-    num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
-    """Numbers of loader processes to measure; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
-    window_s: Annotated[float, Field(ge=0.05, le=60), NotBool] = 0.5
-    """Length of one measurement, in seconds; each point is measured three times."""

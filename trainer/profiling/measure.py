@@ -1,0 +1,89 @@
+"""What can be measured, and what comes back: the words between the sweep, which decides, and the probe, which measures.
+
+The sweep (sweep.py) knows nothing of torch; what answers it may be real processes (probe.py) or a simulator (tests).
+All rates are of one rank, the slowest one: a step waits for it. Nothing here raises when a configuration does not work:
+that is an answer too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from contracts.artifacts import Flags, Settings
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A measurement that did not come about."""
+
+    outcome: Literal["out of memory", "crashed", "hung", "failed"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoaderRate:
+    """The input pipeline alone."""
+
+    windows: tuple[float, ...]
+    """Samples per second, window by window."""
+    cpu_s_per_sample: float | None = None
+    """Processor time for a sample over all loader processes, in seconds."""
+
+
+@dataclass(frozen=True)
+class ComputeTime:
+    """Steps alone, on tensors that are on the device already."""
+
+    slot_s: float
+    """Forward and backward pass of a slot that is not the last of its step, in seconds; median."""
+    last_slot_s: float
+    """The last slot of a step, with the exchange of gradients and the update, in seconds; median."""
+    memory_bytes: int | None = None
+    """Peak of the rank's memory that counts against `Probe.memory_limit_bytes`; of the fullest rank."""
+    cpu_s_per_sample: float | None = None
+    """Processor time of the rank for a sample, in seconds."""
+
+    def step_s(self, slots: int) -> float:
+        """Return the time of an optimizer step of a number of slots, in seconds."""
+        return (slots - 1) * self.slot_s + self.last_slot_s
+
+
+@dataclass(frozen=True)
+class JointRate:
+    """Loader and steps together, as in training."""
+
+    windows: tuple[float, ...]
+    """Samples per second, window by window."""
+    data_time_fraction: float
+
+
+class Probe(Protocol):
+    """Measures. Each call takes time on `now`, and may return Failed."""
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Most that `ComputeTime.memory_bytes` may be; None: unknown."""
+        ...
+
+    def now(self) -> float:
+        """Return the clock of the budget, in seconds."""
+        ...
+
+    def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
+        """Measure the input pipeline alone, on all ranks of the machine at once."""
+        ...
+
+    def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+        """Measure steps alone, on all ranks of the machine at once."""
+        ...
+
+    def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
+        """Measure both together, on all ranks of the machine at once, from a fresh loader on."""
+        ...
+
+    def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
+        """Measure several configurations in turn, a window each, `rounds` times: a pair of windows of one round was
+        measured side by side, so that what else the machine does falls on both."""
+        ...

@@ -1,0 +1,107 @@
+"""What is read out of a kineto trace: plain numbers, from which rules, the report and its page are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All runs of one GPU kernel in the traced steps."""
+
+    name: str
+    category: str
+    """compute, copy, communication, or memset."""
+    calls: int
+    total_s: float
+    occupancy_fraction: float | None = None
+    """kineto's estimate, weighted by time."""
+    blocks_per_sm: float | None = None
+
+    @property
+    def mean_us(self) -> float:
+        """Mean duration of a run, in microseconds."""
+        return self.total_s / self.calls * 1e6
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """All calls of one operator of torch in the traced steps."""
+
+    name: str
+    calls: int
+    total_s: float
+    """On the CPU, with the operators that it calls."""
+    self_s: float
+    """Without them."""
+    device_s: float | None = None
+    """Time of the kernels that it launched itself; None: no GPU."""
+    flops: float | None = None
+
+
+@dataclass(frozen=True)
+class MemorySample:
+    """The allocator's state at a moment."""
+
+    at_s: float
+    """From the start of the trace."""
+    allocated_bytes: int
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time, for the timeline."""
+
+    name: str
+    category: str
+    """step, operator, kernel, copy, communication, wait, loader, or annotation."""
+    start_s: float
+    """From the start of the trace."""
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A row of the timeline: a thread of the host, or a stream of the GPU."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """What one rank's trace says about its steps; None: this trace cannot tell."""
+
+    rank: int
+    device: str
+    """gpu or cpu."""
+    gpu_name: str | None
+    steps: int
+    step_s: float
+    """Median duration of a step, in seconds."""
+    breakdown_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of a mean step by what they went to, disjoint, adding up to the mean step. With a GPU: kernels,
+    communication (exposed), copies (exposed), loader (waiting for data with the GPU idle), other. Without one: loader,
+    forward, backward, optimizer, communication, other."""
+    gpu_busy_fraction: float | None = None
+    occupancy_fraction: float | None = None
+    communication_fraction: float | None = None
+    """Exposed: no compute kernel runs meanwhile."""
+    exposed_copy_fraction: float | None = None
+    pageable_copies: int | None = None
+    """In a step."""
+    sync_fraction: float | None = None
+    sync_calls: float | None = None
+    """In a step."""
+    kernels_per_step: float | None = None
+    mean_kernel_us: float | None = None
+    top10_kernel_fraction: float | None = None
+    copy_kernel_fraction: float | None = None
+    tensor_core_fraction: float | None = None
+    """Share of kernel time in kernels whose names say that they use tensor cores."""
+    kernels: tuple[KernelRow, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
+    memory: tuple[MemorySample, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    """The last traced step, or as much of it as a page can show."""
