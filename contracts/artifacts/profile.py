@@ -218,19 +218,19 @@ class ProfileReport(Contract):
     method: Literal["sweep", "grid"] = "grid"
     wall_s: float | None = None
     """Seconds that measuring took, the start of its processes within."""
-    loader: list[LoaderPoint] = []
-    compute: list[ComputePoint] = []
-    memory: list[MemoryModel] = []
+    loader: list[LoaderPoint] = Field(default=[])
+    compute: list[ComputePoint] = Field(default=[])
+    memory: list[MemoryModel] = Field(default=[])
     overlap: float | None = None
     """Share of the shorter of loading and computing that hides behind the longer, from one joint run."""
     predictor_error: float | None = None
     """Median of |predicted / measured - 1| over points that were predicted before they were measured."""
-    recommendations: list[Recommendation] = []
+    recommendations: list[Recommendation] = Field(default=[])
     indicators: Indicators = Indicators()
-    findings: list[Finding] = []
+    findings: list[Finding] = Field(default=[])
     estimate: TrainingEstimate | None = None
-    warnings: list[str] = []
-    files: list[FileEntry] = []
+    warnings: list[str] = Field(default=[])
+    files: list[FileEntry] = Field(default=[])
     """Traces, the page and what TensorBoard reads."""
 
     def owned_files(self) -> list[FileEntry]:
