@@ -88,3 +88,17 @@ class Probe(Protocol):
         measured side by side, so that what else the machine does falls on both.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a rank of the probe says first."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    has_bf16: bool
+    """Whether the device computes in bf16, not only emulates it."""
+    memory_limit_bytes: int | None
+    """Of this rank; None: unknown."""
+    samples: int
+    """Of the training split."""
