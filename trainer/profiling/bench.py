@@ -122,17 +122,17 @@ class Bench:
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
         middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
         with self.memory.peak() as peak:
-            at_end = self._time(lambda: self._step(last), 1)
-            in_middle = self._time(lambda: self._compute(middle), 1) if slots > 1 else at_end
+            at_end = self.time(lambda: self._step(last), 1)
+            in_middle = self.time(lambda: self.compute_slot(middle), 1) if slots > 1 else at_end
             times_middle, times_last = [], []
             spent, samples = processor_s(), 0
             for _ in range(WINDOWS):
                 if slots > 1:
                     number = max(1, round(window_s / in_middle))
-                    times_middle.append(self._time(lambda: self._compute(middle), number))
+                    times_middle.append(self.time(lambda: self.compute_slot(middle), number))
                     samples += number * slot_size
                 number = max(1, round(window_s / at_end))
-                times_last.append(self._time(lambda: self._step(last), number))
+                times_last.append(self.time(lambda: self._step(last), number))
                 samples += number * slot_size
             used = (processor_s() - spent) / samples
         last_s = median(times_last)
@@ -142,11 +142,11 @@ class Bench:
         """Return seconds of a slot that this rank computes without waiting for any other; median."""
         self._warm_up(settings.slot_size, settings.flags)
         slot = self._batch(settings.slot_size, last=False)
-        times = [self._time(lambda: self._compute(slot), 1, agree=False) for _ in range(WINDOWS)]
+        times = [self.time(lambda: self.compute_slot(slot), 1, agree=False) for _ in range(WINDOWS)]
         self.stepper.drop_slots()
         return median(times)
 
-    def _time(self, work: Callable[[], object], number: int, *, agree: bool = True) -> float:
+    def time(self, work: Callable[[], object], number: int, *, agree: bool = True) -> float:
         """Return seconds of one of `number` repetitions; the longest of all ranks, so that all go on alike."""
         self.synchronise()
         start = time.perf_counter()
@@ -160,46 +160,27 @@ class Bench:
 
     def run(self, settings: Settings, windows: int) -> JointRate:
         """Measure loader and steps together, from a fresh loader on."""
-        with self.steps(settings) as take:
-            found = [take(self.config.profile.window_s) for _ in range(windows)]
+        with self.steps(settings) as steps:
+            found = [steps.for_about(self.config.profile.window_s) for _ in range(windows)]
         waited = median(one.data.share(one.data.loader_s) / 100 for one in found)
         return JointRate(tuple(one.rate(self.rank.ranks) for one in found), min(1.0, waited))
 
     @contextmanager
-    def steps(
-        self, settings: Settings, around: Callable[[str], AbstractContextManager[object]] | None = None
-    ) -> Iterator[Callable[[float], Passed]]:
-        """Give a function that takes steps for about a number of seconds, past the start of the loader.
-
-        Args:
-            settings: What to train with.
-            around: Returns a context manager by name (loader, slot, update), for a trace.
-        """
+    def steps(self, settings: Settings) -> Iterator[Steps]:
+        """Give steps on a fresh loader, past its start."""
         torch.set_num_threads(settings.threads)
         # Before the loader starts: what it prepares meanwhile would make the first window look fast.
         self._warm_up(settings.slot_size, settings.flags)
         cut = Cut(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
         with self._slots(cut) as (slots, clock):
-            taken = _Taken(self, slots, clock, around)
-            seen = taken.one_step()
+            steps = Steps(self, slots, clock)
+            seen = steps.take_one()
             while seen < settings.num_workers + 1:
-                seen += taken.one_step()
-            step_s = self._longest(self._timed_step(taken))
-
-            def take(seconds: float) -> Passed:
-                # Agreed: a rank that took one step more would wait for the others for ever.
-                return taken.steps(max(1, round(seconds / step_s)))
-
-            yield take
+                seen += steps.take_one()
+            steps.time_one()
+            yield steps
             # The same on all ranks: they take their steps together.
-            self._position += taken.samples
-
-    def _timed_step(self, taken: _Taken) -> float:
-        self.synchronise()
-        start = time.perf_counter()
-        taken.one_step()
-        self.synchronise()
-        return time.perf_counter() - start
+            self._position += steps.samples
 
     @contextmanager
     def _slots(self, cut: Cut) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
@@ -266,18 +247,20 @@ class Bench:
         if flags.compile:
             stepper.settle(slot_size)
         if self._slots_per_rank(slot_size) > 1:
-            self._compute(self._batch(slot_size, last=False))
+            self.compute_slot(self._batch(slot_size, last=False))
         self._step(self._batch(slot_size, last=True))
         self._warm.add(slot_size)
 
     def _step(self, slot: SlotBatch) -> None:
-        self._compute(slot)
-        self._take_step()
+        self.compute_slot(slot)
+        self.take_step()
 
-    def _compute(self, slot: SlotBatch, clock: DataClock | None = None) -> None:
+    def compute_slot(self, slot: SlotBatch, clock: DataClock | None = None) -> None:
+        """Run a slot forward and backward."""
         self.stepper.compute(slot, self._feed.dataset.transform, clock or DataClock(self.rank.device))
 
-    def _take_step(self) -> None:
+    def take_step(self) -> None:
+        """Update with the gradients of the slots since the last one."""
         # Parameters stay as they are, so that nothing diverges on tensors that are the same in every step.
         self.stepper.update(0, 0.0)
 
@@ -322,42 +305,50 @@ class Bench:
         return float(value)
 
 
-class _Taken:
-    """Steps on slots of a loader."""
+class Steps:
+    """Optimizer steps on the slots of a loader; all ranks take equally many.
 
-    def __init__(
-        self,
-        bench: Bench,
-        slots: Iterator[SlotBatch],
-        clock: DataClock,
-        around: Callable[[str], AbstractContextManager[object]] | None,
-    ) -> None:
+    Attributes:
+        samples: Taken so far, by all ranks.
+        around: Returns a context for a part of a step: loader, slot or update.
+    """
+
+    def __init__(self, bench: Bench, slots: Iterator[SlotBatch], clock: DataClock) -> None:
         self._bench, self._slots, self._clock = bench, slots, clock
-        self._around = around or (lambda name: nullcontext())
+        self._step_s = 0.0
         self.samples = 0
+        self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
 
-    def one_step(self) -> int:
+    def take_one(self) -> int:
         """Take an optimizer step; return its slots."""
-        for number in range(1, 1 << 30):
-            with self._around("loader"):
+        number, last = 0, False
+        while not last:
+            with self.around("loader"):
                 slot = next(self._slots)
-            with self._around("slot"):
-                self._bench._compute(slot, self._clock)
-            if slot.request.last_of_step:
-                with self._around("update"):
-                    self._bench._take_step()
-                self.samples += slot.request.batch_samples
-                return number
-        raise AssertionError("a step without an end")
+            with self.around("slot"):
+                self._bench.compute_slot(slot, self._clock)
+            number, last = number + 1, slot.request.last_of_step
+        with self.around("update"):
+            self._bench.take_step()
+        self.samples += slot.request.batch_samples
+        return number
 
-    def steps(self, number: int) -> Passed:
+    def time_one(self) -> None:
+        """Take a step, and agree on how long steps take: a rank that took one more than others would wait for ever."""
+        self._step_s = self._bench.time(self.take_one, 1)
+
+    def for_about(self, seconds: float) -> Passed:
+        """Take steps for about that long, one at least, and measure them."""
+        return self.take(max(1, round(seconds / self._step_s)))
+
+    def take(self, number: int) -> Passed:
         """Take a number of steps, and measure them."""
         self._bench.synchronise()
         self._clock.take()
         self._clock.restart()
         before = self.samples
         for _ in range(number):
-            self.one_step()
+            self.take_one()
         self._bench.synchronise()
         return Passed(number, self.samples - before, self._clock.take())
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
