@@ -101,7 +101,7 @@ def _annotate(part: str) -> AbstractContextManager[object]:
 
 @torch.no_grad()
 def _count_flops(bench: Bench) -> float | None:
-    """Return the floating point operations of a sample, forward and backward; None where the network defies counting."""
+    """Return the floating point operations of a sample, forward and backward; None where it defies counting."""
     size = bench.config.data.image_size
     images = torch.zeros(SMALLEST_SLOT, 3, size, size, device=bench.rank.device)
     counter = FlopCounterMode(display=False)
@@ -117,10 +117,12 @@ def _time_checkpoint_copy(bench: Bench) -> float | None:
     """Return seconds of the copy for which steps stand still when a checkpoint is saved; the second one counts."""
     rank = bench.rank
     buffer = HostBuffer(rank.rank, rank.ranks, pinned=rank.device.type == "cuda")
+    # All ranks do this together; what follows, each does alone.
+    state = bench.stepper.own_state()
     try:
-        buffer.stage(bench.stepper.own_state())
+        buffer.stage(state)
         start = time.perf_counter()
-        buffer.stage(bench.stepper.own_state())
+        buffer.stage(state)
     except (RuntimeError, MemoryError):
         # A rank that just fits has no room for a copy beside it, which says nothing about its steps.
         return None
