@@ -113,8 +113,7 @@ def _free_bytes() -> int | None:
     except OSError:
         return None
     group = Path("/sys/fs/cgroup")
-    try:
+    # No such group, or no limit ("max").
+    with suppress(OSError, ValueError):
         found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # no such group, or no limit ("max")
     return min(found, default=None)
