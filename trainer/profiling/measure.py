@@ -84,7 +84,8 @@ class Probe(Protocol):
         ...
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        """Measure several configurations in turn, a window each, `rounds` times: a pair of windows of one round was
-        measured side by side, so that what else the machine does falls on both.
+        """Measure several configurations in turn, a window each, `rounds` times.
+
+        Windows of one round were measured side by side, so that what else the machine does falls on all of them.
         """
         ...

@@ -17,7 +17,7 @@ from contracts.artifacts import ProfilePoint
 from contracts.config import RunConfig
 from contracts.errors import UserError
 from trainer.cursor import SlotRequest, slot_requests
-from trainer.cut import Cut
+from trainer.cut import PREFETCH_FACTOR, Cut
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.prefetch import Prefetcher
 from trainer.data.prepare import check_device, prepare
@@ -74,18 +74,19 @@ def measure_point(
     model.train()
     batch = min(slot_size, order.num_samples)
     dataset.reader.follow(order, global_batch_size=batch, readers=max(1, num_workers))
+    prefetch_factor = PREFETCH_FACTOR if config.data.prefetch_factor == "auto" else config.data.prefetch_factor
     ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1, requests=_endless_requests(order, slot_size))
     loader = make_loader(
         dataset,
         ahead.following(_endless_requests(order, slot_size)),
         num_workers=num_workers,
-        prefetch_factor=config.data.prefetch_factor,
+        prefetch_factor=prefetch_factor,
         pin_memory=device.type == "cuda",
     )
     slots = _passing(read_slots(loader), ahead)
     try:
         # Prefetched slots make the first window look fast: with loader processes they are drained first.
-        for _ in range(WARMUP_STEPS + num_workers * config.data.prefetch_factor):
+        for _ in range(WARMUP_STEPS + num_workers * prefetch_factor):
             steps.compute(next(slots), take_step=True)
         windows = [_measure_window(config, steps, slots, device, slots_per_step) for _ in range(WINDOWS)]
     finally:
