@@ -105,6 +105,14 @@ class Ledger:
         self._refused |= not allowed
         return allowed
 
+    def usual_s(self, *kinds: str) -> float:
+        """Return what a measurement of the first of these kinds that there has been took at most, in seconds."""
+        return next((self._longest[kind] for kind in kinds if kind in self._longest), 0.0)
+
+    def would_take(self, kind: str, parts: int) -> float:
+        """Return the seconds from the start, after some more measurements of a kind."""
+        return self.spent_s() + parts * self.usual_s(kind, "run")
+
     def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | None:
         """Measure the loader alone; None: it failed."""
         began = self.probe.now()

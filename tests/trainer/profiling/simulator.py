@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from contracts.artifacts import Flags, Settings
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
@@ -32,7 +33,7 @@ Failing = Callable[[str, Settings], Failed | None]
 class Machine:
     """What the simulated machine is like."""
 
-    sample_s: float = 0.01
+    sample_s: float = 0.002
     """Seconds that steps take for a sample, at the best slot size and one thread."""
     loader_ratio: float = 1.0
     """Seconds that one process takes to load a sample, over sample_s."""
@@ -41,8 +42,8 @@ class Machine:
     cores: int = 4
     overlap: float = 0.8
     """Share of the shorter part that hides, with loader processes."""
-    slot_overhead_s: float = 0.01
-    update_s: float = 0.02
+    slot_overhead_s: float = 0.005
+    update_s: float = 0.01
     knee: int = 10**9
     """Slot size from which on samples take longer, as out of a cache."""
     knee_factor: float = 1.3
@@ -167,7 +168,7 @@ class Simulator:
             return failed
         slot_s = self.slot_s(settings)
         self._pass(START_S + max(COMPUTE_S, 4 * slot_s))
-        slow = 1 / self._luck()
+        slow = 1 / median(self._luck() for _ in range(3))
         cpu_s = slot_s / slot_size * threads * slow
         return ComputeTime(slot_s * slow, (slot_s + self.machine.update_s) * slow, self.bytes_of(settings), cpu_s)
 
