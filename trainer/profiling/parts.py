@@ -33,7 +33,7 @@ MEMORY_TRIES = 3
 # sizes does not show what lies between them.
 REFINEMENTS = 2
 REFINE_SHARE = 0.3
-# Time of a sample at the nearer end of such a gap, over the least: what is worse than this has nothing better beside it.
+# Time of a sample at the nearer end of such a gap, over the least: beside what is worse lies nothing better.
 REFINE_WITHIN = 1.2
 # Threads are halved until steps are slower than this share of the fastest: cores left to the loader cannot make up.
 THREADS_FLOOR = 0.6

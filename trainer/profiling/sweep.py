@@ -27,6 +27,7 @@ from trainer.profiling.pairs import (
     expense,
     leader,
     point_of,
+    ratio,
     undecided,
     within_tolerance,
 )
@@ -40,7 +41,7 @@ __all__ = ["Result", "full_grid", "sweep"]
 JOINT_WINDOWS = 2
 # Finalists, and windows of each before they are compared: of two windows the interval spans a factor of two at 5 %
 # noise, of three 12 % each way, which tells most finalists apart; what it does not is measured again.
-FINALISTS = 3
+FINALISTS = 4
 ROUNDS = 3
 # Times that finalists are measured: 9 windows tell apart what differs by noise of one window.
 MOST_TURNS = 3
@@ -221,6 +222,11 @@ class _Final:
             return []
         best = leader(list(self.contenders.values()))
         others = [each.settings for each in undecided(best, list(self.contenders.values()))]
+        # What would be taken instead of the leader has to be as good, not only look so.
+        cheapest = min(within_tolerance(best, list(self.contenders.values())), key=lambda each: expense(each.settings))
+        found = None if cheapest is best else ratio(best, cheapest)
+        if found is not None and found.high > 1 + 2 * TOLERANCE and cheapest.settings not in others:
+            others.append(cheapest.settings)
         others += [each for each in self._challengers(best) if each not in others]
         return [best.settings, *others] if others else []
 
@@ -240,7 +246,7 @@ class _Final:
                 chosen.append(min(fitting, key=key) if key else fitting[0])  # type: ignore[arg-type,type-var]
 
         add(CLOSE, lambda each: expense(each) < expense(fastest), expense)
-        # What processes do to each other is what the prediction knows least of; more so where the joint run has shown it.
+        # What processes do to each other is what the prediction knows least of; more so where the joint run shows it.
         disturbed = max(0.0, self.predictor.contention) * fastest.num_workers
         taken = {each.num_workers for each in chosen}
         if len({each.slot_size for each in chosen}) > 1 or len(chosen) == 1:
