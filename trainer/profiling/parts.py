@@ -60,6 +60,8 @@ class Parts:
         """Smallest slot size that did not fit, by flags."""
         self._rates: dict[tuple[Flags, int, int], float] = {}
         """Of steps alone, by flags, threads and slot size."""
+        self._failed: Failed | None = None
+        """The last failure of steps."""
         self._middle: int | None = None
         """The slot size at which flags and threads are compared."""
 
@@ -77,8 +79,11 @@ class Parts:
 
     def fits(self, slot_size: int, flags: Flags) -> bool:
         """Whether nothing says that a slot of this size does not fit into memory."""
-        if slot_size >= self._too_large.get(flags, slot_size + 1):
-            return False
+        # Layouts take the same memory, and compilation hardly less: what did not fit with one does not with the other.
+        alike = {name: getattr(flags, name) for name in ("precision", "activation_checkpointing")}
+        for known, size in self._too_large.items():
+            if slot_size >= size and all(getattr(known, name) == value for name, value in alike.items()):
+                return False
         if (flags, slot_size) in {(known, size) for known, _, size in self._rates}:
             return True
         line = self.predictor.memory_line(flags)
@@ -148,9 +153,9 @@ class Parts:
             if self._steps(middle, self.threads, self.flags) is not None:
                 self._middle = middle
                 return
-            # Between what fits and what does not; another failure than of memory is not looked into.
+            # Between what works and what does not.
             smaller = [size for size in self.slot_sizes if self._middle < size < middle]
-            if not smaller or self.fits(middle, self.flags):
+            if not smaller or not self.ledger.allows("compute", share=PARTS_SHARE):
                 return
             middle = smaller[len(smaller) // 2]
 
@@ -166,7 +171,7 @@ class Parts:
                     self.flags = flags
                     yield size
                     return
-                if self.fits(size, flags):
+                if self._failed is None or self._failed.outcome != "out of memory":
                     return
                 if not self.space.finds_slot_sizes or size == 1:
                     break
@@ -364,7 +369,9 @@ class Parts:
             return None
         found = self.ledger.steps(slot_size, threads, flags)
         if isinstance(found, Failed):
-            if found.outcome == "out of memory":
+            self._failed = found
+            if found.outcome == "out of memory" or any(size < slot_size for _, _, size in self._rates):
+                # Where a smaller one works, it is the size, whatever it does.
                 self.too_large(slot_size, flags)
             return None
         self.predictor.add_compute(slot_size, threads, flags, found)

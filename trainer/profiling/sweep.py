@@ -17,7 +17,7 @@ from statistics import median
 
 from contracts.artifacts import ProfilePoint, Settings
 from trainer.profiling.grid import full_grid
-from trainer.profiling.ledger import Ledger, Result, Tell, silent
+from trainer.profiling.ledger import ROUNDS, Ledger, Result, Tell, silent
 from trainer.profiling.measure import Failed, Probe
 from trainer.profiling.pairs import (
     TOLERANCE,
@@ -39,10 +39,8 @@ __all__ = ["Result", "full_grid", "sweep"]
 
 # Windows of the joint run that the overlap is fitted to: the finalists are measured again anyway.
 JOINT_WINDOWS = 2
-# Finalists, and windows of each before they are compared: of two windows the interval spans a factor of two at 5 %
-# noise, of three 12 % each way, which tells most finalists apart; what it does not is measured again.
+# Finalists: the fastest by prediction, a cheaper one, one with another number of processes, one of another slot size.
 FINALISTS = 4
-ROUNDS = 3
 # Times that finalists are measured: 9 windows tell apart what differs by noise of one window.
 MOST_TURNS = 3
 # The whole sweep is to take less than this share of the grid's time: what is not clear by then stays so. Of a small
@@ -100,7 +98,7 @@ class _Final:
     predictor: Predictor
     parts: Parts
     contenders: dict[str, Contender] = field(default_factory=dict)
-    failed: dict[str, Failed] = field(default_factory=dict)
+    failed: dict[str, Settings] = field(default_factory=dict)
     fitted: str | None = None
     """The configuration that the overlap was fitted to."""
     joint: Contender | None = None
@@ -118,7 +116,7 @@ class _Final:
                 continue
             settings = self._settings(slot_size, workers, threads=threads, flags=flags)
             rate = self.predictor.rate(settings)
-            if rate is not None and _key(settings) not in self.failed:
+            if rate is not None and not self._is_hopeless(settings):
                 found.append((rate, settings))
         return sorted(found, key=lambda each: (-each[0], expense(each[1])))
 
@@ -166,10 +164,10 @@ class _Final:
             tries = 0
             while not self.contenders and tries < MOST_TRIES and self.ledger.allows("turn"):
                 tries += 1
-                replacement = self._first_finalists()[:1]
-                if not replacement:
+                replacement = self._replacement(tries)
+                if replacement is None:
                     break
-                self._turn(replacement)
+                self._turn([replacement])
 
     def result(self) -> Result:
         """Return what was found.
@@ -243,7 +241,7 @@ class _Final:
         ) -> None:
             fitting = [each for rate, each in candidates if rate >= (1 - within) * fastest_rate and wanted(each)]
             if fitting and len(chosen) < FINALISTS:
-                chosen.append(min(fitting, key=key) if key else fitting[0])  # type: ignore[arg-type,type-var]
+                chosen.append(min(fitting, key=key) if key else fitting[0])  # type: ignore[arg-type]
 
         add(CLOSE, lambda each: expense(each) < expense(fastest), expense)
         # What processes do to each other is what the prediction knows least of; more so where the joint run shows it.
@@ -268,7 +266,7 @@ class _Final:
             if predicted:
                 kinds.setdefault(contender.settings.num_workers > 0, []).append(contender.rate / predicted)
         for rate, each in self.candidates():
-            errors = kinds.get(each.num_workers > 0)
+            errors = kinds.get(each.num_workers > 0) or [error for kind in kinds.values() for error in kind]
             if _key(each) in self.contenders or not errors:
                 continue
             if rate * median(errors) > (1 + TOLERANCE) * best.rate:
@@ -281,6 +279,39 @@ class _Final:
 
     def _joint(self) -> list[Contender]:
         return [] if self.joint is None or _key(self.joint.settings) in self.contenders else [self.joint]
+
+    def _replacement(self, tries: int) -> Settings | None:
+        """Return what to try after all others have failed: fewer processes, smaller slots, the least of all."""
+        candidates = [each for _, each in self.candidates()]
+        workers = min((each.num_workers for each in self.failed.values()), default=0)
+        slot_size = min((each.slot_size for each in self.failed.values()), default=0)
+        if tries == 1 and (fewer := [each for each in candidates if each.num_workers < workers]):
+            return fewer[0]
+        if tries < MOST_TRIES and (smaller := [each for each in candidates if each.slot_size <= slot_size / 2]):
+            return smaller[0]
+        least = [each for each in [*candidates, *self._unpredicted()] if _key(each) not in self.failed]
+        return min(least, key=expense, default=None)
+
+    def _is_hopeless(self, settings: Settings) -> bool:
+        """Whether a failure says that this fails too: with no smaller slot and no fewer processes, the same steps.
+
+        Where what worked differs from what failed by its smaller slot alone, the slot was to blame, or the processes
+        likewise; then so it is for other steps as well.
+        """
+        worked = [each.settings for each in self.contenders.values()]
+        for failed in self.failed.values():
+            as_large, as_many = settings.slot_size >= failed.slot_size, settings.num_workers >= failed.num_workers
+            if as_large and as_many and _same_steps(settings, failed):
+                return True
+            by_slot = any(
+                each.slot_size < failed.slot_size and each.num_workers >= failed.num_workers for each in worked
+            )
+            by_workers = any(
+                each.slot_size >= failed.slot_size and each.num_workers < failed.num_workers for each in worked
+            )
+            if (by_slot and as_large) or (by_workers and as_many):
+                return True
+        return False
 
     def _unpredicted(self) -> list[Settings]:
         """Return configurations that are the most likely to work, where nothing is predicted."""
@@ -332,7 +363,7 @@ class _Final:
                 self.contenders[_key(settings)] = Contender(settings, {self.rounds: rate})
 
     def _fail(self, settings: Settings, failed: Failed) -> None:
-        self.failed[_key(settings)] = failed
+        self.failed[_key(settings)] = settings
         self.contenders.pop(_key(settings), None)
         if failed.outcome == "out of memory":
             self.parts.too_large(settings.slot_size, settings.flags)

@@ -14,10 +14,11 @@ import pytest
 from contracts.artifacts import Settings
 from tests.trainer.profiling.simulator import Machine, Simulator, a_machine, settings_of
 from trainer.profiling.grid import GRID_WINDOWS
+from trainer.profiling.ledger import ROUNDS
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import TOLERANCE, Contender, expense, leader, within_tolerance
 from trainer.profiling.space import Space
-from trainer.profiling.sweep import ROUNDS, full_grid, sweep
+from trainer.profiling.sweep import full_grid, sweep
 
 RATIOS = (0.14, 0.3, 0.7, 1.0, 2.0, 4.0, 7.0)
 SEEDS = range(10)
