@@ -121,7 +121,7 @@ class Bench:
         self._warm_up(slot_size, flags)
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
         middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
-        with self.memory.peak() as peak:
+        with self.memory.peak(timed=True) as peak:
             at_end = self.time(lambda: self._step(last), 1)
             in_middle = self.time(lambda: self.compute_slot(middle), 1) if slots > 1 else at_end
             times_middle, times_last = [], []

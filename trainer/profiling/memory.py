@@ -1,17 +1,20 @@
 """How much memory a rank takes at its peak, and how much it may take.
 
 On a GPU that is the allocator's. Without one it is the data of the process as RLIMIT_DATA counts it (private, writable
-memory); the kernel keeps no peak of that, so the peak of what is resident stands for the growth.
+memory), where that is limited, else what is resident.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -19,6 +22,10 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 # Of what is free where nothing else limits a rank: other programs want some.
 PART_OF_FREE = 0.8
+# Of its limit; a process that holds more and fails at something has failed for want of memory.
+FULL = 0.9
+# Seconds between two looks at the memory of a slot, which takes milliseconds.
+_LOOK_S = 0.0005
 # What the words of an error say when memory has run out; torch raises the last three as plain RuntimeErrors.
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
 
@@ -35,10 +42,16 @@ class MemoryGauge:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # One beginning for all peaks: what malloc keeps of an earlier, larger slot counts as data, and is free.
+        self._before = _read_status()
 
     @contextmanager
-    def peak(self) -> Iterator[Peak]:
-        """Measure the highest memory inside of the block; None where this machine does not tell."""
+    def peak(self, *, timed: bool = False) -> Iterator[Peak]:
+        """Measure the highest memory inside of the block; None where this machine does not tell.
+
+        Args:
+            timed: Something is timed in the block: nothing may run beside it.
+        """
         found = Peak()
         gc.collect()
         if self._device.type == "cuda":
@@ -48,12 +61,17 @@ class MemoryGauge:
             torch.cuda.synchronize(self._device)
             found.bytes = torch.cuda.max_memory_allocated(self._device)
             return
-        before = _read_status()
-        resets = before is not None and _reset_peak()
+        _trim()
+        if data_limit() is not None and not timed:
+            with _Watch() as watch:
+                yield found
+            found.bytes = watch.highest
+            return
+        resets = _reset_peak()
         yield found
         after = _read_status()
-        if resets and before is not None and after is not None:
-            found.bytes = before["VmData"] + max(0, after["VmHWM"] - before["VmRSS"])
+        if resets and self._before is not None and after is not None:
+            found.bytes = self._before["VmData"] + max(0, after["VmHWM"] - self._before["VmRSS"])
 
     def limit_to(self, most: int) -> None:
         """Hold this process to a number of bytes from now on."""
@@ -68,9 +86,8 @@ class MemoryGauge:
         """Return what this rank may take: its limit, else its share of what is free."""
         if self._device.type == "cuda":
             return int(torch.cuda.get_device_properties(self._device).total_memory)
-        soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        if soft >= 0:
-            return soft
+        if (limit := data_limit()) is not None:
+            return limit
         free = _free_bytes()
         own = _read_status()
         if free is None or own is None:
@@ -78,9 +95,19 @@ class MemoryGauge:
         return int(free * PART_OF_FREE / ranks) + own["VmData"]
 
 
+def data_limit() -> int | None:
+    """Return what RLIMIT_DATA allows this process, in bytes; None: anything."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft if soft >= 0 else None
+
+
 def says_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory has run out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
+    limit, status = data_limit(), _read_status()
+    if limit is not None and status is not None and status["VmData"] > FULL * limit:
         return True
     return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
 
@@ -93,6 +120,37 @@ def _read_status() -> dict[str, int] | None:
         return None
     found = {name: int(value.split()[0]) * 1024 for name, _, value in lines if name in ("VmData", "VmRSS", "VmHWM")}
     return found if len(found) == 3 else None
+
+
+class _Watch:
+    """Looks at this process's data again and again: of what RLIMIT_DATA counts, the kernel keeps no peak."""
+
+    def __init__(self) -> None:
+        self.highest: int | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while True:
+            if (status := _read_status()) is not None:
+                self.highest = max(self.highest or 0, status["VmData"])
+            if self._done.wait(_LOOK_S):
+                return
+
+
+def _trim() -> None:
+    """Give back what malloc keeps of freed memory, where malloc is glibc's: it would look like memory in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _reset_peak() -> bool:

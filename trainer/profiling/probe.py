@@ -52,7 +52,7 @@ class RankProbe:
         self._starts = 0
         self._begun = time.monotonic()
         self._folder = tempfile.TemporaryDirectory(prefix="shardline-probe-")
-        self._fits: set[tuple[int, Flags]] = set()
+        self._memory: dict[tuple[int, Flags], int | None] = {}
         self.hello: Hello | None = None
 
     def __enter__(self) -> Self:
@@ -100,10 +100,13 @@ class RankProbe:
         if isinstance(found, Failed):
             return found
         used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
+        # Watching memory takes time, so it is watched where nothing is timed; a GPU counts by itself.
+        alone = self._memory.get((slot_size, flags))
+        watched = alone if not self._is_on_gpu else None
         return ComputeTime(
             max(one.slot_s for one in found),
             max(one.last_slot_s for one in found),
-            max((one.memory_bytes for one in found if one.memory_bytes is not None), default=None),
+            watched or _highest([one.memory_bytes for one in found]),
             sum(used) / len(used) if used else None,
         )
 
@@ -139,12 +142,12 @@ class RankProbe:
     def _try(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
         """Let each rank try a size alone: one that has run out of memory leaves no peer waiting for it."""
         # With fsdp a forward pass is made by all ranks together.
-        if (slot_size, flags) in self._fits or self._config.parallel.strategy == "fsdp":
+        if (slot_size, flags) in self._memory or self._config.parallel.strategy == "fsdp":
             return None
         found = self._ask("fit", alone=True, slot_size=slot_size, threads=threads, flags=flags)
         if isinstance(found, Failed):
             return found
-        self._fits.add((slot_size, flags))
+        self._memory[slot_size, flags] = _highest(found)
         return None
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -212,11 +215,19 @@ class RankProbe:
             failed = [Failed("hung", f"no answer within profile.probe_timeout_s {timeout_s:g} s")]
         if not failed:
             return [answers[process.rank] for process in self._ranks]
-        # Peers of one that failed may be anywhere in a collective.
+        # Peers of one that failed may be anywhere in a collective. A process that has run into RLIMIT_DATA is full of
+        # pieces that malloc keeps, and fails at the next best thing.
         together = not alone and len(self._ranks) > 1
-        if missing or together or any(one.outcome == "crashed" for one in failed):
+        spoilt = any(
+            one.outcome == "crashed" or (one.outcome == "out of memory" and not self._is_on_gpu) for one in failed
+        )
+        if missing or together or spoilt:
             self._kill()
         return min(failed, key=lambda one: _WORST.index(one.outcome))
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.hello is not None and self.hello.kind == "cuda"
 
     def _kill(self) -> None:
         for process in self._ranks:
@@ -282,6 +293,10 @@ class _Process:
 
 def _slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(min(rates) for rates in zip(*windows, strict=True))
+
+
+def _highest(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _join(rates: list[JointRate]) -> JointRate:

@@ -8,12 +8,13 @@ import torch
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
+from trainer.cut import choose_flags
 from trainer.distributed import Rank
 from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.precision import Numerics
 from trainer.profiling.bench import Bench
-from trainer.profiling.measure import ComputeTime, Hello, JointRate, LoaderRate
+from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate
 from trainer.profiling.tracing import trace
 
 # Epochs of what is measured: no end in sight.
@@ -63,13 +64,7 @@ class Service:
         self._bench = Bench(feed, endless, rank)
         if (most := config.profile.memory_bytes) is not None:
             self._bench.memory.limit_to(most)
-        flags = Flags(
-            precision=numerics.precision,  # type: ignore[arg-type]
-            channels_last=numerics.channels_last,
-            compile=numerics.compile,
-            activation_checkpointing=numerics.activation_checkpointing,  # type: ignore[arg-type]
-        )
-        self._bench.prepare(flags)
+        self._bench.prepare(choose_flags(config.train, None))
         return Hello(
             kind="cuda" if rank.device.type == "cuda" else "cpu",
             name=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else "CPU",
@@ -94,9 +89,9 @@ class Service:
         """Measure loader and steps together."""
         return self._required().run(settings, windows)
 
-    def trace(self, settings: Settings, steps: int, path: str) -> Any:
-        """Trace steps into a file, and count what a trace does not show."""
-        return trace(self._required(), settings, steps, path)
+    def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
+        """Trace steps into a folder, and count what a trace does not show."""
+        return trace(self._required(), settings, steps, folder)
 
     def _required(self) -> Bench:
         assert self._bench is not None, "hello comes first"

@@ -116,7 +116,7 @@ def _profile(
         for warning in result.warnings:
             stage.log(f"warning: {warning}")
         stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
-        diagnosis = diagnose_choice(config, probe, result, ranks=ranks, hello=hello, folder=folder / TRACE_FOLDER)
+        diagnosis = diagnose_choice(config, probe, result, hello=hello, folder=folder / TRACE_FOLDER)
     for warning in diagnosis.warnings:
         stage.log(f"warning: {warning}")
     for finding in diagnosis.findings:

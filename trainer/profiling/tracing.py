@@ -41,7 +41,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
     gauges = GpuGauges(device, lambda message: None)
     with bench.steps(settings) as taken:
         retries = _allocation_retries(device)
-        with bench.memory.peak() as peak:
+        with bench.memory.peak(timed=True) as peak:
             passed = taken.for_about(bench.config.profile.window_s)
             busy = gauges.values().get("gpu/utilization_percent")
         reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
