@@ -8,6 +8,7 @@ step: "shardline: loader" (next() of the loader), "shardline: slot" (forward and
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -116,12 +117,16 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     talking = subtract(intersect(union(intervals(exchange_events)), window), computing)
     copying = subtract(intersect(union(intervals(_host_copies(by_kind["copy"]))), window), computing)
     all_busy = intersect(union(intervals(on_gpu)), window)
+    loaders = _marked(trace, LOADER, _TORCH_LOADER)
     calls = _within(trace.of("cuda_runtime", "cuda_driver"), trace.steps)
+    # What the probe itself waits for, between the parts of a step, is none of the step's.
+    calls = (
+        _inside(calls, [*_marked(trace, SLOT), *_marked(trace, UPDATE), *loaders]) if _marked(trace, SLOT) else calls
+    )
     waits = [event for event in calls if _WAIT.match(event.name)]
     # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
     waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
-    loaders = _marked(trace, LOADER, _TORCH_LOADER)
     operators = _within(trace.of("cpu_op"), trace.steps)
     shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(operators))
 
@@ -243,3 +248,15 @@ def _within(events: Sequence[Event], steps: Sequence[Event]) -> list[Event]:
     """Return the events that began within the steps: what the profiler does before and after is none of theirs."""
     start, end = steps[0].start_us, steps[-1].end_us
     return [event for event in events if start <= event.start_us < end]
+
+
+def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
+    """Return the events that began within any of the spans."""
+    covered = union(intervals(spans))
+    starts = [start for start, _ in covered]
+
+    def is_covered(at_us: float) -> bool:
+        place = bisect_right(starts, at_us) - 1
+        return place >= 0 and at_us < covered[place][1]
+
+    return [event for event in events if is_covered(event.start_us)]
