@@ -60,9 +60,11 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     findings = diagnose(
         indicators,
         choice=choice,
+        config=config,
         loader=result.loader,
         points=result.points,
         compute=result.compute,
+        memory=result.memory,
         recommendations=result.recommendations,
         summaries=summaries,
     )
