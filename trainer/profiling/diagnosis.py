@@ -48,7 +48,9 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     settings = Settings.model_validate(choice.model_dump(include=set(Settings.model_fields)))
     counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
     if isinstance(counted, Failed):
-        return Diagnosis(warnings=[f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"])
+        return Diagnosis(
+            warnings=[f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"]
+        )
     summaries = []
     for one in counted:
         if one.trace_name is not None:
@@ -58,9 +60,11 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     findings = diagnose(
         indicators,
         choice=choice,
+        config=config,
         loader=result.loader,
         points=result.points,
         compute=result.compute,
+        memory=result.memory,
         recommendations=result.recommendations,
         summaries=summaries,
     )

@@ -51,19 +51,24 @@ class RankProbe:
         self._ranks: list[_Process] = []
         self._starts = 0
         self._begun = time.monotonic()
-        self._folder = tempfile.TemporaryDirectory(prefix="shardline-probe-")
+        self._stack = contextlib.ExitStack()
+        self._folder = Path()
         self._memory: dict[tuple[int, Flags], int | None] = {}
         self.hello: Hello | None = None
 
     def __enter__(self) -> Self:
-        self._start()
+        # Closed where the start fails, too: then nobody leaves this.
+        with contextlib.ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            stack.callback(self._kill)
+            self._start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._kill()
-        self._folder.cleanup()
+        self._stack.close()
 
     # --- what a probe is ----------------------------------------------------------------------------------------------
 
@@ -161,12 +166,10 @@ class RankProbe:
         """
         self._starts += 1
         assignment = self._assignment.model_copy(update={"generation": self._starts})
-        path = Path(self._folder.name) / f"assignment-{self._starts}.json"
+        path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
         port = _free_port()
-        self._ranks = [
-            _Process(rank, assignment, path, port, Path(self._folder.name)) for rank in range(assignment.ranks)
-        ]
+        self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
         found = self._hear(HELLO, {}, timeout_s=self._config.resources.setup_timeout_s, alone=False)
         if isinstance(found, Failed):
             raise ConfigError(
