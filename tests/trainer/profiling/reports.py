@@ -49,7 +49,9 @@ def gpu_points() -> list[ProfilePoint]:
                     usd_per_million_samples=1e6 / rate / 3600 * 2.5 if measured else None,
                 )
             )
-    failed = ProfilePoint(slot_size=256, slots_per_rank=2, num_workers=4, threads=4, flags=BF16, outcome="out of memory")
+    failed = ProfilePoint(
+        slot_size=256, slots_per_rank=2, num_workers=4, threads=4, flags=BF16, outcome="out of memory"
+    )
     points.append(failed.model_copy(update={"reason": "CUDA out of memory. Tried to allocate 2.00 GiB"}))
     hung = failed.model_copy(update={"num_workers": 8, "outcome": "hung", "reason": "no answer within 120 s"})
     return [*points, hung]
@@ -117,7 +119,9 @@ def gpu_report() -> ProfileReport:
         predictor_error=0.062,
         recommendations=[
             Recommendation(
-                setting="train.compile=true", gain=1.14, evidence="steps alone at slot size 64: 745 against 654 samples/s"
+                setting="train.compile=true",
+                gain=1.14,
+                evidence="steps alone at slot size 64: 745 against 654 samples/s",
             )
         ],
         indicators=Indicators(
@@ -206,7 +210,9 @@ def gpu_summary(rank: int = 0, *, kernels: int = 30, spans: int = 900) -> TraceS
         length = step_s * 0.58 / spans * (0.3 + (i * 7 % 13) / 9)
         at = max(at, 0.2 + i * 0.68 / spans)
         stream.append(Span(names[i % 3], "kernel", at, length))
-        host.append(Span(("aten::convolution", "aten::add_", "aten::batch_norm")[i % 3], "operator", at - 0.02, length * 0.8))
+        host.append(
+            Span(("aten::convolution", "aten::add_", "aten::batch_norm")[i % 3], "operator", at - 0.02, length * 0.8)
+        )
         host.append(Span("aten::empty", "operator", at - 0.02 + length * 0.1, length * 0.3))
         at += length
     host.append(Span("cudaStreamSynchronize", "wait", 0.89, 0.012))
@@ -231,15 +237,23 @@ def gpu_summary(rank: int = 0, *, kernels: int = 30, spans: int = 900) -> TraceS
         tensor_core_fraction=0.44,
         kernels=rows,
         operators=tuple(
-            OperatorRow(name, 40 * (i + 1), 0.4 / (i + 1), 0.1 / (i + 1), 1.8 / (i + 1), 3.2e12 / (i + 1) if i < 2 else None)
-            for i, name in enumerate(("aten::cudnn_convolution", "aten::addmm", "aten::cudnn_batch_norm", "aten::copy_"))
+            OperatorRow(
+                name, 40 * (i + 1), 0.4 / (i + 1), 0.1 / (i + 1), 1.8 / (i + 1), 3.2e12 / (i + 1) if i < 2 else None
+            )
+            for i, name in enumerate(
+                ("aten::cudnn_convolution", "aten::addmm", "aten::cudnn_batch_norm", "aten::copy_")
+            )
         ),
         memory=tuple(
-            MemorySample(0.004 * i, 2**30 + 6 * 2**30 * (120 - abs(i % 240 - 120)) // 120, 8 * 2**30) for i in range(900)
+            MemorySample(0.004 * i, 2**30 + 6 * 2**30 * (120 - abs(i % 240 - 120)) // 120, 8 * 2**30)
+            for i in range(900)
         ),
         lanes=(
             Lane("thread 1 (python)", tuple(host)),
-            Lane("thread 2 (backward)", tuple(Span("ConvolutionBackward0", "operator", 0.5 + k * 0.05, 0.04) for k in range(7))),
+            Lane(
+                "thread 2 (backward)",
+                tuple(Span("ConvolutionBackward0", "operator", 0.5 + k * 0.05, 0.04) for k in range(7)),
+            ),
             Lane("stream 7", tuple(stream)),
             Lane("stream 20 (copies)", (Span("Memcpy HtoD (Pageable -> Device)", "copy", 0.2, 0.05),)),
             Lane("stream 24 (nccl)", tuple(Span(names[3], "communication", 0.55 + k * 0.08, 0.07) for k in range(4))),
@@ -265,7 +279,7 @@ def cpu_report() -> ProfileReport:
         threads_per_rank=1,
         global_batch_size=64,
         points=points,
-        choice=ProfileChoice(slot_size=16, slots_per_rank=4, num_workers=0, reason="within 3 % of the best", clear=False),
+        choice=ProfileChoice(slot_size=16, slots_per_rank=4, num_workers=0, reason="within 3 % of it", clear=False),
         method="grid",
         wall_s=19.8,
         indicators=Indicators(

@@ -22,7 +22,9 @@ def choice(subject: Subject) -> Html:
         ("threads", "Threads", chosen.threads, "intra-op, of a rank"),
     ]
     tiles = [_tile(title, figure(f"choice.{name}", value, count), note) for name, title, value, note in settings]
-    tiles.append(_tile("Computing", element("span", name_flags(chosen.flags), data_text="choice.flags"), "flags"))
+    tiles.append(
+        _tile("Computing", element("span", name_flags(chosen.flags), class_="words", data_text="choice.flags"), "flags")
+    )
     rates: list[tuple[str, str, float | None, Callable[[float], str], str]] = [
         ("samples_per_s", "Measured rate", point.samples_per_s, rate, _spread(subject)),
         ("predicted_samples_per_s", "Predicted rate", point.predicted_samples_per_s, rate, "before that"),
@@ -30,7 +32,13 @@ def choice(subject: Subject) -> Html:
         ("usd_per_million_samples", "Price", point.usd_per_million_samples, usd, "a million samples, all ranks"),
     ]  # fmt: skip
     parts = [
-        element("p", shorten(chosen.reason, subject.limits.reason), class_="reason", data_text="choice.reason"),
+        element(
+            "p",
+            element("strong", "Why: "),
+            shorten(chosen.reason, subject.limits.reason),
+            class_="reason",
+            data_text="choice.reason",
+        ),
         element("p", _clear(chosen.clear), class_="note", data_text="choice.clear"),
         element("h3", "Configuration"),
         element("div", *tiles, class_="tiles"),
@@ -42,7 +50,7 @@ def choice(subject: Subject) -> Html:
             class_="note",
         ),
         element("h3", "End to end, real loader and real steps"),
-        element("div", *(_tile(t, figure(f"choice.{n}", v, s), note) for n, t, v, s, note in rates), class_="tiles"),
+        element("div", *(_tile(t, figure(f"choice.{n}", v, s), o) for n, t, v, s, o in rates), class_="tiles wide"),
         _estimate(subject),
         _warnings(subject),
     ]

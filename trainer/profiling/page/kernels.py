@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from trainer.profiling.page.markup import Html, absent, bar, element, figure, join, section, shorten, table
+from trainer.profiling.page.markup import (
+    NOT_MEASURED,
+    Html,
+    absent,
+    bar,
+    element,
+    figure,
+    join,
+    section,
+    shorten,
+    table,
+)
 from trainer.profiling.page.quantities import count, milliseconds, number, percent
 from trainer.profiling.page.subject import NO_GPU, NO_TRACE, Subject
 from trainer.profiling.summary import KernelRow, TraceSummary
@@ -56,6 +67,7 @@ def _of_rank(subject: Subject, summary: TraceSummary, *, opened: bool) -> Html:
         head,
         [_row(subject, f"{name}.{position}", row, whole) for position, row in enumerate(rows[:limit])],
         id_=f"kernels-{summary.rank}",
+        words=2,
         note=f"{more:,} more kernels are left out here: {percent(rest / whole)} of kernel time." if more > 0 else "",
     )
     return element(
@@ -82,6 +94,8 @@ def _kinds(rows: list[KernelRow], whole: float, name: str) -> Html:
 
 def _row(subject: Subject, name: str, row: KernelRow, whole: float) -> list[str]:
     share = row.total_s / whole
+    # A copy has no warps.
+    missing = NOT_MEASURED if row.category == "compute" else "\u2013"
     return [
         element("span", shorten(row.name, subject.limits.name), class_="code"),
         row.category,
@@ -89,6 +103,6 @@ def _row(subject: Subject, name: str, row: KernelRow, whole: float) -> list[str]
         join([figure(f"{name}.share", share, percent), bar(share)]),
         figure(f"{name}.calls", row.calls, count),
         figure(f"{name}.mean_us", row.mean_us if row.calls else None, number),
-        figure(f"{name}.occupancy", row.occupancy_fraction, percent),
-        figure(f"{name}.blocks_per_sm", row.blocks_per_sm, number),
+        figure(f"{name}.occupancy", row.occupancy_fraction, percent, missing),
+        figure(f"{name}.blocks_per_sm", row.blocks_per_sm, number, missing),
     ]

@@ -34,6 +34,15 @@ class Row:
     """Spans that are in none of these; each of them is inside of one that is drawn."""
 
 
+def share_out(wanted: Sequence[int], whole: int) -> list[int]:
+    """Return how much of a whole each gets: all that it wants, or an equal part of what those leave who want less."""
+    shares, left = [0] * len(wanted), whole
+    for done, index in enumerate(sorted(range(len(wanted)), key=lambda each: wanted[each])):
+        shares[index] = min(wanted[index], left // (len(wanted) - done))
+        left -= shares[index]
+    return shares
+
+
 def lay_out(spans: Sequence[Span], *, begin: float, whole: float, most: int, most_blocks: int) -> Row:
     """Choose what is drawn of a row.
 

@@ -79,7 +79,7 @@ def bar(fraction: float | None, *, mark: float | None = None) -> Html:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, id_: str, numbers: bool = True, note: str = ""
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, id_: str, words: int = 1, note: str = ""
 ) -> Html:
     """Return a table that scrolls sideways in itself; the first cell of a row is its header.
 
@@ -88,18 +88,26 @@ def table(
         head: A header a column, with the unit.
         rows: Cells, as text or markup.
         id_: The element's id.
-        numbers: Whether the columns after the first are numbers, set to the right.
+        words: How many columns from the left are text; the others are numbers, set to the right.
         note: What was left out, below it.
     """
+    sides = ["words" if column < words else None for column in range(len(head))]
     body = [
-        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
+        element(
+            "tr",
+            element("th", row[0], scope="row"),
+            *(element("td", cell, class_=side) for cell, side in zip(row[1:], sides[1:], strict=True)),
+        )
+        for row in rows
     ]
     whole = element(
         "table",
         element("caption", caption),
-        element("thead", element("tr", *(element("th", title, scope="col") for title in head))),
+        element(
+            "thead",
+            element("tr", *(element("th", t, scope="col", class_=side) for t, side in zip(head, sides, strict=True))),
+        ),
         element("tbody", *body),
-        class_="numbers" if numbers else None,
         id=id_,
     )
     # Focusable, so that the keyboard scrolls it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.profiling.page.markup import Html, absent, element, figure, join, section, table
-from trainer.profiling.page.quantities import count, milliseconds, percent, size
+from trainer.profiling.page.quantities import count, milliseconds, percent, seconds, size
 from trainer.profiling.page.subject import NO_TRACE, Subject, name_flags
 from trainer.profiling.summary import TraceSummary
 
@@ -36,7 +36,11 @@ def memory(subject: Subject) -> Html:
     ]
     curves = [summary for summary in subject.shown if summary.memory]
     if curves:
-        drawn = [_curve(subject, summary) for summary in curves]
+        drawn = [_curve(subject, curves[0])]
+        drawn += [
+            element("details", element("summary", f"rank {summary.rank}"), _curve(subject, summary))
+            for summary in curves[1:]
+        ]
     else:
         reason = "not measured: the trace holds no allocations" if subject.summaries else NO_TRACE
         drawn = [absent("memory-curve", reason)]
@@ -79,7 +83,7 @@ def _curve(subject: Subject, summary: TraceSummary) -> Html:
                 "div", element("span", size(most)), element("span", size(most / 2)), element("span", "0"), class_="y"
             ),
             svg,
-            element("div", *(element("span", f"{milliseconds(whole * k / 4)} ms") for k in range(5)), class_="x"),
+            element("div", *(element("span", seconds(whole * k / 4)) for k in range(5)), class_="x"),
             class_="chart",
         ),
         element(

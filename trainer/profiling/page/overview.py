@@ -75,7 +75,7 @@ def _targets(subject: Subject) -> list[Html]:
 
 
 def _target(subject: Subject, title: str, name: str, value: float | None, target: float | None, *, more: bool) -> Html:
-    word = ""
+    word = "no target"
     if target is not None:
         word = f"target {'>' if more else '<'} {target * 100:.0f} %"
         if value is not None:
@@ -96,7 +96,7 @@ def _indicators(subject: Subject) -> Html:
         [title, figure(f"indicators.{name}", getattr(values, name), shown, subject.missing(name))]
         for name, title, shown in INDICATORS
     ]
-    return table("Of the chosen configuration", ["Indicator", "Value"], rows, id_="indicators")
+    return table("Of the chosen configuration", ["Indicator", "Value"], rows, id_="indicators", words=2)
 
 
 def _ranks(subject: Subject) -> Html:
@@ -127,5 +127,6 @@ def _ranks(subject: Subject) -> Html:
         ["Rank", "Device", "Steps traced", "Median step", "GPU busy (% of step)", "Exposed exchange (% of step)"],
         rows,
         id_="ranks",
+        words=2,
         note=f"{more} more ranks were traced." if more > 0 else "",
     )

@@ -47,7 +47,7 @@ def failed_points(subject: Subject) -> Html:
     return join(
         [
             element("h3", "Failed"),
-            table(caption, ["Configuration", "Outcome", "Reason"], rows, id_="failed-points", numbers=False, note=note),
+            table(caption, ["Configuration", "Outcome", "Reason"], rows, id_="failed-points", words=3, note=note),
         ]
     )
 

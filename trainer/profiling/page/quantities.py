@@ -45,7 +45,7 @@ def seconds(value: float) -> str:
 
 def milliseconds(value: float) -> str:
     """Return seconds in milliseconds, for a column in which they are compared."""
-    return f"{value * 1e3:,.3f}" if value < 0.1 else f"{value * 1e3:,.1f}"
+    return f"{value * 1e3:,.3f}" if 0 < value < 1e-4 else f"{value * 1e3:,.2f}"
 
 
 def size(value: float) -> str:
@@ -63,7 +63,7 @@ def rate(value: float) -> str:
 
 def factor(value: float) -> str:
     """Return a factor."""
-    return f"\u00d7{NBSP}{value:.2f}"
+    return f"\u00d7{value:.2f}"
 
 
 def usd(value: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from contracts.artifacts import ProfilePoint
 from trainer.profiling.page.markup import Html, element
 from trainer.profiling.page.quantities import number
@@ -30,7 +32,7 @@ def scatter(subject: Subject) -> Html:
         return round(SIDE - MARGIN - value / most * inner, 1)
 
     ticks = []
-    for tick in (most * part / 4 for part in range(5)):
+    for tick in _ticks(most):
         ticks.append(element("line", x1=across(tick), x2=across(tick), y1=down(0), y2=down(most), class_="grid"))
         ticks.append(element("line", y1=down(tick), y2=down(tick), x1=across(0), x2=across(most), class_="grid"))
         ticks.append(element("text", number(tick), x=across(tick), y=down(0) + 16, text_anchor="middle"))
@@ -71,6 +73,13 @@ def scatter(subject: Subject) -> Html:
     )
     caption = "On the dashed line: as predicted; above it: faster than predicted. The ring: chosen."
     return element("figure", drawing, element("figcaption", caption), class_="scatter")
+
+
+def _ticks(most: float) -> list[float]:
+    """Return round numbers up to `most`, three to six of them."""
+    power = 10 ** math.floor(math.log10(most))
+    step = next(size * power for size in (0.2, 0.25, 0.5, 1, 2) if most / (size * power) < 6)
+    return [step * count for count in range(int(most / step) + 1)]
 
 
 def _mark(x: float, y: float, *, chosen: bool) -> Html:

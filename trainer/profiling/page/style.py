@@ -4,11 +4,11 @@ from __future__ import annotations
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#f4f6f8;--card:#fff;--ink:#161b22;--soft:#566070;--line:#dbe0e6;--track:#e6eaef;
---accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--edge:#3a4452;--dot:#1f5fbf;
+--accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--dot:#1f5fbf;
 --h0:#edf4fc;--h1:#d6e6f8;--h2:#bcd7f4;--h3:#9fc5ee;--h4:#80b1e7;--h5:#3a76bf;--h6:#2d65ab;--h7:#225393;--h8:#17417a;
 --low:#0d1624;--high:#fff}
 @media(prefers-color-scheme:dark){:root{--bg:#0e1217;--card:#161b22;--ink:#e6eaf0;--soft:#9ba7b6;--line:#2b333d;
---track:#2a323c;--accent:#84b6f4;--bad:#ff9c94;--warning:#f0b955;--note:#8fbdf5;--good:#79d19b;--edge:#0e1217;
+--track:#2a323c;--accent:#84b6f4;--bad:#ff9c94;--warning:#f0b955;--note:#8fbdf5;--good:#79d19b;
 --dot:#84b6f4;--h0:#17273a;--h1:#1b344f;--h2:#204164;--h3:#264f7b;--h4:#2c5e93;--h5:#6aa5e6;--h6:#86b8ee;--h7:#a6ccf5;
 --h8:#c9e1fb;--low:#f2f6fb;--high:#0a1420}}
 *{box-sizing:border-box}
@@ -51,6 +51,7 @@ dt{color:var(--soft);font-size:13px;padding-top:1px}dd{margin:0;min-width:0}
 .tile{border:1px solid var(--line);border-radius:8px;padding:10px 12px;display:flex;flex-direction:column;gap:2px;
 min-width:0}
 .tile .value{font-size:19px;line-height:1.3;font-weight:600;overflow-wrap:anywhere}
+.tile data{white-space:nowrap}.tile .words{font-size:15px}
 .tile .missing{font-size:15px;font-weight:400}
 .scroll{overflow-x:auto;max-width:100%;margin:0 0 10px}
 .scroll:focus-visible,summary:focus-visible,a:focus-visible,input:focus-visible{
@@ -61,8 +62,8 @@ th,td{padding:5px 12px 5px 0;border-bottom:1px solid var(--line);text-align:left
 thead th{color:var(--soft);font-size:13px;font-weight:600;vertical-align:bottom;min-width:76px}
 tbody th{font-weight:400;min-width:190px;max-width:460px;overflow-wrap:anywhere}
 td .missing{font-size:13px}
-.numbers td,.numbers thead th:not(:first-child){text-align:right;padding-left:12px;padding-right:0}
-#indicators td,#indicators thead th:not(:first-child){text-align:left}
+table:not(.heat) :is(td,th):not(.words,[scope=row]){text-align:right;padding-left:12px;padding-right:0}
+tbody th:has(.code){min-width:340px}#indicators tbody th{max-width:640px}
 .bar{display:block;position:relative;height:6px;min-width:64px;background:var(--track);border-radius:3px;margin-top:3px}
 .bar i{display:block;height:6px;border-radius:3px;background:var(--accent)}
 .bar b{position:absolute;top:-3px;width:2px;height:12px;background:var(--ink)}
@@ -80,6 +81,8 @@ background:repeating-linear-gradient(45deg,transparent 0 7px,var(--track) 7px 9p
 .h0{background:var(--h0);color:var(--low)}.h1{background:var(--h1);color:var(--low)}.h2{background:var(--h2);color:var(--low)}
 .h3{background:var(--h3);color:var(--low)}.h4{background:var(--h4);color:var(--low)}.h5{background:var(--h5);color:var(--high)}
 .h6{background:var(--h6);color:var(--high)}.h7{background:var(--h7);color:var(--high)}.h8{background:var(--h8);color:var(--high)}
+.beside{display:grid;grid-template-columns:minmax(0,1fr) 310px;gap:0 28px;margin-bottom:12px}
+@media(max-width:900px){.beside{grid-template-columns:minmax(0,1fr)}}
 figure{margin:12px 0}
 svg{display:block;max-width:100%}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .axis{font-size:12px}
@@ -95,9 +98,10 @@ margin-right:6px;vertical-align:-1px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin-bottom:8px;list-style:none;font-size:13px;
 color:var(--soft)}
 .stack{display:flex;height:34px;margin-bottom:10px}
-.stack i,.lane i{background:var(--k);color:#10161f;font-style:normal;border:1px solid var(--edge);border-radius:3px;
+.stack i,.lane i{background:var(--k);color:#10161f;font-style:normal;
+border:1px solid color-mix(in srgb,var(--k),#000 40%);border-radius:3px;
 overflow:hidden;white-space:nowrap}
-.stack i{min-width:2px;line-height:32px;font-size:13px;text-align:center}
+.stack i{text-overflow:ellipsis;min-width:2px;padding:0 2px;line-height:32px;font-size:13px;text-align:center}
 .lane-name{font-size:13px;color:var(--soft);margin:6px 0 2px}.lane-name span{position:sticky;left:0}
 .time{border:1px solid var(--line);border-radius:6px;padding:0 8px 8px}
 .lanes{position:relative;min-width:100%}
@@ -126,7 +130,7 @@ footer{color:var(--soft);font-size:13px;padding-bottom:32px}
 @media(max-width:640px){header,main,footer{padding:0 10px}header{padding-top:16px}section{padding:14px 12px}
 nav ul{padding:6px 10px}h1{font-size:22px}dl{grid-template-columns:1fr;gap:2px}dd{margin-bottom:6px}
 .tiles{grid-template-columns:1fr 1fr}.tiles.wide{grid-template-columns:1fr}caption{max-width:calc(100vw - 46px)}
-tbody th{min-width:150px;max-width:220px}.ticks .z1:nth-child(32n+17){display:none}}
+tbody th{min-width:150px;max-width:220px}tbody th:has(.code){min-width:200px}.ticks .z1:nth-child(32n+17){display:none}}
 @media print{nav{position:static}section{break-inside:avoid}}
 """
 

@@ -47,7 +47,7 @@ class Limits:
     """Ranks whose traces are shown."""
     lanes: int = 12
     """Rows of the timeline, of one rank."""
-    spans: int = 1200
+    spans: int = 2000
     """Boxes of the timeline, over all ranks."""
     blocks: int = 400
     """Boxes for runs of short spans, over all ranks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.profiling.page.lanes import Block, Row, lay_out
+from trainer.profiling.page.lanes import Block, Row, lay_out, share_out
 from trainer.profiling.page.markup import Html, absent, element, figure, join, section, shorten, table
 from trainer.profiling.page.quantities import count, milliseconds, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
@@ -56,10 +56,10 @@ def _of_rank(subject: Subject, summary: TraceSummary, *, opened: bool) -> Html:
     spans = [span for lane in kept for span in lane.spans]
     begin = min(span.start_s for span in spans)
     whole = max(span.start_s + span.duration_s for span in spans) - begin or 1e-9
-    share = subject.share(subject.limits.spans) // len(kept) or 1
+    shares = share_out([len(lane.spans) for lane in kept], subject.share(subject.limits.spans))
     blocks = subject.share(subject.limits.blocks) // len(kept) or 1
     rows, left_out = [], 0
-    for lane in kept:
+    for lane, share in zip(kept, shares, strict=True):
         row = lay_out(lane.spans, begin=begin, whole=whole, most=share, most_blocks=blocks)
         left_out += row.left_out
         rows.append(_lane(subject, lane, row, begin, whole))
@@ -150,7 +150,7 @@ def _ticks(whole: float) -> Html:
         marks.append(
             element(
                 "b",
-                f"{milliseconds(whole * tick / most)} ms",
+                seconds(whole * tick / most),
                 class_=f"z{level}",
                 style=f"left:{tick / most * 100:.3f}%",
             )
@@ -172,4 +172,6 @@ def _longest(subject: Subject, summary: TraceSummary, lanes: list[Lane], begin: 
         for position, (span, lane) in enumerate(everything[: min(LONGEST, subject.limits.rows)])
     ]
     caption = f"The longest of {count(len(everything))} operators, kernels, copies and waits of this step"
-    return table(caption, ["Name", "Kind", "Row", "Start (ms)", "Duration (ms)"], rows, id_=f"longest-{summary.rank}")
+    return table(
+        caption, ["Name", "Kind", "Row", "Start (ms)", "Duration (ms)"], rows, id_=f"longest-{summary.rank}", words=3
+    )
