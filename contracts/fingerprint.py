@@ -75,7 +75,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
-        "hardware": fingerprint([hardware, resources.ranks, *([resources.nodes] if resources.nodes != "auto" else [])]),
+        "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
     }
 

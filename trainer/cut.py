@@ -1,16 +1,22 @@
-"""How a global batch is cut and loaded: the one place that decides slot size and loader processes.
+"""What a profile decides in training: how the global batch is cut, loaded and computed. The one place that follows it.
 
 It imports no torch, so that the launcher finds a cut that cannot work before it starts anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from contracts.artifacts import ProfileReport
-from contracts.config import RunConfig
+from contracts.artifacts import Flags, ProfileReport
+from contracts.config import RunConfig, TrainSection
+from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores, threads_per_rank
+
+# Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
+PREFETCH_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Cut:
     slot_size: int
     num_workers: int
     reason: str
+    prefetch_factor: int = PREFETCH_FACTOR
 
     def slots_per_rank(self, global_batch_size: int, ranks: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
@@ -28,7 +35,7 @@ class Cut:
 
 
 def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, recorded: int | None) -> Cut:
-    """Decide slot size and loader processes.
+    """Decide slot size and loader.
 
     An explicit value in the configuration wins over the profile's choice; a slot size recorded in a checkpoint wins
     over both, since it must not change while training goes on.
@@ -49,22 +56,21 @@ def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, 
             allowed=f"a report of this configuration's model ({model_fingerprint(config)})",
             todo="run `shardline profile` for this configuration, or set parallel.slot_size and data.num_workers",
         )
-    batch = config.train.global_batch_size
-    explicit_slot, explicit_workers = config.parallel.slot_size, config.data.num_workers
+    batch, choice = config.train.global_batch_size, profile.choice if profile else None
     if recorded is not None:
         slot_size, slot_reason = recorded, "recorded in the checkpoint"
-    elif explicit_slot != "auto":
-        slot_size, slot_reason = explicit_slot, "set by parallel.slot_size"
-    elif profile is not None:
-        slot_size, slot_reason = profile.choice.slot_size, "chosen by the profile"
-    else:
+    elif choice is None and config.parallel.slot_size == "auto":
         slot_size, slot_reason = -(-batch // ranks), "an even share of the global batch (no profile)"
-    if explicit_workers != "auto":
-        num_workers, workers_reason = explicit_workers, "set by data.num_workers"
-    elif profile is not None:
-        num_workers, workers_reason = profile.choice.num_workers, "chosen by the profile"
     else:
-        num_workers, workers_reason = 0, "no profile"
+        slot_size, slot_reason = _take(
+            "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch
+        )
+    num_workers, workers_reason = _take(
+        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, 0
+    )
+    prefetch_factor, prefetch_reason = _take(
+        "data.prefetch_factor", config.data.prefetch_factor, choice.prefetch_factor if choice else None, PREFETCH_FACTOR
+    )
     num_slots = -(-batch // slot_size)
     if num_slots < ranks:
         raise ConfigError(
@@ -75,8 +81,96 @@ def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, 
             if batch >= ranks
             else f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
         )
-    reason = f"slot_size {slot_size}: {slot_reason}; num_workers {num_workers}: {workers_reason}"
-    return Cut(slot_size, num_workers, reason)
+    reasons = [f"slot_size {slot_size}: {slot_reason}", f"num_workers {num_workers}: {workers_reason}"]
+    if num_workers:
+        reasons.append(f"prefetch_factor {prefetch_factor}: {prefetch_reason}")
+    return Cut(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
+
+
+def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
+    """Return what steps compute in: what is set, and for what is `auto` the profile's choice.
+
+    Raises:
+        ConfigError: torch.compile and activation checkpointing, one of them set and the other chosen.
+    """
+    chosen = profile.choice.flags if profile else Flags()
+    flags = Flags(
+        precision=chosen.precision if train.precision == "auto" else train.precision,
+        channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,
+        compile=chosen.compile if train.compile == "auto" else train.compile == "on",
+        activation_checkpointing=chosen.activation_checkpointing
+        if train.activation_checkpointing == "auto"
+        else train.activation_checkpointing,
+    )
+    if flags.compile and flags.activation_checkpointing != "none":
+        compiled, recomputed = train.compile, train.activation_checkpointing
+        raise ConfigError(
+            f"torch.compile (train.compile={compiled}) with activation checkpointing {flags.activation_checkpointing} "
+            f"(train.activation_checkpointing={recomputed}): the profile chose "
+            + ("torch.compile" if compiled == "auto" else f"activation checkpointing {flags.activation_checkpointing}"),
+            allowed="one of them: torch.compile decides by itself what it computes again",
+            todo="run `shardline profile` for this configuration, or set "
+            + ("train.compile=off" if compiled == "auto" else "train.activation_checkpointing=none"),
+        )
+    return flags
+
+
+def describe_flags(train: TrainSection, profile: ProfileReport | None) -> str:
+    """Say what flags are that are `auto`, and who decided; empty: none is."""
+    flags, who = choose_flags(train, profile), "chosen by the profile" if profile else "no profile"
+    # compile=auto has been the default all along: it is told where it does something.
+    names = [name for name in Flags.model_fields if getattr(train, name) == "auto"]
+    told = [name for name in names if name != "compile" or flags.compile]
+    return ", ".join(f"{name} {getattr(flags, name)}" for name in told) + (f": {who}" if told else "")
+
+
+def choose_threads(
+    config: RunConfig, *, ranks: int, profile: ProfileReport | None, hardware: Mapping[str, str]
+) -> tuple[int, str]:
+    """Decide the intra-op threads of each rank, and say why; nothing where nobody decides.
+
+    A profile's choice holds where its cores are shared by as many ranks: threads that fill a large machine let a small
+    one stand still.
+
+    Args:
+        config: The configuration.
+        ranks: Training processes of this machine.
+        profile: The report of the profiling run, if there is one.
+        hardware: This machine (trainer/launch/machine.py).
+    """
+    without = threads_per_rank(ranks)
+    if config.resources.threads != "auto":
+        threads = config.resources.threads
+        most = max(1, available_cores() // ranks)
+        over = f", more than the {most} cores of a rank" if threads > most else ""
+        return threads, f"set by resources.threads{over}"
+    if profile is None:
+        return without, ""
+    if (profile.ranks, profile.hardware.get("cores")) != (ranks, hardware.get("cores")):
+        return without, (
+            f"cores / ranks: the profile's choice, {profile.choice.threads}, is for {profile.ranks} ranks on "
+            f"{profile.hardware.get('cores', 'unknown')} cores"
+        )
+    return profile.choice.threads, "chosen by the profile"
+
+
+def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> str | None:
+    """Say how this machine differs from the one that was profiled; None: it does not."""
+    different = [
+        f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
+        for name, value in hardware.items()
+        if profile.hardware.get(name) != value
+    ]
+    if not different:
+        return None
+    return f"the profile was measured on other hardware ({', '.join(different)}): its choice may not be the best here"
+
+
+def _take(setting: str, explicit: int | Auto, chosen: int | None, without: int) -> tuple[int, str]:
+    """Return a value and who decided: the configuration, else the profile, else nobody."""
+    if explicit != "auto":
+        return explicit, f"set by {setting}"
+    return (without, "no profile") if chosen is None else (chosen, "chosen by the profile")
 
 
 def has_single_sample_slot(num_samples: int, *, global_batch_size: int, slot_size: int) -> bool:

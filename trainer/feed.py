@@ -125,7 +125,7 @@ class Feed:
             self.dataset,
             ahead.following(self._requests(position)),
             num_workers=self._cut.num_workers,
-            prefetch_factor=self._config.data.prefetch_factor,
+            prefetch_factor=self._cut.prefetch_factor,
             pin_memory=self._rank.device.type == "cuda",
         )
         return read_slots(loader)

@@ -21,7 +21,7 @@ from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import load_groups
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.schedule import Schedule
-from trainer.cut import Cut, choose_cut
+from trainer.cut import Cut, choose_cut, choose_flags, describe_flags
 from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
 from trainer.data.transforms import EvaluationTransform
@@ -70,12 +70,13 @@ class Training:
         self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
         found = self.checkpoints.resume()
         checkpoint = found.manifest
-        self.numerics = Numerics.of(self.config.train)
+        profile = ProfileReport.load(assignment.profile) if assignment.profile else None
+        self.numerics = self._decide_numerics(profile)
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
             self.numerics = self.numerics.or_recorded(checkpoint.numerics, self.log)
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
-        self.cut = self._decide_cut(checkpoint)
+        self.cut = self._decide_cut(profile, checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
         self.order = self.feed.follow(self.cut, checkpoint)
         self.stepper.settle(self.cut.slot_size)
@@ -117,8 +118,12 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
-    def _decide_cut(self, checkpoint: CheckpointManifest | None) -> Cut:
-        profile = ProfileReport.load(self.assignment.profile) if self.assignment.profile else None
+    def _decide_numerics(self, profile: ProfileReport | None) -> Numerics:
+        if said := describe_flags(self.config.train, profile):
+            self.log(said)
+        return Numerics.of(self.config.train, choose_flags(self.config.train, profile))
+
+    def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> Cut:
         recorded = checkpoint.slot_size if checkpoint else None
         cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")

@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
+from contracts.artifacts import Flags
 from contracts.config import TrainSection
 from contracts.errors import ConfigError
+from trainer.cut import choose_flags
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,11 +32,16 @@ class Numerics:
     activation_checkpointing: str
 
     @classmethod
-    def of(cls, train: TrainSection) -> Numerics:
-        """Return what a configuration asks for; compile=auto is off."""
-        return cls(
-            train.precision, train.tf32, train.channels_last, train.compile == "on", train.activation_checkpointing
-        )
+    def of(cls, train: TrainSection, flags: Flags | None = None) -> Numerics:
+        """Return what steps compute in.
+
+        Args:
+            train: What the configuration asks for.
+            flags: What has been decided for this training, or is to be measured, and wins over `train`
+                (trainer/cut.py); None: what `train` says, where `auto` is what it is without a profile.
+        """
+        flags = flags or choose_flags(train, None)
+        return cls(flags.precision, train.tf32, flags.channels_last, flags.compile, flags.activation_checkpointing)
 
     def or_recorded(self, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
         """Return what a checkpoint has recorded, which holds to the end of training; this, where nothing is.

@@ -266,6 +266,11 @@ class Stepper:
             self._average.update(step, left_out)
         return left_out
 
+    def drop_slots(self) -> None:
+        """Forget the slots since the last update, and their gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._slots_of_step = 0
+
     @property
     def loss_scale(self) -> torch.Tensor | None:
         """The loss scale of fp16, on the device."""

@@ -12,11 +12,11 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.errors import ErrorDocument, UserError
 from contracts.fingerprint import train_inputs
-from contracts.process import imports_done, run_process, threads_per_rank
+from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import CHECKPOINTS_FOLDER
-from trainer.cut import choose_cut
-from trainer.launch import RANKS_VARIABLE, Assignment, num_ranks
+from trainer.cut import choose_cut, choose_flags, choose_threads, find_other_hardware
+from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
@@ -59,7 +59,14 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     begun = any(name.startswith("step-") for name in names)
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
         stage.log(f"warning: {ignored}")
+    machine = hardware()
+    if profile is not None and (other := find_other_hardware(profile, machine)):
+        stage.log(f"warning: {other}")
     choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
+    choose_flags(stage.config.train, profile)
+    threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)
+    if reason:
+        stage.log(f"{threads} threads a rank: {reason}")
     imports_done()
     assignment = Assignment(
         config=stage.config.model_dump(mode="json"),
@@ -71,7 +78,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         attempt=stage.attempt,
         attempt_folder=str(stage.require_events_folder()),
         ranks=ranks,
-        threads=threads_per_rank(ranks),
+        threads=threads,
         nodes=nodes.nodes,
         node_rank=nodes.node_rank,
     )

@@ -10,8 +10,12 @@ from typing import Literal
 from pydantic import Field
 
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.errors import DataError
 
-Outcome = Literal["measured", "out of memory", "crashed", "hung", "failed"]
+# The page of the report, beside the document.
+PAGE_NAME = "profile.html"
+
+Outcome = Literal["measured", "predicted", "out of memory", "crashed", "hung", "failed"]
 Severity = Literal["bad", "warning", "note"]
 
 
@@ -127,7 +131,7 @@ class Recommendation(Document):
 
 
 class Indicators(Document):
-    """What traces and counters say about the chosen configuration; None: not measured. Fractions are of a step's time."""
+    """What traces and counters say about the choice; None: not measured. Fractions are of a step's time."""
 
     step_s: float | None = None
     """Median time of an optimizer step, outside of the profiler."""
@@ -199,6 +203,8 @@ class TrainingEstimate(Document):
     samples: int
     hours: float
     usd: float | None = None
+    epoch_samples: int | None = None
+    """Samples of the training split; None: unknown."""
 
 
 class ProfileReport(Contract):
@@ -237,12 +243,27 @@ class ProfileReport(Contract):
         """Return the files beside the document."""
         return self.files
 
+    def page_uri(self, folder_uri: str) -> str | None:
+        """Return the URI of the report's page; None: it has none."""
+        return next((entry.uri(folder_uri) for entry in self.files if entry.name == PAGE_NAME), None)
+
     def chosen_point(self) -> ProfilePoint:
-        """Return what was measured of the choice."""
+        """Return what was measured of the choice.
+
+        Raises:
+            DataError: Nothing was: another program has written the report.
+        """
         settings = Settings.model_validate(self.choice.model_dump(include=set(Settings.model_fields)))
         fits = (
             p
             for p in self.points
             if Settings.model_validate(p.model_dump(include=set(Settings.model_fields))) == settings
         )
-        return next(fits)
+        if (point := next(fits, None)) is None:
+            raise DataError(
+                f"a profile report whose choice (slot size {self.choice.slot_size}, {self.choice.num_workers} workers) "
+                "is none of its points",
+                allowed="a choice that was measured",
+                todo="run `shardline profile` again",
+            )
+        return point

@@ -83,7 +83,7 @@ class RunConfig(Section):
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "vertex"),
-    "profile": ("run", "data", "model", "train", "parallel", "profile", "resources"),
+    "profile": ("run", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
     "export": ("run", "data", "model", "export", "resources"),
 }

@@ -41,6 +41,8 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("train.channels_last=true", {"profile", "train"}),
         ("train.compile=on", {"profile", "train"}),
         ("train.activation_checkpointing=whole", {"profile", "train"}),
+        ("train.precision=auto", {"profile", "train"}),
+        ("train.activation_checkpointing=auto", {"profile", "train"}),
         ("train.allow_slow_precision=true", set()),
         ("resources.max_hours=1", set()),
         ("resources.price_usd_per_h=1", set()),
@@ -61,6 +63,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("run.root=elsewhere", set()),
         ("run.name=other", set()),
         ("data.num_workers=1", {"profile"}),
+        ("data.prefetch_factor=2", {"profile"}),
         ("data.memory_bytes=1048576", {"profile"}),
         ("data.order=blocks", {"profile", "train"}),
         ("data.sampling=balanced", {"profile", "train"}),
@@ -74,6 +77,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("data.on_bad_sample=replace", set()),
         ("resources.ranks=3", {"profile"}),
         ("resources.nodes=2", {"profile"}),
+        ("resources.threads=2", {"profile"}),
         ("resources.max_attempts=9", set()),
         ("parallel.slot_size=16", {"profile", "train"}),
         ("parallel.sync_batch_norm=true", {"profile", "train"}),
@@ -83,6 +87,9 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("parallel.bucket_mb=1", {"profile"}),
         ("checkpoint.keep_last=5", set()),
         ("profile.window_s=1", {"profile"}),
+        ("profile.budget_s=120", {"profile"}),
+        ("profile.method=grid", {"profile"}),
+        ("profile.memory_bytes=1048576", {"profile"}),
         ("export.precision=fp32", set()),
         ("model.architecture=vit", {"profile", "train"}),
     ],
@@ -101,3 +108,9 @@ def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
 def test_where_samples_are_cached_changes_no_parameters() -> None:
     cached = parse_config({"data": {"cache_dir": "/cache", "cache_bytes": 1}}, where="test")
     assert keys(cached)["train"] == keys(RunConfig())["train"]
+
+
+def test_two_machines_are_not_two_threads() -> None:
+    """Ranks, machines and threads stand in one hash."""
+    made = {keys(with_override(f"resources.{name}=2"))["profile"] for name in ("ranks", "nodes", "threads")}
+    assert len(made) == 3

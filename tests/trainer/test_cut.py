@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.artifacts import ProfileChoice, ProfileReport
+from contracts.artifacts import Flags, ProfileChoice, ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores
 from trainer.cursor import slot_requests
-from trainer.cut import choose_cut, has_single_sample_slot
+from trainer.cut import (
+    choose_cut,
+    choose_flags,
+    choose_threads,
+    describe_flags,
+    find_other_hardware,
+    has_single_sample_slot,
+)
 from trainer.order import FullOrder
 
 
@@ -19,18 +27,22 @@ def config(**sections: Any) -> RunConfig:
     return RunConfig.model_validate({"train": {"global_batch_size": 64}, **sections})
 
 
-def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3) -> ProfileReport:
+HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
+CHOSEN = Flags(precision="bf16", channels_last=True, compile=True)
+
+
+def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: Any) -> ProfileReport:
     return ProfileReport(
         fingerprint="f",
         model_fingerprint=model_fingerprint(of),
         shards_fingerprint="s",
-        hardware={},
+        hardware=HARDWARE,
         torch_version="2",
         ranks=2,
         threads_per_rank=1,
         global_batch_size=64,
         points=[],
-        choice=ProfileChoice(slot_size=slot_size, num_workers=num_workers, reason="r"),
+        choice=ProfileChoice(slot_size=slot_size, num_workers=num_workers, reason="r", **choice),
     )
 
 
@@ -53,6 +65,90 @@ def test_an_explicit_value_wins_over_the_profile() -> None:
     assert (cut.slot_size, cut.num_workers) == (8, 0)
     assert "set by parallel.slot_size" in cut.reason
     assert "set by data.num_workers" in cut.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "chosen", "taken", "why"),
+    [
+        ({}, None, 4, "prefetch_factor 4: no profile"),
+        ({}, 2, 2, "prefetch_factor 2: chosen by the profile"),
+        ({"prefetch_factor": 8}, 2, 8, "prefetch_factor 8: set by data.prefetch_factor"),
+    ],
+)
+def test_who_decides_how_far_ahead_is_loaded(data: dict[str, int], chosen: int | None, taken: int, why: str) -> None:
+    asked = config(data={"num_workers": 1, **data})
+    report = profile(asked, prefetch_factor=chosen) if chosen else None
+    cut = choose_cut(asked, ranks=2, profile=report, recorded=None)
+    assert cut.prefetch_factor == taken
+    assert why in cut.reason
+
+
+def test_what_nothing_loads_ahead_is_not_told() -> None:
+    assert "prefetch" not in choose_cut(config(), ranks=2, profile=None, recorded=None).reason
+
+
+ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
+
+
+def test_flags_that_are_auto_are_the_profiles() -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO}).train
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN
+    assert choose_flags(train, None) == Flags()
+    said = describe_flags(train, profile(config(), flags=CHOSEN))
+    assert said == (
+        "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"
+    )
+    assert describe_flags(config().train, None) == ""
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [{"precision": "fp32"}, {"channels_last": False}, {"compile": "off"}, {"activation_checkpointing": "none"}],
+)
+def test_a_flag_that_is_set_wins_over_the_profile(pinned: dict[str, Any]) -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
+    (name,) = pinned
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN.model_copy(
+        update={name: getattr(Flags(), name)}
+    )
+
+
+def test_a_chosen_flag_is_checked_against_one_that_is_set() -> None:
+    """What the configuration refuses when both are written there."""
+    recomputed = config(train={"global_batch_size": 64, "activation_checkpointing": "whole"}).train
+    with pytest.raises(ConfigError, match=r"the profile chose torch\.compile") as caught:
+        choose_flags(recomputed, profile(config(), flags=Flags(compile=True)))
+    assert "train.compile=off" in caught.value.todo
+    compiled = config(train={"global_batch_size": 64, "compile": "on", "activation_checkpointing": "auto"}).train
+    with pytest.raises(ConfigError, match="the profile chose activation checkpointing selective"):
+        choose_flags(compiled, profile(config(), flags=Flags(activation_checkpointing="selective")))
+
+
+def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
+    share = max(1, available_cores() // 2)
+    chosen = profile(config(), threads=3)
+    assert choose_threads(config(), ranks=2, profile=None, hardware=HARDWARE) == (share, "")
+    assert choose_threads(config(), ranks=2, profile=chosen, hardware=HARDWARE) == (3, "chosen by the profile")
+    pinned = config(resources={"threads": 1})
+    assert choose_threads(pinned, ranks=2, profile=chosen, hardware=HARDWARE) == (1, "set by resources.threads")
+    many = config(resources={"threads": 1024})
+    assert f"more than the {share} cores of a rank" in choose_threads(many, ranks=2, profile=None, hardware={})[1]
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, "8"), (2, "4")])
+def test_threads_of_a_profile_hold_for_as_many_ranks_on_as_many_cores(ranks: int, cores: str) -> None:
+    threads, reason = choose_threads(
+        config(), ranks=ranks, profile=profile(config(), threads=9), hardware={**HARDWARE, "cores": cores}
+    )
+    assert threads == max(1, available_cores() // ranks)
+    assert "is for 2 ranks on 8 cores" in reason
+
+
+def test_other_hardware_than_the_profiles_is_told() -> None:
+    report = profile(config())
+    assert find_other_hardware(report, HARDWARE) is None
+    said = find_other_hardware(report, {**HARDWARE, "gpus": "NVIDIA L4"})
+    assert said is not None and "gpus none -> NVIDIA L4" in said and "cores" not in said
 
 
 def test_the_recorded_slot_size_wins_over_all() -> None:

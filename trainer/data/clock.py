@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +23,8 @@ class DataTime:
     """Inside next() of the loader. A GPU computes meanwhile what it was given before: at most this was lost."""
     copy_s: float | None
     """Of copies from host to device by the GPU's own clock; None: not measured, since there is no GPU."""
+    wait_s: float | None = None
+    """In which the GPU had nothing to do but to wait for a copy, by its own clock; None: likewise."""
 
     def describe(self) -> str:
         """Say it as shares of the time, in percent."""
@@ -40,6 +42,7 @@ class DataClock:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._wall_s = self._loader_s = 0.0
         self._mark = time.perf_counter()
 
@@ -57,9 +60,17 @@ class DataClock:
             self._loader_s += self._mark - asked
             yield slot
 
-    @contextmanager
-    def copying(self) -> Iterator[None]:
+    def copying(self) -> AbstractContextManager[None]:
         """Measure copies to the device that are started inside, without waiting for them."""
+        return self._between(self._copies)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Measure how long the stream that computes stands still for what it is told inside to wait for."""
+        return self._between(self._waits)
+
+    @contextmanager
+    def _between(self, found: list[tuple[torch.cuda.Event, torch.cuda.Event]]) -> Iterator[None]:
+        """Add what the GPU needs from the beginning of the block to its end, on the current stream."""
         if not self._on_gpu:
             yield
             return
@@ -67,7 +78,7 @@ class DataClock:
         begin.record()
         yield
         end.record()
-        self._copies.append((begin, end))
+        found.append((begin, end))
 
     def restart(self) -> None:
         """Leave out the time since the last slot or report: something else than a step was done."""
@@ -76,13 +87,8 @@ class DataClock:
     def take(self) -> DataTime:
         """Return what was counted since the last call; on a GPU it waits for the newest copy."""
         self._count_wall()
-        copy_s = None
-        if self._on_gpu:
-            if self._copies:
-                self._copies[-1][1].synchronize()
-            copy_s = sum(begin.elapsed_time(end) for begin, end in self._copies) / 1000
-            self._copies.clear()
-        found = DataTime(self._wall_s, self._loader_s, copy_s)
+        copy_s, wait_s = (_take(events) for events in (self._copies, self._waits)) if self._on_gpu else (None, None)
+        found = DataTime(self._wall_s, self._loader_s, copy_s, wait_s)
         self._wall_s = self._loader_s = 0.0
         return found
 
@@ -90,3 +96,12 @@ class DataClock:
         now = time.perf_counter()
         self._wall_s += now - self._mark
         self._mark = now
+
+
+def _take(events: list[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
+    """Return the seconds between pairs of events, once the last of them has happened, and forget them."""
+    if events:
+        events[-1][1].synchronize()
+    seconds = sum(begin.elapsed_time(end) for begin, end in events) / 1000
+    events.clear()
+    return seconds

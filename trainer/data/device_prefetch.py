@@ -43,7 +43,8 @@ def _copy_ahead(items: Iterator[Item], device: torch.device, clock: DataClock) -
         with torch.cuda.stream(copying), clock.copying():
             moved = map_tensors(item, lambda tensor: tensor.to(device, non_blocking=True))
         computing = torch.cuda.current_stream(device)
-        computing.wait_stream(copying)
+        with clock.waiting():
+            computing.wait_stream(copying)
         # Allocated on one stream, read on the other: without this the allocator would give the memory away while the
         # computation still reads it.
         map_tensors(moved, partial(_used_on, stream=computing))

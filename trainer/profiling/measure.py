@@ -84,7 +84,48 @@ class Probe(Protocol):
         ...
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        """Measure several configurations in turn, a window each, `rounds` times: a pair of windows of one round was
-        measured side by side, so that what else the machine does falls on both.
+        """Measure several configurations in turn, a window each, `rounds` times.
+
+        The windows of one round were measured side by side, so that what else the machine does falls on all of them.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a rank of the probe says first."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    has_bf16: bool
+    """Whether the device computes in bf16, not only emulates it."""
+    memory_limit_bytes: int | None
+    """Of this rank; None: unknown."""
+    samples: int
+    """Of the training split."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one rank counted of a configuration while it was not traced; None: not measured."""
+
+    step_s: float
+    """Mean optimizer step."""
+    samples_per_s: float
+    """Of this rank."""
+    data_time_fraction: float
+    copy_wait_fraction: float | None
+    """The GPU waiting for copies from the host."""
+    alone_slot_s: float
+    """A slot that waits for no other rank."""
+    flops_per_sample: float | None
+    """Of the model, forward and backward, without what activation checkpointing computes again."""
+    memory_peak_bytes: int | None
+    memory_reserved_bytes: int | None
+    allocation_retries: int | None
+    nvml_utilisation_fraction: float | None
+    checkpoint_copy_s: float | None
+    """For which steps stand still when a checkpoint is saved."""
+    traced_step_s: float | None
+    trace_name: str | None
+    """File of the trace in the folder that was given; None: none was asked for."""

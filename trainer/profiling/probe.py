@@ -1,194 +1,313 @@
-"""Measures one configuration: the real loader, the real model, forward, backward and optimizer, for a few windows."""
+"""Asks processes that train as ranks do (probe_process.py), and outlives whatever a configuration does to them.
+
+The processes of a machine's ranks are started once and serve many measurements, since a start costs seconds. A process
+that dies or does not answer in time is an answer: all are killed, and started again for the next question.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import os
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
-from contracts.artifacts import ProfilePoint
+from contracts import storage
+from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from contracts.errors import UserError
-from trainer.cursor import SlotRequest, slot_requests
-from trainer.cut import Cut
-from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
-from trainer.data.prefetch import Prefetcher
-from trainer.data.prepare import check_device, prepare
-from trainer.data.transforms import TrainTransform
-from trainer.ema import MovingAverage
-from trainer.optim import clip_divisor, gradient_norm, make_optimizer, step_optimizer
-from trainer.order import Order
-from trainer.precision import Numerics
+from contracts.errors import ConfigError
+from contracts.process import thread_environment
+from trainer.launch import Assignment
+from trainer.launch.nodes import without_ranks
+from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
+from trainer.profiling.probe_process import HELLO
 
-WINDOWS = 3
-# Steps before the first window: allocations, lazy initialisation and, with loader processes, their start.
-WARMUP_STEPS = 3
+PROCESS_MODULE = "trainer.profiling.probe_process"
+# How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
+GRACE_S = 2.0
+# Largest of failures first: of several ranks' reasons the one that explains the others.
+_WORST = ("out of memory", "crashed", "failed", "hung")
 
 
-@dataclass(frozen=True)
-class Window:
-    """What one measurement counted."""
-
-    samples: int
-    wall_s: float
-    data_s: float
-    """Part of wall_s in which the loop waited for the loader."""
-
-
-def measure_point(
-    config: RunConfig,
-    numerics: Numerics,
-    model: nn.Module,
-    dataset: SlotDataset,
-    order: Order,
-    *,
-    slot_size: int,
-    num_workers: int,
-    ranks: int,
-    device: torch.device,
-) -> ProfilePoint:
-    """Measure samples per second of one rank at a slot size and a number of loader processes.
+class RankProbe:
+    """Measures on all ranks of this machine at once; a `Probe` (measure.py).
 
     Args:
-        config: The configuration; profile.window_s is the length of a window in seconds.
-        numerics: What steps compute in.
-        model: The network, on `device`; its weights change.
-        dataset: The training split.
-        order: That of training.
-        slot_size: Samples per forward pass.
-        num_workers: Loader processes.
-        ranks: Training processes that share the global batch.
-        device: Where the model is.
+        assignment: What the ranks are told; ranks, threads and shards are of it.
+        config: The configuration.
     """
-    check_device(dataset.transform, device)
-    steps = _Steps(config, numerics, model, dataset.transform, device)
-    # As the training does: gradients add up over the slots of a rank, then the optimizer steps.
-    slots_per_step = Cut(slot_size, num_workers, "").slots_per_rank(config.train.global_batch_size, ranks)
-    model.train()
-    batch = min(slot_size, order.num_samples)
-    dataset.reader.follow(order, global_batch_size=batch, readers=max(1, num_workers))
-    ahead = dataset.reader.prefetcher(0, epochs=sys.maxsize, ranks=1, requests=_endless_requests(order, slot_size))
-    loader = make_loader(
-        dataset,
-        ahead.following(_endless_requests(order, slot_size)),
-        num_workers=num_workers,
-        prefetch_factor=config.data.prefetch_factor,
-        pin_memory=device.type == "cuda",
-    )
-    slots = _passing(read_slots(loader), ahead)
-    try:
-        # Prefetched slots make the first window look fast: with loader processes they are drained first.
-        for _ in range(WARMUP_STEPS + num_workers * config.data.prefetch_factor):
-            steps.compute(next(slots), take_step=True)
-        windows = [_measure_window(config, steps, slots, device, slots_per_step) for _ in range(WINDOWS)]
-    finally:
-        del slots
-        _stop_workers(loader)
-        ahead.stop()
-    rates = sorted(window.samples / window.wall_s for window in windows)
-    return ProfilePoint(
-        slot_size=slot_size,
-        num_workers=num_workers,
-        samples_per_s=median(rates),
-        samples_per_s_min=rates[0],
-        samples_per_s_max=rates[-1],
-        data_time_fraction=min(1.0, median(window.data_s / window.wall_s for window in windows)),
-    )
 
+    def __init__(self, assignment: Assignment, config: RunConfig) -> None:
+        self._assignment, self._config = assignment, config
+        self._ranks: list[_Process] = []
+        self._starts = 0
+        self._begun = time.monotonic()
+        self._stack = contextlib.ExitStack()
+        self._folder = Path()
+        self._memory: dict[tuple[int, Flags], int | None] = {}
+        self.hello: Hello | None = None
 
-def _measure_window(
-    config: RunConfig,
-    steps: _Steps,
-    slots: Iterator[SlotBatch],
-    device: torch.device,
-    slots_per_step: int,
-) -> Window:
-    samples, data_s = 0, 0.0
-    _synchronise(device)
-    start = time.perf_counter()
-    for number in itertools.count(1):
-        asked = time.perf_counter()
-        slot = next(slots)
-        data_s += time.perf_counter() - asked
-        steps.compute(slot, take_step=number % slots_per_step == 0)
-        samples += len(slot.labels)
-        if time.perf_counter() - start >= config.profile.window_s:
-            break
-    _synchronise(device)
-    return Window(samples, time.perf_counter() - start, data_s)
+    def __enter__(self) -> Self:
+        # Closed where the start fails, too: then nobody leaves this.
+        with contextlib.ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            stack.callback(self._kill)
+            self._start()
+            self._stack = stack.pop_all()
+        return self
 
-
-class _Steps:
-    """Steps as training takes them, of one rank alone; what is not finite is not looked for."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        numerics: Numerics,
-        model: nn.Module,
-        transform: TrainTransform,
-        device: torch.device,
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._train, self._numerics, self._model = config.train, numerics, model
-        self._transform, self._device = transform, device
-        self._forward = torch.compile(model, dynamic=False) if numerics.compile else model
-        self._optimizer = make_optimizer(model, config.train)
-        self._average = MovingAverage(model, config.train.ema_decay) if config.train.ema_decay else None
-        self._taken = torch.zeros((), device=device)
+        self._stack.close()
 
-    def compute(self, slot: SlotBatch, *, take_step: bool) -> None:
-        """Run a slot forward and backward, and take the optimizer step."""
-        given = prepare(slot, self._transform, self._device)
-        with self._numerics.autocast(self._device):
-            logits = self._forward(self._numerics.lay_out_images(given.images))
-        loss = given.loss_sum(logits, smoothing=self._train.label_smoothing) / len(slot.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if not take_step:
-            return
-        norm = gradient_norm(self._model.parameters())
-        most = self._train.clip_grad_norm
-        divisor = None if most is None else clip_divisor(norm, most)
-        step_optimizer(self._optimizer, found_inf=self._taken, divisor=divisor)
-        self._optimizer.zero_grad(set_to_none=True)
-        if self._average is not None:
-            self._average.update(0, self._taken)
+    # --- what a probe is ----------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> Hello:
+        """What the ranks run on."""
+        assert self.hello is not None
+        return self.hello
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Most that a rank may take."""
+        return self.device.memory_limit_bytes
+
+    def now(self) -> float:
+        """Return seconds since the first process was started."""
+        return time.monotonic() - self._begun
+
+    def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
+        """Measure the loader alone."""
+        found = self._ask(
+            "load", slot_size=slot_size, num_workers=num_workers, prefetch_factor=prefetch_factor, threads=threads
+        )
+        if isinstance(found, Failed):
+            return found
+        used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
+        return LoaderRate(_slowest([one.windows for one in found]), sum(used) / len(used) if used else None)
+
+    def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+        """Measure steps alone."""
+        if (failed := self._try(slot_size, threads, flags)) is not None:
+            return failed
+        found = self._ask("compute", slot_size=slot_size, threads=threads, flags=flags)
+        if isinstance(found, Failed):
+            return found
+        used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
+        # Watching memory takes time, so it is watched where nothing is timed; a GPU counts by itself.
+        alone = self._memory.get((slot_size, flags))
+        watched = alone if not self._is_on_gpu else None
+        return ComputeTime(
+            max(one.slot_s for one in found),
+            max(one.last_slot_s for one in found),
+            watched or _highest([one.memory_bytes for one in found]),
+            sum(used) / len(used) if used else None,
+        )
+
+    def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
+        """Measure both together."""
+        if (failed := self._try(settings.slot_size, settings.threads, settings.flags)) is not None:
+            return failed
+        found = self._ask("run", settings=settings, windows=windows)
+        if isinstance(found, Failed):
+            return found
+        waited = sum(one.data_time_fraction for one in found) / len(found)
+        return JointRate(_slowest([one.windows for one in found]), waited)
+
+    def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
+        """Measure several configurations in turn, a window each."""
+        found: list[list[JointRate]] = [[] for _ in settings]
+        failed: dict[int, Failed] = {}
+        for _ in range(rounds):
+            for number, one in enumerate(settings):
+                if number in failed:
+                    continue
+                rate = self.run(one, windows=1)
+                if isinstance(rate, Failed):
+                    failed[number] = rate
+                else:
+                    found[number].append(rate)
+        return [failed[number] if number in failed else _join(rates) for number, rates in enumerate(found)]
+
+    def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
+        """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
+        return self._ask("trace", settings=settings, steps=steps, folder=str(folder))
+
+    def _try(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
+        """Let each rank try a size alone: one that has run out of memory leaves no peer waiting for it."""
+        # With fsdp a forward pass is made by all ranks together.
+        if (slot_size, flags) in self._memory or self._config.parallel.strategy == "fsdp":
+            return None
+        found = self._ask("fit", alone=True, slot_size=slot_size, threads=threads, flags=flags)
+        if isinstance(found, Failed):
+            return found
+        self._memory[slot_size, flags] = _highest(found)
+        return None
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the processes and hear what they run on.
+
+        Raises:
+            UserError: The model cannot be built, or the data is damaged.
+            ConfigError: Not even that worked.
+        """
+        self._starts += 1
+        assignment = self._assignment.model_copy(update={"generation": self._starts})
+        path = self._folder / f"assignment-{self._starts}.json"
+        storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
+        port = _free_port()
+        self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
+        found = self._hear(HELLO, {}, timeout_s=self._config.resources.setup_timeout_s, alone=False)
+        if isinstance(found, Failed):
+            raise ConfigError(
+                f"the profiling run could not start: {found.outcome}: {found.reason}",
+                allowed="a network that starts on this machine, within profile.memory_bytes where that is set",
+                todo="correct what the reason names, or set parallel.slot_size and data.num_workers and run "
+                "`shardline train` alone",
+            )
+        limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
+        first: Hello = found[0]
+        self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
+
+    def _ask(self, name: str, *, alone: bool = False, **arguments: Any) -> list[Any] | Failed:
+        """Ask all ranks the same; return their answers in order, or why there are none.
+
+        Args:
+            name: Of the measurement (service.py).
+            alone: Each rank does it without the others.
+            arguments: Of the measurement.
+        """
+        if not self._ranks:
+            self._start()
+        return self._hear(name, arguments, timeout_s=self._config.profile.probe_timeout_s, alone=alone)
+
+    def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float, alone: bool) -> list[Any] | Failed:
+        deadline = time.monotonic() + timeout_s
+        answers: dict[int, Any] = {}
+        for process in self._ranks:
+            process.send((name, arguments))
+        while len(answers) < len(self._ranks):
+            waiting = {process.connection: process for process in self._ranks if process.rank not in answers}
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                process = waiting[connection]  # type: ignore[index]
+                answers[process.rank] = process.receive()
+                if isinstance(answers[process.rank], Exception):
+                    self._kill()
+                    raise answers[process.rank]
+                if isinstance(answers[process.rank], Failed) and not alone:
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
+        failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
+        missing = len(answers) < len(self._ranks)
+        if missing and not failed:
+            failed = [Failed("hung", f"no answer within profile.probe_timeout_s {timeout_s:g} s")]
+        if not failed:
+            return [answers[process.rank] for process in self._ranks]
+        # Peers of one that failed may be anywhere in a collective. A process that has run into RLIMIT_DATA is full of
+        # pieces that malloc keeps, and fails at the next best thing.
+        together = not alone and len(self._ranks) > 1
+        spoilt = any(
+            one.outcome == "crashed" or (one.outcome == "out of memory" and not self._is_on_gpu) for one in failed
+        )
+        if missing or together or spoilt:
+            self._kill()
+        return min(failed, key=lambda one: _WORST.index(one.outcome))
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.hello is not None and self.hello.kind == "cuda"
+
+    def _kill(self) -> None:
+        for process in self._ranks:
+            process.kill()
+        self._ranks = []
 
 
-def _endless_requests(order: Order, slot_size: int) -> Iterator[SlotRequest]:
-    """Yield full slots over and over; a split smaller than a slot is repeated inside it."""
-    for request in slot_requests(
-        0,
-        order=order,
-        epochs=sys.maxsize,
-        global_batch_size=min(slot_size, order.num_samples),
-        slot_size=slot_size,
-        rank=0,
-        ranks=1,
-    ):
-        places = tuple(itertools.islice(itertools.cycle(request.samples), slot_size))
-        yield SlotRequest(request.step, request.epoch, 0, places, slot_size, counts=True, last_of_step=True)
+class _Process:
+    """One rank's process, and the connection to it."""
+
+    def __init__(self, rank: int, assignment: Assignment, path: Path, port: int, folder: Path) -> None:
+        self.rank = rank
+        self._log = folder / f"rank-{rank}-{assignment.generation}.log"
+        self.connection, theirs = Pipe()
+        environment = {
+            **without_ranks(os.environ),
+            **thread_environment(assignment.threads),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(assignment.ranks),
+            "LOCAL_WORLD_SIZE": str(assignment.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", PROCESS_MODULE, str(theirs.fileno()), str(path)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                # stdout belongs to the stage: its last line is the result.
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                # Its loader processes are killed with it.
+                start_new_session=True,
+            )
+
+    def send(self, request: tuple[str, dict[str, Any]]) -> None:
+        # One that is dead is found by what it does not answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            self.connection.send(request)
+
+    def receive(self) -> Any:
+        """Return its answer; Failed, when it has died instead."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return Failed("crashed", f"rank {self.rank} ended with {how}{self._last_words()}")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.connection.close()
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1][:300]}" if lines else ""
 
 
-def _passing(slots: Iterator[SlotBatch], ahead: Prefetcher) -> Iterator[SlotBatch]:
-    for slot in slots:
-        yield slot
-        ahead.passed(slot.request)
+def _slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(min(rates) for rates in zip(*windows, strict=True))
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _highest(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
-def _stop_workers(loader: DataLoader[SlotBatch | UserError]) -> None:
-    """End the loader's processes now: two sets of them would disturb the next measurement."""
-    iterator = loader._iterator
-    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
+def _join(rates: list[JointRate]) -> JointRate:
+    waited = sum(one.data_time_fraction for one in rates) / len(rates)
+    return JointRate(tuple(rate for one in rates for rate in one.windows), waited)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -1,27 +1,46 @@
 """The profiling stage: `python -m trainer.profiling.task --root URI --shards URI --config URI ...`.
 
-Measures slot sizes and loader processes on the real shards and the real model, in one process that has a rank's share
-of the cores, and writes a ProfileReport. It never changes train.global_batch_size.
+Measures on the real shards and the real network, in processes that train as ranks do, how to cut the global batch and
+how to load it; says what is slow and why; and writes a ProfileReport, traces and a page. This process imports no torch.
+It never changes train.global_batch_size. docs/profiling.md tells how.
+
+    task           this stage: reuse, processes, report
+    space          what may be tried
+    sweep          which of it is measured, and what is taken; predict, pairs: its parts
+    probe          asks the processes; probe_process, service, bench, tracing: what they do
+    trace          a trace into numbers; indicators, rules: numbers into findings
+    page, board    findings and numbers into HTML and TensorBoard
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
-from contracts.artifacts import ProfilePoint, ProfileReport, ShardManifest
+from contracts import storage
+from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
+from contracts.config import RunConfig
 from contracts.fingerprint import model_fingerprint, profile_inputs
-from contracts.process import available_cores, run_process, threads_per_rank
-from contracts.stage import Stage, run_stage
-from trainer.launch import RANKS_VARIABLE, hardware, num_ranks
-from trainer.order import make_order, resolve_order
-from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
+from contracts.process import run_process, threads_per_rank
+from contracts.stage import Output, Stage, run_stage
+from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
+from trainer.profiling.diagnosis import diagnose_choice
+from trainer.profiling.page import render_page
+from trainer.profiling.probe import RankProbe
+from trainer.profiling.space import Device, make_space
+from trainer.profiling.sweep import Result, full_grid, sweep
 from trainer.shards import check_index, check_room, load_shards
+
+PAGE_NAME = "profile.html"
+BOARD_FOLDER = "tensorboard"
+TRACE_FOLDER = "traces"
 
 
 def execute(stage: Stage) -> str:
-    """Measure every candidate and commit the report."""
+    """Measure, choose, say why, and commit the report."""
     shards_uri = stage.require("shards")
     ranks = 1 if stage.where else num_ranks(stage.config)
     if not stage.where and RANKS_VARIABLE in os.environ:
@@ -43,99 +62,132 @@ def execute(stage: Stage) -> str:
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
-    threads = threads_per_rank(ranks)
-    _take_share_of_cores(ranks)
-
-    slot_sizes = candidate_slot_sizes(stage.config, ranks * nodes)
-    num_workers = candidate_num_workers(stage.config, available_cores())
-    points = []
-    for done, point in enumerate(_measure(stage, shards_uri, shards, slot_sizes, num_workers, threads), start=1):
-        points.append(point)
-        stage.progress(
-            done,
-            len(slot_sizes) * len(num_workers),
-            "points",
-            f"slot size {point.slot_size}, {point.num_workers} workers: {point.samples_per_s:.0f} samples/s",
-        )
-    choice = choose(points)
-    stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
-    report = ProfileReport(
+    assignment = Assignment(
+        config=stage.config.model_dump(mode="json"),
+        shards=shards_uri,
+        profile=None,
+        folder=output.uri,
         fingerprint=output.fingerprint,
         made_from=made_from,
-        model_fingerprint=model_fingerprint(stage.config),
-        shards_fingerprint=shards.fingerprint,
-        hardware=machine,
-        torch_version=importlib.metadata.version("torch"),
+        attempt=stage.attempt,
+        attempt_folder="",
         ranks=ranks,
-        threads_per_rank=threads,
-        global_batch_size=stage.config.train.global_batch_size,
-        points=points,
-        choice=choice,
+        threads=threads_per_rank(ranks),
+        nodes=nodes,
     )
-    stage.commit(output, report, f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(points)} points")
+    with tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
+        report = _profile(stage, output, shards, assignment, Path(folder))
+        files = _publish(output.uri, Path(folder))
+    report = report.model_copy(update={"files": files})
+    choice = report.choice
+    stage.commit(
+        output,
+        report,
+        f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points, "
+        f"{len(report.findings)} findings",
+    )
     return output.uri
 
 
-def _measure(
-    stage: Stage,
-    shards_uri: str,
-    shards: ShardManifest,
-    slot_sizes: list[int],
-    num_workers: list[int],
-    threads: int,
-) -> Iterator[ProfilePoint]:
-    """Yield the points as they are measured; torch is imported here, after the cores are taken."""
-    import torch
-
-    from trainer.data.loader import SlotDataset
-    from trainer.data.reader import ShardReader
-    from trainer.data.transforms import make_transforms
-    from trainer.network import make_network
-    from trainer.precision import Numerics
-    from trainer.profiling.probe import measure_point
-
-    torch.set_num_threads(threads)
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    config = stage.config
-    numerics = Numerics.of(config.train)
-    numerics.check(device, allow_slow=config.train.allow_slow_precision)
-    numerics.apply(device)
-    model = make_network(config, len(shards.classes), device, numerics, stage.log)
-    transform, _ = make_transforms(config.data, shards)
-    dataset = SlotDataset(
-        ShardReader(shards_uri, shards, "train", config.data),
-        transform,
-        config.run.seed,
-        replace_bad=config.data.on_bad_sample == "replace",
+def _profile(
+    stage: Stage, output: Output, shards: ShardManifest, assignment: Assignment, folder: Path
+) -> ProfileReport:
+    """Measure and diagnose; leave the files beside the report in `folder`."""
+    config, ranks = stage.config, assignment.ranks
+    with RankProbe(assignment, config) as probe:
+        stage.ready()
+        hello = probe.device
+        space = make_space(
+            config,
+            ranks=assignment.world_size,
+            cores_per_rank=threads_per_rank(ranks),
+            device=Device(hello.kind, hello.name, hello.has_bf16),
+        )
+        measure = full_grid if config.profile.method == "grid" else sweep
+        result = measure(
+            space,
+            probe,
+            budget_s=config.profile.budget_s,
+            tell=lambda done, total, message: stage.progress(done, total, "measurements", message),
+            price_usd_per_h=config.resources.price_usd_per_h,
+        )
+        wall_s = probe.now()
+        choice = result.choice
+        for warning in result.warnings:
+            stage.log(f"warning: {warning}")
+        stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
+        diagnosis = diagnose_choice(config, probe, result, hello=hello, folder=folder / TRACE_FOLDER)
+    for warning in diagnosis.warnings:
+        stage.log(f"warning: {warning}")
+    for finding in diagnosis.findings:
+        stage.log(f"{finding.rule} {finding.title}: {finding.change}")
+    report = ProfileReport(
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        model_fingerprint=model_fingerprint(config),
+        shards_fingerprint=shards.fingerprint,
+        hardware=hardware(),
+        torch_version=importlib.metadata.version("torch"),
+        ranks=ranks,
+        threads_per_rank=choice.threads,
+        global_batch_size=config.train.global_batch_size,
+        points=result.points,
+        choice=choice,
+        method=config.profile.method,
+        wall_s=wall_s,
+        loader=result.loader,
+        compute=result.compute,
+        memory=result.memory,
+        overlap=result.overlap,
+        predictor_error=result.predictor_error,
+        recommendations=result.recommendations,
+        indicators=diagnosis.indicators,
+        findings=diagnosis.findings,
+        estimate=_estimate(config, shards, result, assignment.world_size),
+        warnings=[*result.warnings, *diagnosis.warnings],
     )
-    choice = resolve_order(config.data, shards_uri, shards, None)
-    index_uri = dataset.reader.index_uri
-    order = make_order(choice.order, shards_uri, shards, seed=config.run.seed, index_uri=index_uri)
-    stage.ready()
-    for slot_size in slot_sizes:
-        for workers in num_workers:
-            yield measure_point(
-                config,
-                numerics,
-                model,
-                dataset,
-                order,
-                slot_size=slot_size,
-                num_workers=workers,
-                ranks=num_ranks(config),
-                device=device,
-            )
+    (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
+    _write_board(folder / BOARD_FOLDER, report, stage.log)
+    return report
 
 
-def _take_share_of_cores(ranks: int) -> None:
-    """Keep this process and its loader processes to the cores that one rank will have.
+def _write_board(folder: Path, report: ProfileReport, log: Callable[[str], None]) -> None:
+    # torch comes with TensorBoard's writer, seconds of it: by now nothing is measured any more.
+    from trainer.profiling.board import write_board
 
-    A single probe on an idle machine sees loader processes for free that must share cores with the other ranks later.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, set(cores[: max(1, len(cores) // ranks)]))
+    write_board(folder, report)
+
+
+def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: int) -> TrainingEstimate | None:
+    """Return what the whole training takes, steps only; `ranks` are those of all machines."""
+    choice = result.choice
+    rate = next(
+        (
+            point.samples_per_s
+            for point in result.points
+            if point.samples_per_s is not None
+            and (point.slot_size, point.num_workers, point.prefetch_factor, point.threads, point.flags)
+            == (choice.slot_size, choice.num_workers, choice.prefetch_factor, choice.threads, choice.flags)
+        ),
+        None,
+    )
+    if rate is None:
+        return None
+    samples = config.train.epochs * shards.splits["train"].samples
+    if config.train.max_steps is not None:
+        samples = min(samples, config.train.max_steps * config.train.global_batch_size)
+    hours = samples / (rate * ranks) / 3600
+    price = config.resources.price_usd_per_h
+    return TrainingEstimate(samples=samples, hours=hours, usd=None if price is None else hours * price)
+
+
+def _publish(output_uri: str, folder: Path) -> list[FileEntry]:
+    """Copy all files of a folder to the output; the report that is committed after them speaks for them."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for name in names:
+        # An attempt that was killed may have left some.
+        storage.replace(storage.join(output_uri, *name.split("/")), (folder / name).read_bytes())
+    return [FileEntry.of(output_uri, name) for name in names]
 
 
 if __name__ == "__main__":

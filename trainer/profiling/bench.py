@@ -1,0 +1,366 @@
+"""Measures inside of one rank: its loader alone, its steps alone, both together.
+
+It trains as training does (trainer/feed.py, trainer/step.py), at a learning rate of 0. Ranks measure at once, in step
+with each other wherever training is; what may run out of memory is tried by each rank alone first.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from contracts.artifacts import Flags, Settings
+from contracts.config import RunConfig
+from trainer.cursor import SlotRequest
+from trainer.cut import Cut
+from trainer.data.augment import Plan
+from trainer.data.clock import DataClock, DataTime
+from trainer.data.device_prefetch import map_tensors, to_device
+from trainer.data.loader import SlotBatch
+from trainer.data.prefetch import Prefetcher
+from trainer.distributed import Rank
+from trainer.feed import Feed
+from trainer.precision import Numerics
+from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
+from trainer.profiling.memory import MemoryGauge
+from trainer.profiling.processor import processor_s
+from trainer.step import Stepper
+
+# Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
+WINDOWS = 3
+# Windows of the parts are shorter than those end to end: they decide which configurations are measured end to end.
+PART_OF_WINDOW = 0.5
+# Images that are read for the tensors that stay on the device: enough for the allocator, little to decode.
+RESIDENT_SAMPLES = 4
+# A slot that is too small for BatchNorm to train on, and large enough to make the optimizer's state.
+SMALLEST_SLOT = 2
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Optimizer steps that were taken, all ranks together."""
+
+    steps: int
+    samples: int
+    """Of all ranks."""
+    data: DataTime
+
+    def rate(self, ranks: int) -> float:
+        """Return samples per second of one rank."""
+        return self.samples / ranks / self.data.wall_s
+
+
+class Bench:
+    """What one rank measures.
+
+    Args:
+        feed: The samples; its configuration has epochs without end.
+        config: The configuration, with the part of the global batch that this machine has.
+        rank: This process among its peers.
+    """
+
+    def __init__(self, feed: Feed, config: RunConfig, rank: Rank) -> None:
+        self.config, self.rank, self._feed = config, rank, feed
+        self.memory = MemoryGauge(rank.device)
+        self._stepper: Stepper | None = None
+        self._flags: Flags | None = None
+        self._warm: set[int] = set()
+        self._resident: dict[int, SlotBatch] = {}
+        self._position = 0
+
+    # --- the loader alone ---------------------------------------------------------------------------------------------
+
+    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate:
+        """Measure samples per second of the loader, while all ranks of this machine load."""
+        torch.set_num_threads(threads)
+        window_s = self.config.profile.window_s * PART_OF_WINDOW
+        with self._slots(Cut(slot_size, num_workers, "", prefetch_factor)) as (slots, _):
+            # Each loader process makes its first slot before any is there in time.
+            for _ in range(num_workers + 1):
+                next(slots)
+            dist.barrier()
+            rates, used = [], []
+            for _ in range(WINDOWS):
+                start, spent, samples = time.perf_counter(), processor_s(), 0
+                while (wall_s := time.perf_counter() - start) < window_s or not samples:
+                    samples += len(next(slots).labels)
+                    wall_s = time.perf_counter() - start
+                rates.append(samples / wall_s)
+                used.append((processor_s() - spent) / samples)
+        return LoaderRate(tuple(rates), median(used))
+
+    # --- steps alone --------------------------------------------------------------------------------------------------
+
+    def fit(self, slot_size: int, threads: int, flags: Flags) -> int | None:
+        """Run a slot without its peers, and return the peak of memory in bytes; it may raise what says "out of it".
+
+        Ranks that wait for each other's gradients would wait for one that has run out of memory.
+        """
+        torch.set_num_threads(threads)
+        stepper = self._prepared(flags)
+        slot = self._batch(slot_size, last=False)
+        with self.memory.peak() as peak:
+            # With the gradients of the first there, as in every slot but the first.
+            for _ in range(2):
+                stepper.compute(slot, self._feed.dataset.transform, DataClock(self.rank.device))
+        stepper.drop_slots()
+        return peak.bytes
+
+    def compute(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime:
+        """Measure slots in the middle of a step and at its end, on tensors that are on the device already."""
+        torch.set_num_threads(threads)
+        slots = self._slots_per_rank(slot_size)
+        self._warm_up(slot_size, flags)
+        window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
+        middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
+        with self.memory.peak(timed=True) as peak:
+            at_end = self.time(lambda: self._step(last), 1)
+            in_middle = self.time(lambda: self.compute_slot(middle), 1) if slots > 1 else at_end
+            times_middle, times_last = [], []
+            spent, samples = processor_s(), 0
+            for _ in range(WINDOWS):
+                if slots > 1:
+                    number = max(1, round(window_s / in_middle))
+                    times_middle.append(self.time(lambda: self.compute_slot(middle), number))
+                    samples += number * slot_size
+                number = max(1, round(window_s / at_end))
+                times_last.append(self.time(lambda: self._step(last), number))
+                samples += number * slot_size
+            used = (processor_s() - spent) / samples
+        last_s = median(times_last)
+        return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, used)
+
+    def alone(self, settings: Settings) -> float:
+        """Return seconds of a slot that this rank computes without waiting for any other; median."""
+        self._warm_up(settings.slot_size, settings.flags)
+        slot = self._batch(settings.slot_size, last=False)
+        times = [self.time(lambda: self.compute_slot(slot), 1, agree=False) for _ in range(WINDOWS)]
+        self.stepper.drop_slots()
+        return median(times)
+
+    def time(self, work: Callable[[], object], number: int, *, agree: bool = True) -> float:
+        """Return seconds of one of `number` repetitions; the longest of all ranks, so that all go on alike."""
+        self.synchronise()
+        start = time.perf_counter()
+        for _ in range(number):
+            work()
+        self.synchronise()
+        spent = (time.perf_counter() - start) / number
+        return self._longest(spent) if agree else spent
+
+    # --- both together ------------------------------------------------------------------------------------------------
+
+    def run(self, settings: Settings, windows: int) -> JointRate:
+        """Measure loader and steps together, from a fresh loader on."""
+        with self.steps(settings) as steps:
+            found = [steps.for_about(self.config.profile.window_s) for _ in range(windows)]
+        waited = median(one.data.share(one.data.loader_s) / 100 for one in found)
+        return JointRate(tuple(one.rate(self.rank.ranks) for one in found), min(1.0, waited))
+
+    @contextmanager
+    def steps(self, settings: Settings) -> Iterator[Steps]:
+        """Give steps on a fresh loader, past its start."""
+        torch.set_num_threads(settings.threads)
+        # Before the loader starts: what it prepares meanwhile would make the first window look fast.
+        self._warm_up(settings.slot_size, settings.flags)
+        cut = Cut(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
+        with self._slots(cut) as (slots, clock):
+            steps = Steps(self, slots, clock)
+            seen = steps.take_one()
+            while seen < settings.num_workers + 1:
+                seen += steps.take_one()
+            steps.time_one()
+            yield steps
+            # The same on all ranks: they take their steps together.
+            self._position += steps.samples
+
+    @contextmanager
+    def _slots(self, cut: Cut) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
+        """Give a fresh loader's slots, as training reads them; its processes end with the block."""
+        self._feed.follow(cut, None)
+        ahead = self._feed.prefetcher(self._position)
+        loaded = self._feed.slots(self._position, ahead)
+        clock = DataClock(self.rank.device)
+        try:
+            yield clock.slots(_passing(to_device(loaded, self.rank.device, clock), self._position, ahead)), clock
+        finally:
+            # The processes of a loader end with its iterator: two sets of them would disturb what comes next.
+            if isinstance(loaded, Generator):
+                loaded.close()
+            ahead.stop()
+            gc.collect()
+
+    # --- what steps are made of ---------------------------------------------------------------------------------------
+
+    def prepare(self, flags: Flags) -> None:
+        """Build the network, if it is not there with these flags, and its optimizer's state."""
+        self._prepared(flags)
+
+    def forget(self) -> None:
+        """Let go of the network and all that was made for it: an error has left it in some state."""
+        self._stepper, self._flags = None, None
+        self._warm.clear()
+        self._resident.clear()
+        gc.collect()
+        if self.rank.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def stepper(self) -> Stepper:
+        """The network that was measured last."""
+        assert self._stepper is not None
+        return self._stepper
+
+    def _prepared(self, flags: Flags) -> Stepper:
+        if self._stepper is None or self._flags != flags:
+            self.forget()
+            numerics = Numerics(
+                flags.precision,
+                self.config.train.tf32,
+                flags.channels_last,
+                flags.compile,
+                flags.activation_checkpointing,
+            )
+            classes = len(self._feed.manifest.classes)
+            self._stepper = Stepper(self.config, classes, self.rank, numerics, lambda message: None)
+            self._stepper.model.train()
+            self._flags = flags
+            if not flags.compile:
+                # It would compile for this size too, which nobody trains with.
+                self._stepper.settle(SMALLEST_SLOT)
+                self._step(self._batch(SMALLEST_SLOT, last=True))
+        return self._stepper
+
+    def _warm_up(self, slot_size: int, flags: Flags) -> None:
+        """Allocate and compile what steps at this size need."""
+        stepper = self._prepared(flags)
+        if slot_size in self._warm:
+            return
+        if flags.compile:
+            stepper.settle(slot_size)
+        if self._slots_per_rank(slot_size) > 1:
+            self.compute_slot(self._batch(slot_size, last=False))
+        self._step(self._batch(slot_size, last=True))
+        self._warm.add(slot_size)
+
+    def _step(self, slot: SlotBatch) -> None:
+        self.compute_slot(slot)
+        self.take_step()
+
+    def compute_slot(self, slot: SlotBatch, clock: DataClock | None = None) -> None:
+        """Run a slot forward and backward."""
+        self.stepper.compute(slot, self._feed.dataset.transform, clock or DataClock(self.rank.device))
+
+    def take_step(self) -> None:
+        """Update with the gradients of the slots since the last one."""
+        # Parameters stay as they are, so that nothing diverges on tensors that are the same in every step.
+        self.stepper.update(0, 0.0)
+
+    def _batch(self, slot_size: int, *, last: bool) -> SlotBatch:
+        """Return a slot of real images on the device, a few of them over and over."""
+        if slot_size not in self._resident:
+            # Two sizes at a time: of the largest one alone more than one may not fit.
+            self._resident = {slot_size: self._make_batch(slot_size)}
+        batch = self._resident[slot_size]
+        return replace(batch, request=replace(batch.request, last_of_step=last))
+
+    def _make_batch(self, slot_size: int) -> SlotBatch:
+        dataset = self._feed.dataset
+        places = tuple(range(min(RESIDENT_SAMPLES, slot_size, len(dataset.reader))))
+        read = dataset.read(_request(places))
+        rows = np.arange(slot_size) % len(places)
+        index = torch.from_numpy(rows)
+        plan = None
+        if read.plan is not None:
+            plan = Plan(read.plan.operations[rows], read.plan.strengths[rows])
+        mixing, mix = dataset.transform.mixing, None
+        if mixing.is_on:
+            mix = mixing.draw(slot_size, dataset.transform.image_size, np.random.default_rng(self.config.run.seed))
+        request = replace(_request(places), samples=tuple(rows.tolist()), batch_samples=slot_size * self.rank.ranks)
+        slot = SlotBatch(request, read.images[index], read.labels[index], plan, mix)
+        moved: SlotBatch = map_tensors(slot, lambda tensor: tensor.to(self.rank.device))
+        return moved
+
+    def _slots_per_rank(self, slot_size: int) -> int:
+        return Cut(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.rank.device.type == "cuda":
+            torch.cuda.synchronize(self.rank.device)
+
+    def _longest(self, seconds: float) -> float:
+        if self.rank.ranks == 1:
+            return seconds
+        value = torch.tensor(seconds, dtype=torch.float64, device=self.rank.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return float(value)
+
+
+class Steps:
+    """Optimizer steps on the slots of a loader; all ranks take equally many.
+
+    Attributes:
+        samples: Taken so far, by all ranks.
+        around: Returns a context for a part of a step: loader, slot or update.
+    """
+
+    def __init__(self, bench: Bench, slots: Iterator[SlotBatch], clock: DataClock) -> None:
+        self._bench, self._slots, self._clock = bench, slots, clock
+        self._step_s = 0.0
+        self.samples = 0
+        self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
+
+    def take_one(self) -> int:
+        """Take an optimizer step; return its slots."""
+        number, last = 0, False
+        while not last:
+            with self.around("loader"):
+                slot = next(self._slots)
+            with self.around("slot"):
+                self._bench.compute_slot(slot, self._clock)
+            number, last = number + 1, slot.request.last_of_step
+        with self.around("update"):
+            self._bench.take_step()
+        self.samples += slot.request.batch_samples
+        return number
+
+    def time_one(self) -> None:
+        """Take a step, and agree on how long steps take: a rank that took one more than others would wait for ever."""
+        self._step_s = self._bench.time(self.take_one, 1)
+
+    def for_about(self, seconds: float) -> Passed:
+        """Take steps for about that long, one at least, and measure them."""
+        return self.take(max(1, round(seconds / self._step_s)))
+
+    def take(self, number: int) -> Passed:
+        """Take a number of steps, and measure them."""
+        self._bench.synchronise()
+        self._clock.take()
+        self._clock.restart()
+        before = self.samples
+        for _ in range(number):
+            self.take_one()
+        self._bench.synchronise()
+        return Passed(number, self.samples - before, self._clock.take())
+
+
+def _passing(slots: Iterator[SlotBatch], position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
+    """Pass slots on, and tell what reads ahead how far they are."""
+    for slot in slots:
+        yield slot
+        if slot.request.last_of_step:
+            position += slot.request.batch_samples
+            ahead.advance(position)
+
+
+def _request(places: tuple[int, ...]) -> SlotRequest:
+    return SlotRequest(0, 0, 0, places, len(places), counts=True, last_of_step=False)

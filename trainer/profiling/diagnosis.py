@@ -1,0 +1,117 @@
+"""What is slow about the configuration that was chosen: counted and traced by the probe, judged by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from contracts.artifacts import Finding, Indicators, Settings
+from contracts.config import CheckpointSection, RunConfig
+from trainer.checkpoint.interval import optimal_interval_s
+from trainer.profiling.anonymous import strip_host
+from trainer.profiling.indicators import Counters, make_indicators
+from trainer.profiling.measure import Counted, Failed, Hello
+from trainer.profiling.peaks import Precision
+from trainer.profiling.probe import RankProbe
+from trainer.profiling.rules import diagnose
+from trainer.profiling.summary import TraceSummary
+from trainer.profiling.sweep import Result
+from trainer.profiling.trace import summarise
+
+_SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found about a configuration."""
+
+    indicators: Indicators = Indicators()
+    findings: list[Finding] = field(default_factory=list)
+    summaries: list[TraceSummary] = field(default_factory=list)
+    """Of the traces, by rank."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hello: Hello, folder: Path) -> Diagnosis:
+    """Count and trace the chosen configuration on all ranks, and say what is slow.
+
+    Args:
+        config: The configuration.
+        probe: What measures.
+        result: Of the sweep.
+        hello: What the ranks run on.
+        folder: For the traces, a file a rank.
+    """
+    choice = result.choice
+    settings = Settings.model_validate(choice.model_dump(include=set(Settings.model_fields)))
+    counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
+    if isinstance(counted, Failed):
+        return Diagnosis(
+            warnings=[f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"]
+        )
+    summaries = []
+    for one in counted:
+        if one.trace_name is not None:
+            strip_host(folder / one.trace_name)
+            summaries.append(summarise(folder / one.trace_name))
+    indicators = make_indicators(_count(config, settings, counted, hello), summaries)
+    findings = diagnose(
+        indicators,
+        choice=choice,
+        config=config,
+        loader=result.loader,
+        points=result.points,
+        compute=result.compute,
+        memory=result.memory,
+        recommendations=result.recommendations,
+        summaries=summaries,
+    )
+    return Diagnosis(indicators, findings, summaries)
+
+
+def _count(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
+    """Return what the ranks counted as one: that of the slowest or fullest where a step waits for it."""
+    slowest = max(counted, key=lambda one: one.step_s)
+    precision: Precision = settings.flags.precision
+    if precision == "fp32" and config.train.tf32 and hello.kind == "cuda":
+        precision = "tf32"
+    return Counters(
+        step_s=slowest.step_s,
+        samples_per_s=min(one.samples_per_s for one in counted),
+        data_time_fraction=median(one.data_time_fraction for one in counted),
+        copy_wait_fraction=_highest([one.copy_wait_fraction for one in counted]),
+        flops_per_sample=counted[0].flops_per_sample,
+        precision=precision,
+        gpu_name=hello.name if hello.kind == "cuda" else None,
+        memory_peak_bytes=_whole(_highest([one.memory_peak_bytes for one in counted])),
+        memory_reserved_bytes=_whole(_highest([one.memory_reserved_bytes for one in counted])),
+        memory_limit_bytes=hello.memory_limit_bytes,
+        allocation_retries=_whole(_highest([one.allocation_retries for one in counted])),
+        checkpoint_stall_fraction=_stall(config.checkpoint, counted, slowest.step_s),
+        nvml_utilisation_fraction=_highest([one.nvml_utilisation_fraction for one in counted]),
+        rank_step_s=tuple(one.alone_slot_s * settings.slots_per_rank for one in counted),
+    )
+
+
+def _stall(rules: CheckpointSection, counted: Sequence[Counted], step_s: float) -> float | None:
+    """Return the share of time for which steps stand still for checkpoints, at the interval that training will have."""
+    copy_s = _highest([one.checkpoint_copy_s for one in counted])
+    if copy_s is None:
+        return None
+    if rules.every_steps is not None:
+        interval_s = rules.every_steps * step_s
+    elif rules.every_s is not None:
+        interval_s = rules.every_s
+    else:
+        interval_s = optimal_interval_s(copy_s, _SECONDS_PER_HOUR / rules.preemptions_per_hour, 0.0)
+    return copy_s / (interval_s + copy_s)
+
+
+def _highest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

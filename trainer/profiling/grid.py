@@ -1,0 +1,78 @@
+"""Every combination end to end, one after the other, and the fastest taken: what the sweep is compared with."""
+
+from __future__ import annotations
+
+from contracts.artifacts import Settings
+from trainer.profiling.ledger import Ledger, Result, Tell, silent
+from trainer.profiling.measure import Failed, Probe
+from trainer.profiling.pairs import choice_of, describe
+from trainer.profiling.space import Space
+
+# Windows of a combination, as the report's rates are medians: the least of which one may be an outlier.
+GRID_WINDOWS = 3
+
+
+def full_grid(
+    space: Space, probe: Probe, *, budget_s: float, tell: Tell = silent, price_usd_per_h: float | None = None
+) -> Result:
+    """Measure every combination of a space; activation checkpointing only where memory runs out without.
+
+    Args:
+        space: What may be tried.
+        probe: What measures.
+        budget_s: Seconds that it may take; then the best that was found is taken, with a warning.
+        tell: Is told (done, of how many, what came out).
+        price_usd_per_h: What all machines cost in an hour, in US dollars.
+
+    Raises:
+        ConfigError: Nothing could be measured.
+    """
+    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h)
+    combinations = list(space.combinations())
+    plain = [each for each in combinations if not _recomputes(space, each)]
+    ledger.expected = len(plain)
+    rates: dict[str, tuple[float, Settings]] = {}
+    too_large: set[tuple[int, str]] = set()
+    left_out = 0
+    for settings in [*plain, *(each for each in combinations if _recomputes(space, each))]:
+        if _recomputes(space, settings) and _without(space, settings) not in too_large:
+            continue
+        if not ledger.allows("run") and (rates or ledger.done):
+            left_out += 1
+            continue
+        rate = ledger.run(settings, windows=GRID_WINDOWS)
+        if not isinstance(rate, Failed):
+            rates[settings.model_dump_json()] = rate, settings
+        elif rate.outcome == "out of memory":
+            too_large.add((settings.slot_size, settings.flags.model_dump_json()))
+    if not rates:
+        raise ledger.nothing_measured()
+    best_rate, best = max(rates.values(), key=lambda found: found[0])
+    warnings = list(space.ignored)
+    if left_out:
+        warnings.append(
+            f"profile.budget_s {budget_s:g} ended the grid: {left_out} combinations were not measured; "
+            "the best that was is taken"
+        )
+    reason = f"{best_rate:.0f} samples/s a rank, the most of {len(rates)} combinations measured end to end"
+    return Result(
+        points=ledger.points(),
+        loader=[],
+        compute=[],
+        memory=[],
+        overlap=None,
+        predictor_error=None,
+        choice=choice_of(best, reason=f"{reason} ({describe(best)})", clear=False),
+        recommendations=[],
+        warnings=warnings,
+    )
+
+
+def _recomputes(space: Space, settings: Settings) -> bool:
+    return settings.flags.activation_checkpointing != space.flags[0].activation_checkpointing
+
+
+def _without(space: Space, settings: Settings) -> tuple[int, str]:
+    usual = space.flags[0].activation_checkpointing
+    flags = settings.flags.model_copy(update={"activation_checkpointing": usual})
+    return settings.slot_size, flags.model_dump_json()

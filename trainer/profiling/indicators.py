@@ -1,0 +1,119 @@
+"""What is known of the chosen configuration, from counters of untraced steps and from the traces of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from contracts.artifacts import Indicators
+from trainer.profiling.peaks import Precision, peak_flops
+from trainer.profiling.summary import TraceSummary
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the probe counts in steps that are not traced; None: not measured. Fractions are of a step's time."""
+
+    step_s: float | None = None
+    """Median time of an optimizer step, in seconds."""
+    samples_per_s: float | None = None
+    """Of one rank, the slowest."""
+    data_time_fraction: float | None = None
+    """Waiting in next() of the loader, and for the copy to the device."""
+    copy_wait_fraction: float | None = None
+    """The part of it that is the copy to the device, by CUDA events."""
+    flops_per_sample: float | None = None
+    """Floating point operations of a sample's forward and backward pass, without what is computed again."""
+    precision: Precision | None = None
+    """What products are computed in; fp32 with train.tf32 is tf32."""
+    gpu_name: str | None = None
+    memory_peak_bytes: int | None = None
+    """Most that was allocated at a time, by the fullest rank."""
+    memory_reserved_bytes: int | None = None
+    """Most that the allocator held at a time, by the fullest rank."""
+    memory_limit_bytes: int | None = None
+    allocation_retries: int | None = None
+    """How often the allocator gave back what it held to find room (num_alloc_retries)."""
+    checkpoint_stall_fraction: float | None = None
+    """Steps standing still for checkpoints, of the time of training at the interval that it has."""
+    nvml_utilisation_fraction: float | None = None
+    rank_step_s: tuple[float, ...] = ()
+    """Median time of a step of each rank without its waiting for the others, in seconds, by rank."""
+
+
+def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> Indicators:
+    """Return the indicators of a configuration.
+
+    What traces say is taken from the rank that the others wait for: it spends least on waiting for them, so what it
+    spends on exchange is what exchange costs.
+
+    Args:
+        counters: Of steps that were not traced.
+        summaries: Of traced steps, by rank; may be empty.
+    """
+    last = _last_to_arrive(summaries)
+    gpu_name = counters.gpu_name or (last.gpu_name if last else None)
+    peak = peak_flops(gpu_name, counters.precision) if counters.precision else None
+    step_s = counters.step_s
+    return Indicators(
+        step_s=step_s,
+        data_time_fraction=counters.data_time_fraction,
+        copy_wait_fraction=counters.copy_wait_fraction,
+        gpu_busy_fraction=last.gpu_busy_fraction if last else None,
+        occupancy_fraction=last.occupancy_fraction if last else None,
+        mfu=_utilisation(counters, peak),
+        flops_per_sample=counters.flops_per_sample,
+        peak_flops=peak,
+        # A rank that is alone exchanges nothing: there is nothing to measure.
+        communication_fraction=last.communication_fraction if last and _exchanges(counters, summaries) else None,
+        exposed_copy_fraction=last.exposed_copy_fraction if last else None,
+        pageable_copies=last.pageable_copies if last else None,
+        sync_fraction=last.sync_fraction if last else None,
+        sync_calls=last.sync_calls if last else None,
+        kernels_per_step=last.kernels_per_step if last else None,
+        mean_kernel_us=last.mean_kernel_us if last else None,
+        top10_kernel_fraction=last.top10_kernel_fraction if last else None,
+        copy_kernel_fraction=last.copy_kernel_fraction if last else None,
+        memory_peak_bytes=counters.memory_peak_bytes,
+        memory_reserved_bytes=counters.memory_reserved_bytes,
+        memory_limit_bytes=counters.memory_limit_bytes,
+        fragmentation_fraction=_fragmentation(counters),
+        allocation_retries=counters.allocation_retries,
+        slowest_rank_ratio=_slowest_ratio(counters, summaries),
+        checkpoint_stall_fraction=counters.checkpoint_stall_fraction,
+        nvml_utilisation_fraction=counters.nvml_utilisation_fraction,
+        profiler_ratio=last.step_s / step_s if last and step_s else None,
+    )
+
+
+def _last_to_arrive(summaries: Sequence[TraceSummary]) -> TraceSummary | None:
+    return min(summaries, key=lambda summary: (summary.communication_fraction or 0.0, summary.rank), default=None)
+
+
+def _exchanges(counters: Counters, summaries: Sequence[TraceSummary]) -> bool:
+    seen = any(summary.communication_fraction for summary in summaries)
+    return seen or len(summaries) > 1 or len(counters.rank_step_s) > 1
+
+
+def _utilisation(counters: Counters, peak: float | None) -> float | None:
+    if peak is None or counters.flops_per_sample is None or counters.samples_per_s is None:
+        return None
+    return counters.flops_per_sample * counters.samples_per_s / peak
+
+
+def _fragmentation(counters: Counters) -> float | None:
+    allocated, reserved = counters.memory_peak_bytes, counters.memory_reserved_bytes
+    if allocated is None or not reserved:
+        return None
+    return max(0.0, 1 - allocated / reserved)
+
+
+def _slowest_ratio(counters: Counters, summaries: Sequence[TraceSummary]) -> float | None:
+    """Ranks that wait for each other take equally long: what tells them apart is their time without the waiting."""
+    own = list(counters.rank_step_s) or [
+        summary.step_s * (1 - (summary.communication_fraction or 0.0)) for summary in summaries
+    ]
+    if len(own) < 2 or median(own) <= 0:
+        return None
+    return max(own) / median(own)

@@ -1,0 +1,130 @@
+"""What ran on the GPU, kernel by kernel: rows of a table, and shares of its time."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.profiling.kineto import Event
+from trainer.profiling.summary import KernelRow
+
+# NCCL names its kernels ncclKernel_..., since 2.19 ncclDevKernel_...; RCCL keeps the names.
+_COMMUNICATION = re.compile(r"^nccl(Dev)?Kernel|^nvshmem", re.IGNORECASE)
+# Copies and changes of layout by the names of the kernels: ATen's, cuDNN's (nchw <-> nhwc) and Triton's.
+_COPYING = re.compile(
+    r"direct_copy|copy_kernel|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|nchw_to_nhwc|nhwc_to_nchw|transpose|permute"
+    r"|triton_\w*(clone|_to_copy|copy_)",
+    re.IGNORECASE,
+)
+# The operators that only copy or change a layout, for kernels whose names do not tell.
+COPYING_OPERATORS = frozenset(
+    {
+        "aten::copy_",
+        "aten::contiguous",
+        "aten::clone",
+        "aten::_to_copy",
+        "aten::to",
+        "aten::cat",
+        "aten::transpose",
+        "aten::permute",
+        "aten::reshape",
+        "aten::transpose_copy",
+        "aten::permute_copy",
+    }
+)
+# Tensor cores by the instructions and tiles in the names: Volta's h884/s884, Turing's 1688, Ampere's 16816, Hopper's
+# wgmma and xmma, cuBLAS's nvjet, cutlass's tensorop.
+_TENSOR_CORES = re.compile(
+    r"884|1688|16816|16832|tensorop|hmma|imma|wgmma|gmma|xmma|nvjet|cutlass_\w*tensor|fmha|flash_(fwd|bwd)|TensorOp",
+    re.IGNORECASE,
+)
+
+
+def copies_by_name(kernel: str) -> bool:
+    """Return whether a kernel's name says that it only copies or changes a layout."""
+    return _COPYING.search(kernel) is not None
+
+
+def category_of(event: Event) -> str:
+    """Return compute, communication, copy or memset for something that ran on the GPU."""
+    if event.category == "gpu_memcpy":
+        return "copy"
+    if event.category == "gpu_memset":
+        return "memset"
+    return "communication" if _COMMUNICATION.search(event.name) else "compute"
+
+
+def kernel_rows(events: Sequence[Event]) -> tuple[KernelRow, ...]:
+    """Return a row for each name, that of most time first."""
+    grouped: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in events:
+        grouped[event.name, category_of(event)].append(event)
+    rows = [
+        KernelRow(
+            name=name,
+            category=category,
+            calls=len(runs),
+            total_s=sum(run.duration_us for run in runs) / 1e6,
+            occupancy_fraction=occupancy(runs),
+            blocks_per_sm=_weighted(runs, "blocks per SM"),
+        )
+        for (name, category), runs in grouped.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name)))
+
+
+@dataclass(frozen=True)
+class KernelShares:
+    """What computing kernels are like; None: none ran."""
+
+    per_step: float | None = None
+    mean_us: float | None = None
+    top10_fraction: float | None = None
+    copying_fraction: float | None = None
+    tensor_core_fraction: float | None = None
+    occupancy_fraction: float | None = None
+
+
+def kernel_shares(computing: Sequence[Event], steps: int, launched_by: Mapping[str, str]) -> KernelShares:
+    """Return what kernels of a number of steps are like.
+
+    Args:
+        computing: Kernels other than communication.
+        steps: Over how many steps they are.
+        launched_by: Operator by the external id that a kernel has in common with it.
+    """
+    total = sum(event.duration_us for event in computing)
+    if not computing or total <= 0:
+        return KernelShares()
+    by_name: dict[str, float] = defaultdict(float)
+    for event in computing:
+        by_name[event.name] += event.duration_us
+    copying = sum(event.duration_us for event in computing if _copies(event, launched_by))
+    tensor = sum(event.duration_us for event in computing if _TENSOR_CORES.search(event.name))
+    return KernelShares(
+        per_step=len(computing) / steps,
+        mean_us=total / len(computing),
+        top10_fraction=sum(sorted(by_name.values(), reverse=True)[:10]) / total,
+        copying_fraction=copying / total,
+        tensor_core_fraction=tensor / total,
+        occupancy_fraction=occupancy(computing),
+    )
+
+
+def occupancy(runs: Sequence[Event]) -> float | None:
+    """Return the achieved occupancy that kineto estimates, weighted by time; None where it gives none."""
+    percent = _weighted(runs, "est. achieved occupancy %")
+    return None if percent is None else percent / 100
+
+
+def _copies(event: Event, launched_by: Mapping[str, str]) -> bool:
+    operator = launched_by.get(str(event.arguments.get("External id")))
+    return operator in COPYING_OPERATORS or copies_by_name(event.name)
+
+
+def _weighted(runs: Sequence[Event], argument: str) -> float | None:
+    known = [(run.duration_us, value) for run in runs if isinstance(value := run.arguments.get(argument), int | float)]
+    weight = sum(duration for duration, _ in known)
+    return sum(duration * value for duration, value in known) / weight if weight > 0 else None

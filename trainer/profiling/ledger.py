@@ -1,0 +1,252 @@
+"""What was measured, row by row, and the time that it took: everything that asks the probe goes through here.
+
+A measurement that fails is a row with its reason, and the next one goes on. A measurement that would end after the
+budget, by what its kind took before, is not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from contracts.artifacts import (
+    ComputePoint,
+    Flags,
+    LoaderPoint,
+    MemoryModel,
+    ProfileChoice,
+    ProfilePoint,
+    Recommendation,
+    Settings,
+)
+from contracts.errors import ConfigError
+from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate, Probe
+from trainer.profiling.pairs import describe, point_of
+from trainer.profiling.space import Space
+
+Tell = Callable[[int, int, str], None]
+# Failures that an error names: the first ones say what is wrong with all.
+MOST_REASONS = 4
+
+
+def silent(done: int, total: int, text: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a profiling run found."""
+
+    points: list[ProfilePoint]
+    """The fastest first, which is the cheapest by money too; then what failed, then what was predicted only."""
+    loader: list[LoaderPoint]
+    compute: list[ComputePoint]
+    memory: list[MemoryModel]
+    overlap: float | None
+    predictor_error: float | None
+    choice: ProfileChoice
+    recommendations: list[Recommendation]
+    warnings: list[str]
+
+
+@dataclass
+class _Joint:
+    """What was measured of a configuration end to end."""
+
+    predicted: float | None
+    windows: list[float]
+    data_time_fraction: float | None = None
+    failed: Failed | None = None
+
+
+class Ledger:
+    """Asks the probe, and keeps the rows.
+
+    Args:
+        space: Of what is measured: its slots a rank and its ranks.
+        probe: What measures.
+        budget_s: Seconds on the probe's clock, from now on.
+        tell: Is told (measurements done, about how many there will be, what came out).
+        price_usd_per_h: What all machines cost in an hour.
+    """
+
+    def __init__(
+        self, space: Space, probe: Probe, *, budget_s: float, tell: Tell, price_usd_per_h: float | None
+    ) -> None:
+        self.space, self.probe, self.budget_s, self.price_usd_per_h = space, probe, budget_s, price_usd_per_h
+        self._tell = tell
+        self._start = probe.now()
+        self._longest: dict[str, float] = {}
+        self._refused = False
+        self.expected = 0
+        """About how many measurements there will be; only for who watches."""
+        self.done = 0
+        self.loader: list[LoaderPoint] = []
+        self.compute: list[ComputePoint] = []
+        self.reasons: list[str] = []
+        """Of measurements that failed."""
+        self._joint: dict[str, tuple[Settings, _Joint]] = {}
+
+    def spent_s(self) -> float:
+        """Return the seconds since the start."""
+        return self.probe.now() - self._start
+
+    def over(self) -> bool:
+        """Whether the budget kept something from being measured."""
+        return self._refused
+
+    def allows(self, kind: str, *, share: float = 1.0, parts: int = 1) -> bool:
+        """Whether a measurement of this kind would end within a share of the budget, by what its kind took before."""
+        spent = self.spent_s()
+        # What has not been measured yet takes as long as anything else did.
+        usual = self._longest.get(kind, max(self._longest.values(), default=0.0))
+        allowed = spent < share * self.budget_s and spent + usual * parts <= share * self.budget_s
+        self._refused |= not allowed
+        return allowed
+
+    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | None:
+        """Measure the loader alone; None: it failed."""
+        began = self.probe.now()
+        found = self.probe.load(
+            slot_size=slot_size, num_workers=num_workers, prefetch_factor=prefetch_factor, threads=threads
+        )
+        row = LoaderPoint(num_workers=num_workers, prefetch_factor=prefetch_factor, slot_size=slot_size)
+        what = f"loader alone, {num_workers} workers"
+        if isinstance(found, Failed):
+            self.loader.append(row.model_copy(update={"outcome": found.outcome, "reason": found.reason}))
+            self._count("load", began, what, found)
+            return None
+        rates = {
+            "samples_per_s": median(found.windows),
+            "samples_per_s_min": min(found.windows),
+            "samples_per_s_max": max(found.windows),
+            "cpu_s_per_sample": found.cpu_s_per_sample,
+        }
+        self.loader.append(row.model_copy(update=rates))
+        self._count("load", began, f"{what}: {median(found.windows):.0f} samples/s")
+        return found
+
+    def steps(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+        """Measure steps alone."""
+        began = self.probe.now()
+        found = self.probe.compute(slot_size=slot_size, threads=threads, flags=flags)
+        row = ComputePoint(slot_size=slot_size, threads=threads, flags=flags)
+        what = f"steps alone, slot size {slot_size}, {threads} threads, {_flags_in_words(flags)}"
+        if isinstance(found, Failed):
+            self.compute.append(row.model_copy(update={"outcome": found.outcome, "reason": found.reason}))
+            self._count("compute", began, what, found)
+            return found
+        slots = self.space.slots_per_rank(slot_size)
+        rate = self.space.fill(slot_size) * slots * slot_size / found.step_s(slots)
+        times = {
+            "slot_s": found.slot_s,
+            "last_slot_s": found.last_slot_s,
+            "samples_per_s": rate,
+            "memory_bytes": found.memory_bytes,
+            "cpu_s_per_sample": found.cpu_s_per_sample,
+        }
+        self.compute.append(row.model_copy(update=times))
+        self._count("compute", began, f"{what}: {rate:.0f} samples/s")
+        return found
+
+    def run(self, settings: Settings, *, windows: int, predicted: float | None = None) -> float | Failed:
+        """Measure a configuration end to end; return samples per second of a rank in training."""
+        began = self.probe.now()
+        kept = self._keep(settings, self.probe.run(settings, windows=windows), predicted)
+        if isinstance(kept, Failed):
+            self._count("run", began, describe(settings), kept)
+            return kept
+        self._count("run", began, f"{describe(settings)}: {median(kept):.0f} samples/s")
+        return median(kept)
+
+    def in_turn(
+        self, settings: Sequence[Settings], *, rounds: int, predicted: Sequence[float | None]
+    ) -> list[list[float] | Failed]:
+        """Measure configurations in turn; return the rates of each, round by round."""
+        began = self.probe.now()
+        found = self.probe.run_in_turn(settings, rounds=rounds)
+        kept = [self._keep(*each) for each in zip(settings, found, predicted, strict=True)]
+        each_s = (self.probe.now() - began) / len(settings)
+        self._longest["turn"] = max(each_s, self._longest.get("turn", 0.0))
+        for one, rates in zip(settings, kept, strict=True):
+            if isinstance(rates, Failed):
+                self._count(None, began, describe(one), rates)
+            else:
+                self._count(None, began, f"{describe(one)}: {median(rates):.0f} samples/s")
+        return kept
+
+    def points(self) -> list[ProfilePoint]:
+        """Return a row for every configuration that was measured end to end, the fastest first."""
+        rows = [self._point(settings, joint) for settings, joint in self._joint.values()]
+        return sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
+
+    def nothing_measured(self) -> ConfigError:
+        """Return what to raise where no configuration came through end to end."""
+        reasons = list(dict.fromkeys(self.reasons))
+        shown = "; ".join(reasons[:MOST_REASONS])
+        more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        spent = f"{self.spent_s():.0f} s of profile.budget_s {self.budget_s:g}"
+        if not reasons:
+            return ConfigError(
+                f"no configuration was measured in {spent}",
+                allowed="a budget that one configuration can be measured in",
+                todo="raise profile.budget_s (--budget)",
+            )
+        return ConfigError(
+            f"no configuration could be measured ({len(reasons)} failures in {spent}): {shown}{more}",
+            allowed="at least one configuration that trains on this machine",
+            todo="correct what the reasons name; for more memory give profile.slot_sizes smaller sizes, "
+            "for more time raise profile.budget_s and profile.probe_timeout_s",
+        )
+
+    def _point(self, settings: Settings, joint: _Joint) -> ProfilePoint:
+        if not joint.windows:
+            failed = joint.failed or Failed("failed", "no window was measured")
+            return point_of(
+                settings, outcome=failed.outcome, reason=failed.reason, predicted_samples_per_s=joint.predicted
+            )
+        rate = median(joint.windows)
+        usd = None
+        if self.price_usd_per_h is not None:
+            usd = self.price_usd_per_h / 3600 / (rate * self.space.ranks) * 1e6
+        return point_of(
+            settings,
+            predicted_samples_per_s=joint.predicted,
+            samples_per_s=rate,
+            samples_per_s_min=min(joint.windows),
+            samples_per_s_max=max(joint.windows),
+            windows=len(joint.windows),
+            data_time_fraction=joint.data_time_fraction,
+            usd_per_million_samples=usd,
+        )
+
+    def _keep(self, settings: Settings, found: JointRate | Failed, predicted: float | None) -> list[float] | Failed:
+        """Add to the row of a configuration; the prediction is that before its first measurement."""
+        _, joint = self._joint.setdefault(settings.model_dump_json(), (settings, _Joint(predicted, [])))
+        if not isinstance(found, Failed) and not (found.windows and min(found.windows) > 0):
+            found = Failed("failed", "there was a window without a sample")
+        if isinstance(found, Failed):
+            joint.failed = found
+            return found
+        rates = list(found.windows)
+        joint.windows += rates
+        joint.data_time_fraction = min(1.0, max(0.0, found.data_time_fraction))
+        return rates
+
+    def data_time_fraction(self, settings: Settings) -> float:
+        """Return the share of a step that a measured configuration waited for its loader."""
+        return self._joint[settings.model_dump_json()][1].data_time_fraction or 0.0
+
+    def _count(self, kind: str | None, began: float, what: str, failed: Failed | None = None) -> None:
+        self.done += 1
+        if kind is not None:
+            self._longest[kind] = max(self.probe.now() - began, self._longest.get(kind, 0.0))
+        if failed is not None:
+            self.reasons.append(f"{what}: {failed.outcome}: {failed.reason}")
+            what = self.reasons[-1]
+        self._tell(self.done, max(self.done, self.expected), what)
+
+
+def _flags_in_words(flags: Flags) -> str:
+    return describe(Settings(slot_size=1, num_workers=0, flags=flags)).split("threads, ", 1)[1]

@@ -1,0 +1,177 @@
+"""How much memory a rank takes at its peak, and how much it may take.
+
+On a GPU that is the allocator's. Without one it is the data of the process as RLIMIT_DATA counts it (private, writable
+memory), where that is limited, else what is resident.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+# Of what is free where nothing else limits a rank: other programs want some.
+PART_OF_FREE = 0.8
+# Of its limit; a process that holds more and fails at something has failed for want of memory.
+FULL = 0.9
+# Seconds between two looks at the memory of a slot, which takes milliseconds.
+_LOOK_S = 0.0005
+# What the words of an error say when memory has run out; torch raises the last three as plain RuntimeErrors.
+_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
+
+
+@dataclass
+class Peak:
+    """Filled in when the block that it is for has ended."""
+
+    bytes: int | None = None
+
+
+class MemoryGauge:
+    """Memory of this process on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        # One beginning for all peaks: what malloc keeps of an earlier, larger slot counts as data, and is free.
+        self._before = _read_status()
+
+    @contextmanager
+    def peak(self, *, timed: bool = False) -> Iterator[Peak]:
+        """Measure the highest memory inside of the block; None where this machine does not tell.
+
+        Args:
+            timed: Something is timed in the block: nothing may run beside it.
+        """
+        found = Peak()
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self._device)
+            yield found
+            torch.cuda.synchronize(self._device)
+            found.bytes = torch.cuda.max_memory_allocated(self._device)
+            return
+        _trim()
+        if data_limit() is not None and not timed:
+            with _Watch() as watch:
+                yield found
+            found.bytes = watch.highest
+            return
+        resets = _reset_peak()
+        yield found
+        after = _read_status()
+        if resets and self._before is not None and after is not None:
+            found.bytes = self._before["VmData"] + max(0, after["VmHWM"] - self._before["VmRSS"])
+
+    def limit_to(self, most: int) -> None:
+        """Hold this process to a number of bytes from now on."""
+        if self._device.type == "cuda":
+            total = torch.cuda.get_device_properties(self._device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
+            return
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+
+    def limit_bytes(self, ranks: int) -> int | None:
+        """Return what this rank may take: its limit, else its share of what is free."""
+        if self._device.type == "cuda":
+            return int(torch.cuda.get_device_properties(self._device).total_memory)
+        if (limit := data_limit()) is not None:
+            return limit
+        free = _free_bytes()
+        own = _read_status()
+        if free is None or own is None:
+            return None
+        return int(free * PART_OF_FREE / ranks) + own["VmData"]
+
+
+def data_limit() -> int | None:
+    """Return what RLIMIT_DATA allows this process, in bytes; None: anything."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft if soft >= 0 else None
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory has run out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
+    limit, status = data_limit(), _read_status()
+    if limit is not None and status is not None and status["VmData"] > FULL * limit:
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
+
+
+def _read_status() -> dict[str, int] | None:
+    """Return VmData, VmRSS and VmHWM of this process in bytes (proc_pid_status(5))."""
+    try:
+        lines = (line.partition(":") for line in _STATUS.read_text().splitlines())
+    except OSError:
+        return None
+    found = {name: int(value.split()[0]) * 1024 for name, _, value in lines if name in ("VmData", "VmRSS", "VmHWM")}
+    return found if len(found) == 3 else None
+
+
+class _Watch:
+    """Looks at this process's data again and again: of what RLIMIT_DATA counts, the kernel keeps no peak."""
+
+    def __init__(self) -> None:
+        self.highest: int | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while True:
+            if (status := _read_status()) is not None:
+                self.highest = max(self.highest or 0, status["VmData"])
+            if self._done.wait(_LOOK_S):
+                return
+
+
+def _trim() -> None:
+    """Give back what malloc keeps of freed memory, where malloc is glibc's: it would look like memory in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _reset_peak() -> bool:
+    try:
+        # 5 resets VmHWM to what is resident now (proc_pid_clear_refs(5)).
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _free_bytes() -> int | None:
+    """Return what may still be taken: of the machine, or of the control group where that is less."""
+    found = []
+    try:
+        lines = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found += [int(value.split()[0]) * 1024 for name, _, value in lines if name == "MemAvailable"]
+    except OSError:
+        return None
+    group = Path("/sys/fs/cgroup")
+    # No such group, or no limit ("max").
+    with suppress(OSError, ValueError):
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(found, default=None)

@@ -1,0 +1,128 @@
+"""Configurations against each other: windows that were measured side by side are compared pair by pair.
+
+What else a machine does falls on both windows of a pair, so the ratio within pairs is steadier than the rates: one
+window a configuration picks the luckiest, not the best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, stdev
+
+from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
+
+# Rates within this share of the best count as equal: noise must not buy processes and memory.
+TOLERANCE = 0.03
+# Two-sided 95 % of Student's t by degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass
+class Contender:
+    """A configuration, and what was measured of it end to end."""
+
+    settings: Settings
+    rates: dict[int, float] = field(default_factory=dict)
+    """Samples per second of a rank in training, by the number of the round."""
+
+    @property
+    def rate(self) -> float:
+        """Return the median over its rounds."""
+        return median(self.rates.values())
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One configuration's rate over another's, with the 95 % confidence interval of the mean."""
+
+    middle: float
+    low: float
+    high: float
+
+
+def ratio(first: Contender, second: Contender) -> Ratio | None:
+    """Return the ratio of rates over the rounds that both were in; None: they met in none.
+
+    The mean is of logarithms, so that the ratio of the second to the first is one over it; the interval is Student's.
+    """
+    rounds = first.rates.keys() & second.rates.keys()
+    logs = [math.log(first.rates[each] / second.rates[each]) for each in sorted(rounds)]
+    if not logs:
+        return None
+    if len(logs) == 1:
+        return Ratio(math.exp(logs[0]), 0.0, math.inf)
+    half = STUDENT_T[min(len(logs) - 2, len(STUDENT_T) - 1)] * stdev(logs) / math.sqrt(len(logs))
+    mean = fmean(logs)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def leader(contenders: Sequence[Contender]) -> Contender:
+    """Return the fastest: the one that no other beats in the rounds they share.
+
+    Where the pairs contradict each other (a beats b, b beats c, c beats a), the fastest by its median.
+    """
+    best = max(contenders, key=lambda each: each.rate)
+    for candidate in contenders:
+        against = (ratio(candidate, other) for other in contenders if other is not candidate)
+        if all(each is None or each.middle >= 1 for each in against) and ratio(candidate, best) is not None:
+            return candidate
+    return best
+
+
+def undecided(first: Contender, others: Sequence[Contender]) -> list[Contender]:
+    """Return those of which it is neither clear that they are slower than the first, nor within TOLERANCE of it."""
+    open_ = []
+    for other in others:
+        if other is first:
+            continue
+        found = ratio(first, other)
+        if found is None or (found.low <= 1 and found.middle > 1 / (1 - TOLERANCE)):
+            open_.append(other)
+    return open_
+
+
+def within_tolerance(first: Contender, others: Sequence[Contender]) -> list[Contender]:
+    """Return those, the first among them, that are at most TOLERANCE slower than it."""
+    equal = [first]
+    for other in others:
+        found = ratio(first, other)
+        if other is not first and found is not None and found.middle <= 1 / (1 - TOLERANCE):
+            equal.append(other)
+    return equal
+
+
+def expense(settings: Settings) -> tuple[int, int, int, int]:
+    """Return what a configuration takes of a machine, to be compared: processes, memory of a slot, of what is ahead."""
+    return settings.num_workers, settings.slot_size, settings.prefetch_factor * settings.num_workers, settings.threads
+
+
+def choice_of(settings: Settings, *, reason: str, clear: bool) -> ProfileChoice:
+    """Return a choice of these settings."""
+    return ProfileChoice.model_validate({**_fields(settings), "reason": reason, "clear": clear})
+
+
+def point_of(settings: Settings, **measured: object) -> ProfilePoint:
+    """Return the row of these settings."""
+    return ProfilePoint.model_validate({**_fields(settings), **measured})
+
+
+def _fields(settings: Settings) -> dict[str, object]:
+    return {name: getattr(settings, name) for name in Settings.model_fields}
+
+
+def describe(settings: Settings) -> str:
+    """Return a configuration in words."""
+    flags = settings.flags
+    words = [f"slot size {settings.slot_size}", f"{settings.num_workers} workers", f"{settings.threads} threads"]
+    if settings.num_workers:
+        words.insert(2, f"{settings.prefetch_factor} ahead")
+    words.append(flags.precision)
+    if flags.channels_last:
+        words.append("channels last")
+    if flags.compile:
+        words.append("compiled")
+    if flags.activation_checkpointing != "none":
+        words.append(f"{flags.activation_checkpointing} activation checkpointing")
+    return ", ".join(words)

@@ -1,0 +1,359 @@
+"""The parts of a step, measured apart: the loader by worker count, the steps by slot size, threads and flags, memory.
+
+Each measurement has to be worth its time: it is left out where even the most that it could find would not change the
+rate of a whole step by TOLERANCE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from contracts.artifacts import Flags, MemoryModel, Recommendation
+from trainer.profiling.ledger import Ledger
+from trainer.profiling.measure import Failed
+from trainer.profiling.pairs import TOLERANCE
+from trainer.profiling.predict import Predictor
+from trainer.profiling.space import Space
+
+# Share of the budget that measuring the parts may take: what is predicted has to be measured end to end as well.
+PARTS_SHARE = 0.5
+# Loader processes are doubled until they bring less than this.
+WORKERS_GAIN = 0.05
+# A loader alone that takes this share of the time of the steps keeps up with them: more processes cannot help.
+KEEPS_UP = 0.75
+# The loader's cost for a sample hardly depends on the slot: the smallest slot that is not all overhead fills, and
+# drains, the queue of its processes soonest.
+LOADER_SLOT = 16
+# Share of a GPU's memory that is planned with: allocations of an epoch are not all alike, and fragment it.
+GPU_MEMORY_SHARE = 0.92
+# Slots after the predicted largest one that are tried where that one does not fit after all.
+MEMORY_TRIES = 3
+# Threads are halved until steps are slower than this share of the fastest: cores left to the loader cannot make up.
+THREADS_FLOOR = 0.6
+
+
+class Parts:
+    """Measures the parts into a predictor, and knows what fits.
+
+    Args:
+        space: What may be tried.
+        ledger: What measures.
+        predictor: Takes in what was measured.
+    """
+
+    def __init__(self, space: Space, ledger: Ledger, predictor: Predictor) -> None:
+        self.space, self.ledger, self.predictor = space, ledger, predictor
+        self.flags, self.threads = space.flags[0], space.usual_threads
+        self.slot_sizes = list(space.slot_sizes)
+        """Those of the space, and the largest that fits where it may be taken."""
+        self.limit_bytes = _limit(space, ledger.probe.memory_limit_bytes)
+        self.notes: list[str] = []
+        """Why something was not measured."""
+        self._too_large: dict[Flags, int] = {}
+        """Smallest slot size that did not fit, by flags."""
+        self._rates: dict[tuple[Flags, int, int], float] = {}
+        """Of steps alone, by flags, threads and slot size."""
+        self._middle: int | None = None
+        """The slot size at which flags and threads are compared."""
+
+    def measure(self) -> None:
+        """Measure what is worth it, while the budget's share for it lasts."""
+        self._first_sizes()
+        self._first_loader()
+        if self._middle is not None:
+            self._flag_pass()
+            self._thread_pass()
+            self._larger_slots(self.flags)
+            self._spare_memory([flags for flags in self.space.flags if self._recomputes(flags)])
+        self._more_workers()
+
+    def fits(self, slot_size: int, flags: Flags) -> bool:
+        """Whether nothing says that a slot of this size does not fit into memory."""
+        if slot_size >= self._too_large.get(flags, slot_size + 1):
+            return False
+        if (flags, slot_size) in {(known, size) for known, _, size in self._rates}:
+            return True
+        line = self.predictor.memory_line(flags)
+        return line is None or self.limit_bytes is None or line.bytes_of(slot_size) <= self.limit_bytes
+
+    def too_large(self, slot_size: int, flags: Flags) -> None:
+        """Take in that a slot of this size did not fit."""
+        self._too_large[flags] = min(slot_size, self._too_large.get(flags, slot_size))
+
+    def recommend(self) -> list[Recommendation]:
+        """Measure the flags that the configuration does not let be chosen, beside the chosen ones."""
+        if self._middle is None:
+            return []
+        base = self.space.flags[0]
+        usual = self._rate(self._middle, self.flags)
+        found = []
+        for beside in self.space.measured_flags:
+            name = next(each for each in Flags.model_fields if getattr(beside, each) != getattr(base, each))
+            value = getattr(beside, name)
+            flags = self.flags.model_copy(update={name: value})
+            if name == "activation_checkpointing":
+                # It is slower by itself: what it may bring is a larger slot.
+                if not (self._spare_memory([flags]) and self._best(flags) > (1 + TOLERANCE) * self._best(self.flags)):
+                    continue
+                gain = self._best(flags) / self._best(self.flags)
+                evidence = f"steps alone at the slot that fits with it: {self._best(flags):.0f} samples/s, "
+                evidence += f"{self._best(self.flags):.0f} at that without"
+            elif usual is None or (flags.compile and flags.activation_checkpointing != "none"):
+                continue
+            else:
+                rate = self._steps(self._middle, self.threads, flags)
+                if rate is None or rate <= (1 + TOLERANCE) * usual:
+                    continue
+                gain = rate / usual
+                evidence = f"steps alone at slot size {self._middle}: {rate:.0f} samples/s with it, {usual:.0f} without"
+            words = {True: "true", False: "false"} if name == "channels_last" else {True: "on", False: "off"}
+            word = words[value] if isinstance(value, bool) else value
+            found.append(Recommendation(setting=f"train.{name}={word}", gain=gain, evidence=evidence))
+        return found
+
+    def memory(self) -> list[MemoryModel]:
+        """Return the lines of memory that were found."""
+        models = []
+        for flags in dict.fromkeys(known for known, _ in self.predictor.compute):
+            line = self.predictor.memory_line(flags)
+            if line is not None:
+                limit = self.limit_bytes
+                models.append(
+                    MemoryModel(
+                        flags=flags,
+                        base_bytes=round(line.base_bytes),
+                        bytes_per_sample=line.bytes_per_sample,
+                        limit_bytes=limit,
+                        largest_slot_size=None if limit is None else line.largest(limit),
+                    )
+                )
+        return models
+
+    def _first_sizes(self) -> None:
+        """Measure two slot sizes: what a slot costs by itself, what a sample costs, and the line of memory."""
+        for size in self._smallest_that_fits():
+            self._middle = size
+        if self._middle is None:
+            return
+        middle = self.slot_sizes[len(self.slot_sizes) // 2]
+        while middle > self._middle:
+            if self._steps(middle, self.threads, self.flags) is not None:
+                self._middle = middle
+                return
+            # Between what fits and what does not; another failure than of memory is not looked into.
+            smaller = [size for size in self.slot_sizes if self._middle < size < middle]
+            if not smaller or self.fits(middle, self.flags):
+                return
+            middle = smaller[len(smaller) // 2]
+
+    def _smallest_that_fits(self) -> Iterator[int]:
+        """Yield the smallest slot size that can be measured, with activation checkpointing where it needs it."""
+        kinds = [self.flags, *(flags for flags in self.space.flags if self._recomputes(flags))]
+        for flags in kinds:
+            size = self.slot_sizes[0]
+            while True:
+                if self._steps(size, self.threads, flags) is not None:
+                    if size not in self.slot_sizes:
+                        self.slot_sizes.insert(0, size)
+                    self.flags = flags
+                    yield size
+                    return
+                if self.fits(size, flags):
+                    return
+                if not self.space.finds_slot_sizes or size == 1:
+                    break
+                size = -(-size // 2)
+
+    def _first_loader(self) -> None:
+        for num_workers in self.space.num_workers:
+            if self._load(num_workers):
+                return
+
+    def _more_workers(self) -> None:
+        """Double the loader processes while that can make a step faster."""
+        tried = {row.num_workers for row in self.ledger.loader}
+        for num_workers in (each for each in self.space.num_workers if each not in tried):
+            measured = [each for each in self.predictor.loader if each]
+            if self._workers_are_enough(num_workers):
+                return
+            if not self._load(num_workers):
+                continue
+            if measured:
+                before = self.predictor.loader_s(measured[-1])
+                now = self.predictor.loader_s(num_workers)
+                if before is not None and now is not None and before / now < 1 + WORKERS_GAIN:
+                    return
+
+    def _workers_are_enough(self, num_workers: int) -> bool:
+        """Whether no more of them can make a step faster by TOLERANCE."""
+        compute_s = self._compute_s()
+        if compute_s is None:
+            return False
+        known = {each: self.predictor.loader_s(each) for each in self.predictor.loader}
+        for workers, loader_s in known.items():
+            if loader_s is None:
+                continue
+            floor_s = max(compute_s, self._processor_s(workers))
+            if workers == 0:
+                if floor_s > (1 - TOLERANCE) * (compute_s + loader_s):
+                    share = 1 - floor_s / (compute_s + loader_s)
+                    self.notes.append(f"loader processes could save {max(0.0, share):.0%} of a step at most")
+                    return True
+            elif loader_s <= KEEPS_UP * floor_s:
+                return True
+        return False
+
+    def _processor_s(self, num_workers: int) -> float:
+        """Return the processor time of a sample over the cores of a rank, in seconds; 0: unknown."""
+        loader = self.predictor.loader[num_workers].cpu_s_per_sample
+        times = self.predictor.compute.get((self.flags, self.threads), {}).values()
+        steps = [time.cpu_s_per_sample for time in times if time.cpu_s_per_sample is not None]
+        return 0.0 if loader is None or not steps else (loader + min(steps)) / self.space.cores_per_rank
+
+    def _flag_pass(self) -> None:
+        """Change one flag at a time, and keep what is faster by TOLERANCE."""
+        middle = self._middle
+        assert middle is not None
+        for knob in ("precision", "channels_last", "compile"):
+            if not self._steps_matter():
+                return
+            best = self.flags
+            for value in dict.fromkeys(getattr(flags, knob) for flags in self.space.flags):
+                flags = self.flags.model_copy(update={knob: value})
+                if flags == self.flags or flags not in self.space.flags:
+                    continue
+                rate, before = self._steps(middle, self.threads, flags), self._rate(middle, best)
+                if rate is not None and (before is None or rate > (1 + TOLERANCE) * before):
+                    best = flags
+            self.flags = best
+
+    def _thread_pass(self) -> None:
+        """Halve the threads while steps bear it: what they leave is the loader's."""
+        assert self._middle is not None
+        best = self._rate(self._middle, self.flags) or 0.0
+        fastest = self.threads
+        for threads in sorted(self.space.threads, reverse=True):
+            if threads == self.threads:
+                continue
+            if not self._steps_matter():
+                return
+            rate = self._steps(self._middle, threads, self.flags)
+            if rate is not None and rate > (1 + TOLERANCE) * best:
+                best, fastest = rate, threads
+            if rate is not None and rate < THREADS_FLOOR * best:
+                break
+        self.threads = fastest
+
+    def _larger_slots(self, flags: Flags) -> None:
+        """Measure the largest slot that fits, where larger ones are faster; and one before it, where it is not."""
+        assert self._middle is not None
+        largest = self._largest(flags)
+        if largest is None or largest <= self._middle or not self._grows(flags):
+            return
+        for _ in range(MEMORY_TRIES):
+            rate = self._steps(largest, self.threads, flags)
+            if rate is not None or self.fits(largest, flags):
+                break
+            smaller = self._largest(flags)
+            if smaller is None or smaller <= self._middle:
+                return
+            largest = smaller
+        middle_rate = self._rate(self._middle, flags)
+        between = [size for size in self.slot_sizes if self._middle < size < largest]
+        if rate is not None and middle_rate is not None and between and rate < (1 + TOLERANCE) * middle_rate:
+            # It rose up to the middle and no further: the summit may lie between.
+            self._steps(between[len(between) // 2], self.threads, flags)
+
+    def _spare_memory(self, kinds: list[Flags]) -> bool:
+        """Measure activation checkpointing, where the slot that would be taken does not fit without."""
+        wanted = self.slot_sizes[-1]
+        if self._middle is None or not kinds or self.fits(wanted, self.flags) or not self._grows(self.flags):
+            return False
+        found = False
+        for kind in kinds:
+            flags = self.flags.model_copy(update={"activation_checkpointing": kind.activation_checkpointing})
+            if flags.compile or self._steps(self._middle, self.threads, flags) is None:
+                continue
+            self._larger_slots(flags)
+            found = True
+        return found
+
+    def _recomputes(self, flags: Flags) -> bool:
+        return flags.activation_checkpointing != self.space.flags[0].activation_checkpointing
+
+    def _largest(self, flags: Flags) -> int | None:
+        """Return the largest slot that is predicted to fit: of the space, or cut for it."""
+        fitting = [size for size in self.slot_sizes if self.fits(size, flags)]
+        if self.space.finds_slot_sizes and (not fitting or fitting[-1] < self.slot_sizes[-1]):
+            fewest = self.space.slots_per_rank(self.slot_sizes[-1])
+            # As few slots as fit, of even size: halving would leave up to half of the memory unused.
+            for slots in range(fewest, self.space.slots_per_rank(self.slot_sizes[0]) + 1):
+                size = self.space.slot_size_of(slots)
+                if self.fits(size, flags):
+                    if size not in self.slot_sizes:
+                        self.slot_sizes = sorted([*self.slot_sizes, size])
+                    return size
+        return fitting[-1] if fitting else None
+
+    def _grows(self, flags: Flags) -> bool:
+        """Whether larger slots have been faster, by as much as would show in a whole step."""
+        known = sorted((size, rate) for (each, _, size), rate in self._rates.items() if each == flags)
+        if len(known) < 2:
+            known = sorted((size, rate) for (_, _, size), rate in self._rates.items())
+        if len(known) < 2:
+            return self._steps_matter()
+        gain = max(rate for _, rate in known[1:]) / known[0][1] - 1
+        return gain * self._compute_share() >= TOLERANCE
+
+    def _steps_matter(self) -> bool:
+        return self._compute_share() > TOLERANCE
+
+    def _compute_share(self) -> float:
+        """Return the share of the steps in a step that loads and computes one after the other."""
+        compute_s = self._compute_s()
+        loader = [each for each in map(self.predictor.loader_s, self.predictor.loader) if each is not None]
+        if compute_s is None or not loader:
+            return 1.0
+        return compute_s / (compute_s + min(loader) / max(1, self.space.num_workers[-1]))
+
+    def _compute_s(self) -> float | None:
+        return None if self._middle is None else self.predictor.compute_s(self._middle, self.threads, self.flags)
+
+    def _rate(self, slot_size: int, flags: Flags) -> float | None:
+        return self._rates.get((flags, self.threads, slot_size))
+
+    def _best(self, flags: Flags) -> float:
+        return max((rate for (known, _, _), rate in self._rates.items() if known == flags), default=0.0)
+
+    def _steps(self, slot_size: int, threads: int, flags: Flags) -> float | None:
+        """Measure steps alone; return samples per second of a rank, None: not measured."""
+        if (flags, threads, slot_size) in self._rates:
+            return self._rates[flags, threads, slot_size]
+        if not self.ledger.allows("compute", share=PARTS_SHARE):
+            return None
+        found = self.ledger.steps(slot_size, threads, flags)
+        if isinstance(found, Failed):
+            if found.outcome == "out of memory":
+                self.too_large(slot_size, flags)
+            return None
+        self.predictor.add_compute(slot_size, threads, flags, found)
+        slots = self.space.slots_per_rank(slot_size)
+        rate = self.space.fill(slot_size) * slots * slot_size / found.step_s(slots)
+        self._rates[flags, threads, slot_size] = rate
+        return rate
+
+    def _load(self, num_workers: int) -> bool:
+        if not self.ledger.allows("load", share=PARTS_SHARE):
+            return False
+        slot_size = next((size for size in self.slot_sizes if size >= LOADER_SLOT), self.slot_sizes[-1])
+        found = self.ledger.load(slot_size, num_workers, self.space.prefetch_factors[0], self.threads)
+        if found is not None:
+            self.predictor.add_loader(num_workers, found)
+        return found is not None
+
+
+def _limit(space: Space, probe_limit: int | None) -> int | None:
+    """Return what a rank's memory is planned up to, in bytes."""
+    known = [each for each in (probe_limit, space.memory_bytes) if each is not None]
+    share = GPU_MEMORY_SHARE if space.device.kind == "cuda" else 1.0
+    return int(share * min(known)) if known else None

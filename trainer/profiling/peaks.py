@@ -1,0 +1,69 @@
+"""Peak floating point operations per second of GPUs, by the name that the driver gives them: dense, without sparsity.
+
+Numbers are NVIDIA's data sheets'; where a sheet gives tensor cores "with sparsity" only, it is halved. What no sheet
+says is left out, and then no utilisation is computed. Precisions: fp32 (outside tensor cores), tf32, bf16, fp16 (with
+tensor cores, where the GPU has them).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+# The first pattern that fits a name decides. TFLOP/s: fp32, tf32, bf16, fp16.
+_TABLE: tuple[tuple[str, tuple[float | None, float | None, float | None, float | None]], ...] = (
+    # NVIDIA Tesla P100 data sheet: PCIe and SXM2.
+    (r"P100-PCIE", (9.3, None, None, 18.7)),
+    (r"P100-SXM2", (10.6, None, None, 21.2)),
+    # NVIDIA V100 data sheet (2020): V100S, PCIe, SXM2 and SXM3.
+    (r"V100S-PCIE", (16.4, None, None, 130.0)),
+    (r"V100-PCIE", (14.0, None, None, 112.0)),
+    (r"V100-SXM", (15.7, None, None, 125.0)),
+    # NVIDIA T4 data sheet.
+    (r"\bT4\b", (8.1, None, None, 65.0)),
+    # NVIDIA A100 data sheet: all forms have the same peaks.
+    (r"\bA100\b", (19.5, 156.0, 312.0, 312.0)),
+    # NVIDIA A30, A40 and A10 data sheets.
+    (r"\bA30\b", (10.3, 82.0, 165.0, 165.0)),
+    (r"\bA40\b", (37.4, 74.8, 149.7, 149.7)),
+    (r"\bA10\b", (31.2, 62.5, 125.0, 125.0)),
+    # NVIDIA L4 data sheet: tensor cores 120 (TF32) and 242 with sparsity.
+    (r"\bL4\b", (30.3, 60.0, 121.0, 121.0)),
+    # NVIDIA L40S and L40 data sheets.
+    (r"\bL40S\b", (91.6, 183.0, 362.05, 362.05)),
+    (r"\bL40\b", (90.5, 90.5, 181.05, 181.05)),
+    # NVIDIA H100 data sheet: with sparsity 989/1979 (SXM), 756/1513 (PCIe), 835/1671 (NVL).
+    (r"\bH100 PCIe\b", (51.0, 378.0, 756.5, 756.5)),
+    (r"\bH100 NVL\b", (60.0, 417.5, 835.5, 835.5)),
+    (r"\bH100 \d+GB HBM3", (67.0, 494.5, 989.5, 989.5)),
+    # NVIDIA H200 data sheet: as H100 SXM; NVL as H100 NVL.
+    (r"\bH200 NVL\b", (60.0, 417.5, 835.5, 835.5)),
+    (r"\bH200\b", (67.0, 494.5, 989.5, 989.5)),
+    # NVIDIA GH200 Grace Hopper data sheet.
+    (r"\bGH200\b", (67.0, 494.5, 990.0, 990.0)),
+    # NVIDIA Blackwell data sheet, per GPU, with sparsity: HGX B200 2.2 and 4.5 PFLOPS, GB200 2.5 and 5.
+    (r"\bGB200\b", (80.0, 1250.0, 2500.0, 2500.0)),
+    (r"\bB200\b", (75.0, 1100.0, 2250.0, 2250.0)),
+)
+_COLUMNS: dict[Precision, int] = {"fp32": 0, "tf32": 1, "bf16": 2, "fp16": 3}
+
+
+def peak_flops(gpu_name: str | None, precision: Precision) -> float | None:
+    """Return the floating point operations per second that a GPU can do at most; None where no data sheet says.
+
+    Args:
+        gpu_name: As torch.cuda.get_device_name and kineto's deviceProperties have it.
+        precision: What products are computed in. A GPU without TF32 computes such products in fp32.
+    """
+    # A slice of a GPU has a slice of its peak, which depends on how it was cut.
+    if gpu_name is None or "MIG" in gpu_name:
+        return None
+    for pattern, peaks in _TABLE:
+        if re.search(pattern, gpu_name):
+            tera = peaks[_COLUMNS[precision]]
+            if tera is None and precision == "tf32":
+                tera = peaks[_COLUMNS["fp32"]]
+            return None if tera is None else tera * 1e12
+    return None

@@ -1,0 +1,112 @@
+"""What a rank of the probe does for a request: the measurements of bench.py, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from contracts.artifacts import Flags, Settings
+from contracts.config import RunConfig
+from trainer.cut import choose_flags
+from trainer.distributed import Rank
+from trainer.feed import Feed
+from trainer.launch import Assignment
+from trainer.precision import Numerics
+from trainer.profiling.bench import Bench
+from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate
+from trainer.profiling.tracing import trace
+
+# Epochs of what is measured: no end in sight.
+_ENDLESS = 1_000_000
+
+
+class Service:
+    """The measurements of one rank.
+
+    Args:
+        assignment: What it is told, as a rank of training is.
+        config: The configuration.
+        rank: This process among its peers.
+    """
+
+    def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank) -> None:
+        self._assignment, self._config, self._rank = assignment, config, rank
+        self._bench: Bench | None = None
+
+    def answer(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Do what is asked for; after an error nothing is kept that it may have spoilt."""
+        methods = {
+            "hello": self.hello,
+            "load": self.load,
+            "fit": self.fit,
+            "compute": self.compute,
+            "run": self.run,
+            "trace": self.trace,
+        }
+        try:
+            return methods[name](**arguments)
+        except Exception:
+            if self._bench is not None:
+                self._bench.forget()
+            raise
+
+    def hello(self) -> Hello:
+        """Read the shards, build the network as training would without a profile, and describe the device."""
+        config, rank = self._config, self._rank
+        numerics = Numerics.of(config.train)
+        numerics.check(rank.device, allow_slow=config.train.allow_slow_precision)
+        train = config.train.model_copy(
+            update={"epochs": _ENDLESS, "max_steps": None, "global_batch_size": self._share_of_machine()}
+        )
+        endless = config.model_copy(update={"train": train})
+        feed = Feed(self._assignment, endless, rank, lambda message: None)
+        self._bench = Bench(feed, endless, rank)
+        if (most := config.profile.memory_bytes) is not None:
+            self._bench.memory.limit_to(most)
+        self._bench.prepare(choose_flags(config.train, None))
+        return Hello(
+            kind="cuda" if rank.device.type == "cuda" else "cpu",
+            name=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else "CPU",
+            has_bf16=_has_bf16(rank.device),
+            memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
+            samples=feed.samples,
+        )
+
+    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate:
+        """Measure the loader alone."""
+        return self._required().load(slot_size, num_workers, prefetch_factor, threads)
+
+    def fit(self, slot_size: int, threads: int, flags: Flags) -> int | None:
+        """Run a slot without peers; return the peak of memory in bytes."""
+        return self._required().fit(slot_size, threads, flags)
+
+    def compute(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime:
+        """Measure steps alone."""
+        return self._required().compute(slot_size, threads, flags)
+
+    def run(self, settings: Settings, windows: int) -> JointRate:
+        """Measure loader and steps together."""
+        return self._required().run(settings, windows)
+
+    def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
+        """Trace steps into a folder, and count what a trace does not show."""
+        return trace(self._required(), settings, steps, folder)
+
+    def _required(self) -> Bench:
+        assert self._bench is not None, "hello comes first"
+        return self._bench
+
+    def _share_of_machine(self) -> int:
+        """Return this machine's part of the global batch, where several share it."""
+        batch = self._config.train.global_batch_size
+        return max(self._rank.ranks, -(-batch // self._assignment.nodes))
+
+
+def _has_bf16(device: torch.device) -> bool:
+    """Whether the device computes in bf16; many that do not emulate it."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(False))
+    # torch has no public name for what a CPU can; a name that is gone is one that it cannot.
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)

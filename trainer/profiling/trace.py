@@ -1,0 +1,262 @@
+"""Sums up a kineto trace of one rank's steps: where their time went, on the host and on the GPU. Needs no torch.
+
+`summarise` reads what the probe recorded (trainer/profiling/probe_process.py), which marks in its trace the parts of a
+step: "shardline: loader" (next() of the loader), "shardline: slot" (forward and backward pass of a slot) and
+"shardline: update" (the optimizer). Traces from elsewhere are read as far as they say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from trainer.profiling.anonymous import strip_host
+from trainer.profiling.intervals import Interval, intersect, length, subtract, union
+from trainer.profiling.kernels import category_of, kernel_rows, kernel_shares
+from trainer.profiling.kineto import GPU_CATEGORIES, Event, Trace, intervals, read_trace
+from trainer.profiling.lanes import make_lanes, memory_samples
+from trainer.profiling.operators import copying_fraction, names_by_external_id, operator_rows
+from trainer.profiling.summary import TraceSummary
+
+__all__ = ["strip_host", "summarise"]
+
+LOADER, SLOT, UPDATE = "shardline: loader", "shardline: slot", "shardline: update"
+BACKWARD_PREFIX = "autograd::engine::evaluate_function"
+# What torch itself marks, for traces that the probe did not record.
+_TORCH_LOADER, _TORCH_UPDATE = "enumerate(DataLoader)#", "Optimizer.step#"
+# Exchange that a thread of the host does (gloo); with NCCL the kernels count, which have their own names.
+_HOST_COMMUNICATION = re.compile(r"^(gloo|mpi|ucc):")
+# Calls that only hand an exchange over to the backend.
+_HANDING_OVER = re.compile(r"^(c10d::|nccl:|record_param_comms)")
+_WAIT = re.compile(
+    r"^(cuda(Device|Stream|Event)|cu(Ctx|Stream|Event)|hip(Device|Stream|Event))Synchronize|^cudaMemcpy$"
+)
+_COPY_CALL = re.compile(r"Memcpy")
+
+
+def summarise(path: Path) -> TraceSummary:
+    """Return what a trace says about its steps.
+
+    Args:
+        path: .json or .json.gz, of a CPU or of a GPU.
+
+    Raises:
+        DataError: It is no trace of torch's profiler, or has no steps.
+    """
+    trace = read_trace(path)
+    on_gpu = trace.of(*GPU_CATEGORIES)
+    return _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
+
+
+# --- without a GPU ----------------------------------------------------------------------------------------------------
+
+
+def _summarise_cpu(trace: Trace) -> TraceSummary:
+    steps = union(intervals(trace.steps))
+    mean_step_s = length(steps) / len(trace.steps) / 1e6
+    loaders = _marked(trace, LOADER, _TORCH_LOADER)
+    exchange = _host_communication(trace)
+    operators = [event for event in trace.of("cpu_op") if not _talks(event)]
+    # Only what is left of the time goes on to the next part: the parts add up to the step.
+    parts: dict[str, float] = {}
+    rest = steps
+    for name, where in (
+        ("loader", intervals(loaders)),
+        ("optimizer", intervals(_marked(trace, UPDATE, _TORCH_UPDATE))),
+        ("communication", subtract(union(intervals(exchange)), union(intervals(operators)))),
+        ("backward", intervals(event for event in operators if event.name.startswith(BACKWARD_PREFIX))),
+        ("forward", intervals(_marked(trace, SLOT))),
+    ):
+        parts[name] = length(intersect(rest, union(where))) / len(trace.steps) / 1e6
+        rest = subtract(rest, union(where))
+    order = ("loader", "forward", "backward", "optimizer", "communication")
+    breakdown = {name: parts[name] for name in order} | {"other": length(rest) / len(trace.steps) / 1e6}
+    rows = operator_rows(_within(trace.of("cpu_op"), trace.steps), [], has_gpu=False)
+    origin = trace.steps[0].start_us
+    return TraceSummary(
+        rank=trace.rank,
+        device="cpu",
+        gpu_name=None,
+        steps=len(trace.steps),
+        step_s=median(step.duration_us for step in trace.steps) / 1e6,
+        breakdown_s=breakdown,
+        communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
+        copy_kernel_fraction=copying_fraction(rows),
+        operators=rows,
+        memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=origin),
+        lanes=make_lanes(
+            trace,
+            [],
+            [],
+            (trace.steps[-1].start_us, trace.steps[-1].end_us),
+            loaders=loaders,
+            communication=exchange,
+            origin_us=origin,
+        ),
+    )
+
+
+# --- with a GPU -------------------------------------------------------------------------------------------------------
+
+
+def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
+    device = _busiest_device(on_gpu)
+    on_gpu = [event for event in on_gpu if event.arguments.get("device", device) == device]
+    ends = _step_ends(trace, on_gpu)
+    start_us = ends[0]
+    window = [(start_us, ends[-1])]
+    window_us, steps = ends[-1] - start_us, len(trace.steps)
+    on_gpu = [event for event in on_gpu if event.end_us > start_us]
+    by_kind = {kind: [e for e in on_gpu if category_of(e) == kind] for kind in ("compute", "communication", "copy")}
+    computing = intersect(union(intervals(by_kind["compute"])), window)
+    exchange_events = by_kind["communication"] + _host_communication(trace)
+    talking = subtract(intersect(union(intervals(exchange_events)), window), computing)
+    copying = subtract(intersect(union(intervals(_host_copies(by_kind["copy"]))), window), computing)
+    all_busy = intersect(union(intervals(on_gpu)), window)
+    loaders = _marked(trace, LOADER, _TORCH_LOADER)
+    calls = _within(trace.of("cuda_runtime", "cuda_driver"), trace.steps)
+    # What the probe itself waits for, between the parts of a step, is none of the step's.
+    calls = (
+        _inside(calls, [*_marked(trace, SLOT), *_marked(trace, UPDATE), *loaders]) if _marked(trace, SLOT) else calls
+    )
+    waits = [event for event in calls if _WAIT.match(event.name)]
+    # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
+    to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
+    waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
+    operators = _within(trace.of("cpu_op"), trace.steps)
+    shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(operators))
+
+    busy_kernels = intersect(union(intervals(by_kind["compute"] + by_kind["communication"])), window)
+    # Disjoint, in this order: whatever runs beside a computing kernel costs nothing.
+    moved = union(intervals(event for event in on_gpu if event.category != "kernel"))
+    exposed_copies = subtract(intersect(moved, window), busy_kernels)
+    breakdown_us = {
+        "kernels": length(computing),
+        "communication": length(subtract(busy_kernels, computing)),
+        "copies": length(exposed_copies),
+        "loader": length(subtract(intersect(union(intervals(loaders)), window), all_busy)),
+    }
+    breakdown_us["other"] = window_us - sum(breakdown_us.values())
+    return TraceSummary(
+        rank=trace.rank,
+        device="gpu",
+        gpu_name=trace.gpus.get(device),
+        steps=steps,
+        step_s=median(end - begin for begin, end in pairwise(ends)) / 1e6,
+        breakdown_s={name: us / steps / 1e6 for name, us in breakdown_us.items()},
+        gpu_busy_fraction=_fraction(busy_kernels, window_us),
+        occupancy_fraction=shares.occupancy_fraction,
+        communication_fraction=_fraction(talking, window_us),
+        exposed_copy_fraction=_fraction(copying, window_us),
+        pageable_copies=round(sum(_from_pageable(event) for event in by_kind["copy"]) / steps),
+        sync_fraction=_fraction(intersect(union(intervals(waits + waits_too)), window), window_us),
+        sync_calls=len(waits) / steps,
+        kernels_per_step=shares.per_step,
+        mean_kernel_us=shares.mean_us,
+        top10_kernel_fraction=shares.top10_fraction,
+        copy_kernel_fraction=shares.copying_fraction,
+        tensor_core_fraction=shares.tensor_core_fraction,
+        kernels=kernel_rows(on_gpu),
+        operators=operator_rows(operators, on_gpu, has_gpu=True),
+        memory=memory_samples(trace, on_gpu=True, device=device, origin_us=start_us),
+        lanes=make_lanes(
+            trace,
+            on_gpu,
+            waits + waits_too,
+            (trace.steps[-1].start_us, ends[-1]),
+            loaders=loaders,
+            communication=exchange_events,
+            origin_us=start_us,
+        ),
+    )
+
+
+def _busiest_device(on_gpu: Sequence[Event]) -> int:
+    """Return the GPU of this rank: a process may touch others, but works on one."""
+    time: dict[int, float] = {}
+    for event in on_gpu:
+        device = event.arguments.get("device", 0)
+        number = device if isinstance(device, int) else 0
+        time[number] = time.get(number, 0.0) + event.duration_us
+    return max(time, key=lambda number: time[number])
+
+
+def _step_ends(trace: Trace, on_gpu: Sequence[Event]) -> list[float]:
+    """Return when the GPU began with the first step, and when it was done with each, in microseconds.
+
+    The host runs ahead of the GPU, so a step on the GPU lies behind the host's. It begins as far behind as the first
+    kernel was queued: what the GPU did before, for steps that were not traced, is not in the trace.
+    """
+    launches = {
+        event.arguments.get("correlation"): event
+        for event in trace.of("cuda_runtime", "cuda_driver")
+        if "correlation" in event.arguments
+    }
+    ends = [trace.steps[0].start_us]
+    launched = [(launches.get(event.arguments.get("correlation"), event), event) for event in on_gpu]
+    first = min(launched, key=lambda pair: pair[1].start_us)
+    ends[0] += max(0.0, first[1].start_us - first[0].end_us) if first[0] is not first[1] else 0.0
+    for number, step in enumerate(trace.steps):
+        last = number == len(trace.steps) - 1
+        done = [
+            event.end_us
+            for launch, event in launched
+            if step.start_us <= launch.start_us and (last or launch.start_us < step.end_us)
+        ]
+        ends.append(max([ends[-1], step.end_us, *done]))
+    return ends
+
+
+def _host_copies(copies: Sequence[Event]) -> list[Event]:
+    return [event for event in copies if "DtoD" not in event.name]
+
+
+def _from_pageable(event: Event) -> bool:
+    """Kineto writes the kinds of memory into the name: Memcpy HtoD (Pageable -> Device)."""
+    return "HtoD" in event.name and "Pageable" in event.name
+
+
+def _fraction(found: list[Interval], window_us: float) -> float | None:
+    return min(1.0, length(found) / window_us) if window_us > 0 else None
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _marked(trace: Trace, ours: str, torchs: str | None = None) -> list[Event]:
+    """Return the annotations of the probe, or torch's own where there are none of ours."""
+    annotations = trace.of("user_annotation")
+    found = [event for event in annotations if event.name == ours]
+    if not found and torchs is not None:
+        found = [event for event in annotations if event.name.startswith(torchs)]
+    return found
+
+
+def _host_communication(trace: Trace) -> list[Event]:
+    return [event for event in trace.of("user_annotation", "cpu_op") if _HOST_COMMUNICATION.match(event.name)]
+
+
+def _talks(event: Event) -> bool:
+    return _HOST_COMMUNICATION.match(event.name) is not None or _HANDING_OVER.match(event.name) is not None
+
+
+def _within(events: Sequence[Event], steps: Sequence[Event]) -> list[Event]:
+    """Return the events that began within the steps: what the profiler does before and after is none of theirs."""
+    start, end = steps[0].start_us, steps[-1].end_us
+    return [event for event in events if start <= event.start_us < end]
+
+
+def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
+    """Return the events that began within any of the spans."""
+    covered = union(intervals(spans))
+    starts = [start for start, _ in covered]
+
+    def is_covered(at_us: float) -> bool:
+        place = bisect_right(starts, at_us) - 1
+        return place >= 0 and at_us < covered[place][1]
+
+    return [event for event in events if is_covered(event.start_us)]

@@ -1,0 +1,133 @@
+"""Traces some steps of a configuration by torch.profiler, and counts what a trace does not show.
+
+The profiler exists for the traced steps only: nothing of it is in the steps that are counted, nor in training.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.utils.flop_counter import FlopCounterMode
+
+from contracts.artifacts import Settings
+from trainer.checkpoint.staging import HostBuffer
+from trainer.gpu import GpuGauges
+from trainer.profiling.bench import SMALLEST_SLOT, Bench, Steps
+from trainer.profiling.measure import Counted
+
+# A trace takes about a megabyte for a hundred slots of a small network, and a viewer opens no more than some of them.
+MOST_TRACED_SLOTS = 32
+# The backward pass takes twice the operations of the forward pass (Kaplan et al., arXiv 2001.08361, section 2.1).
+BACKWARD_AND_FORWARD = 3
+
+
+def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
+    """Count steps of a configuration as they are, then trace `steps` of them into `folder`/rank-R.json.gz.
+
+    Args:
+        bench: Of this rank; all ranks do this together.
+        settings: The configuration.
+        steps: Optimizer steps to trace, fewer where they have many slots; 0: none.
+        folder: For the trace.
+    """
+    alone_s = bench.alone(settings)
+    flops = _count_flops(bench)
+    copy_s = _time_checkpoint_copy(bench)
+    device = bench.rank.device
+    gauges = GpuGauges(device, lambda message: None)
+    with bench.steps(settings) as taken:
+        retries = _allocation_retries(device)
+        with bench.memory.peak(timed=True) as peak:
+            passed = taken.for_about(bench.config.profile.window_s)
+            busy = gauges.values().get("gpu/utilization_percent")
+        reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+        more = _allocation_retries(device)
+        wanted = min(steps, max(1, MOST_TRACED_SLOTS // settings.slots_per_rank))
+        name = f"rank-{bench.rank.rank}.json.gz"
+        traced_s = _trace(bench, taken, wanted, Path(folder) / name) if wanted else None
+    return Counted(
+        step_s=passed.data.wall_s / passed.steps,
+        samples_per_s=passed.rate(bench.rank.ranks),
+        data_time_fraction=min(1.0, passed.data.loader_s / passed.data.wall_s),
+        copy_wait_fraction=None if passed.data.wait_s is None else passed.data.wait_s / passed.data.wall_s,
+        alone_slot_s=alone_s,
+        flops_per_sample=flops,
+        memory_peak_bytes=peak.bytes,
+        memory_reserved_bytes=reserved,
+        allocation_retries=None if more is None or retries is None else more - retries,
+        nvml_utilisation_fraction=None if busy is None else busy / 100,
+        checkpoint_copy_s=copy_s,
+        traced_step_s=traced_s,
+        trace_name=name if wanted else None,
+    )
+
+
+def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
+    """Trace steps, and return the seconds of one of them."""
+    activities = [ProfilerActivity.CPU]
+    if bench.rank.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    taken.around = _annotate
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with profile(
+        activities=activities,
+        # The first step of a profiler is slow: it is recorded and thrown away.
+        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
+        record_shapes=True,
+        profile_memory=True,
+        with_flops=True,
+        acc_events=True,
+    ) as profiler:
+        taken.take_one()
+        profiler.step()
+        start = time.perf_counter()
+        for number in range(steps):
+            taken.take_one()
+            bench.synchronise()
+            if number == steps - 1:
+                spent_s = time.perf_counter() - start
+            profiler.step()
+    return spent_s / steps
+
+
+def _annotate(part: str) -> AbstractContextManager[object]:
+    return record_function(f"shardline: {part}")  # type: ignore[no-untyped-call,no-any-return]
+
+
+@torch.no_grad()
+def _count_flops(bench: Bench) -> float | None:
+    """Return the floating point operations of a sample, forward and backward; None where it defies counting."""
+    size = bench.config.data.image_size
+    images = torch.zeros(SMALLEST_SLOT, 3, size, size, device=bench.rank.device)
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            bench.stepper.model(images)
+    except RuntimeError:
+        return None
+    return BACKWARD_AND_FORWARD * counter.get_total_flops() / SMALLEST_SLOT or None
+
+
+def _time_checkpoint_copy(bench: Bench) -> float | None:
+    """Return seconds of the copy for which steps stand still when a checkpoint is saved; the second one counts."""
+    rank = bench.rank
+    buffer = HostBuffer(rank.rank, rank.ranks, pinned=rank.device.type == "cuda")
+    # All ranks do this together; what follows, each does alone.
+    state = bench.stepper.own_state()
+    try:
+        buffer.stage(state)
+        start = time.perf_counter()
+        buffer.stage(state)
+    except (RuntimeError, MemoryError):
+        # A rank that just fits has no room for a copy beside it, which says nothing about its steps.
+        return None
+    return time.perf_counter() - start
+
+
+def _allocation_retries(device: torch.device) -> int | None:
+    return int(torch.cuda.memory_stats(device)["num_alloc_retries"]) if device.type == "cuda" else None
