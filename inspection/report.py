@@ -8,7 +8,8 @@ from typing import Any, TextIO
 import yaml
 
 from contracts import storage
-from contracts.artifacts import RunRecord
+from contracts.artifacts import Finding, ProfilePoint, Recommendation, RunRecord
+from inspection.profile import describe_findings, describe_rate
 
 # Paths and parity lines fit; a table of a file or a pipe has no width of its own.
 _PLAIN_WIDTH = 150
@@ -58,6 +59,7 @@ def result_rows(record: RunRecord) -> list[Row]:
     if batch := results.get("batch"):
         rows.append(Row("global batch", None, describe_batch(batch)))
         rows.append(Row("num_workers", None, str(batch["num_workers"])))
+    rows += profile_rows(results.get("profile", {}))
     if exported := results.get("export"):
         fell = exported["precision"] != exported["asked_precision"]
         why = f"; {exported['asked_precision']} was asked for and failed its gates" if fell else ""
@@ -75,6 +77,19 @@ def result_rows(record: RunRecord) -> list[Row]:
     if accuracies := results.get("exported_accuracy"):
         shown = ", ".join(f"{precision} {value:.4f}" for precision, value in accuracies.items())
         rows.append(Row("exported accuracy", None, f"{shown} ({results['exported_test_samples']} test samples)"))
+    return rows
+
+
+def profile_rows(profile: dict[str, Any]) -> list[Row]:
+    """Return how fast the choice was when it was measured, what is slow and what would do better, and the page."""
+    if not profile:
+        return []
+    rows = [Row("profiled", None, describe_rate(ProfilePoint.model_validate(profile["measured"])))]
+    found = [Finding.model_validate(entry) for entry in profile["findings"]]
+    better = [Recommendation.model_validate(entry) for entry in profile["recommendations"]]
+    rows += [Row(name, None, text) for name, text in describe_findings(found, better)]
+    if page := profile.get("page"):
+        rows.append(Row("profile page", None, storage.display(page)))
     return rows
 
 

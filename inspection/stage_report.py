@@ -13,6 +13,7 @@ from contracts.errors import DataError
 from contracts.refusal import find_refusal
 from contracts.result import StageResult, find_result, leave_result
 from inspection.outputs import write_metadata, write_parameter
+from inspection.profile import NOT_MEASURED, describe_findings, describe_flags
 
 
 def run(options: argparse.Namespace) -> None:
@@ -74,13 +75,7 @@ def describe(stage: str, uri: str) -> dict[str, Any]:
             "generation": shards.generation,
         }
     if stage == "profile":
-        report = ProfileReport.load(uri)
-        return {
-            "slot_size": report.choice.slot_size,
-            "num_workers": report.choice.num_workers,
-            "points": len(report.points),
-            "reason": report.choice.reason,
-        }
+        return _describe_profile(ProfileReport.load(uri), uri)
     if stage == "train":
         trained = CheckpointManifest.load(uri)
         return {**trained.metrics, "step": trained.step, "parameters_sha256": trained.parameters_sha256}
@@ -94,11 +89,34 @@ def describe(stage: str, uri: str) -> dict[str, Any]:
     }
 
 
+def _describe_profile(report: ProfileReport, uri: str) -> dict[str, Any]:
+    choice, point = report.choice, report.chosen_point()
+    measured = {"samples_per_s": point.samples_per_s, "data_time_fraction": point.data_time_fraction}
+    told: dict[str, Any] = {
+        "slot_size": choice.slot_size,
+        "slots_per_rank": choice.slots_per_rank,
+        "num_workers": choice.num_workers,
+        "prefetch_factor": choice.prefetch_factor,
+        "threads": choice.threads,
+        "computes_in": describe_flags(choice.flags),
+        "points": len(report.points),
+        "findings": len(report.findings),
+        # What was not measured is no metric: 0 would be one.
+        **{name: NOT_MEASURED if value is None else value for name, value in measured.items()},
+        "reason": choice.reason,
+    }
+    for number, (name, text) in enumerate(describe_findings(report.findings, report.recommendations), 1):
+        told[f"{name}_{number}" if name == "recommended" else name] = text
+    if (page := report.page_uri(uri)) is not None:
+        told["page"] = page
+    return told
+
+
 def to_markdown(result: StageResult, numbers: Mapping[str, Any]) -> str:
     """Return the summary that the console shows."""
     rows = [("output", f"`{result.uri}`"), ("manifest", f"`sha256:{result.manifest_sha256}`")]
     rows += [
-        (name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
+        (name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value).replace("|", "\\|"))
         for name, value in numbers.items()
     ]
     reused = " (reused)" if result.reused else ""

@@ -90,7 +90,7 @@ def collect_results(config: RunConfig, uris: Mapping[str, str]) -> dict[str, Any
     if "shard" in uris:
         results["data"] = _data_results(ShardManifest.load(uris["shard"]))
     if "profile" in uris:
-        results["profile"] = ProfileReport.load(uris["profile"]).choice.model_dump(mode="json")
+        results["profile"] = _profile_results(ProfileReport.load(uris["profile"]), uris["profile"])
     if "train" in uris:
         results |= _train_results(config, CheckpointManifest.load(uris["train"]))
     if "export" in uris:
@@ -104,6 +104,16 @@ def _data_results(shards: ShardManifest) -> dict[str, Any]:
         "samples": {name: split.samples for name, split in shards.splits.items()},
         "shards": len(shards.shards),
         "rejected": len(shards.rejected),
+    }
+
+
+def _profile_results(report: ProfileReport, uri: str) -> dict[str, Any]:
+    return {
+        **report.choice.model_dump(mode="json"),
+        "measured": report.chosen_point().model_dump(mode="json"),
+        "findings": [finding.model_dump(mode="json") for finding in report.findings],
+        "recommendations": [entry.model_dump(mode="json") for entry in report.recommendations],
+        "page": report.page_uri(uri),
     }
 
 

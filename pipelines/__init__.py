@@ -5,7 +5,8 @@ Every module, by what it is about:
     commands     cli, commands/ (a module a topic), reported, place
     graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
                  containers, images, build, prebuilt, prebuilt_start; compile makes the file
-    this machine local, orchestrator, stages, watch, progress, drill, goodput, predict
+    this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput,
+                 predict
     planning     plan; its rules preflight, name_rules, cloud_names, spend, warn, problem; estimate, measured, online;
                  compare; plan_table, compare_table
     submission   submit, request, template; follow and ladder wait for it; schedule and drift

@@ -113,13 +113,34 @@ def shard(
 def profile(
     config: ConfigPath,
     overrides: Overrides = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Most time to measure in: 120s, 2m, 120 [default: profile.budget_s]."),
+    ] = None,
+    full_grid: Annotated[
+        bool,
+        typer.Option("--full-grid", help="Measure every combination, for comparison: the same as profile.method=grid."),
+    ] = False,
     output: Output = None,
     shards: Shards = None,
     fresh: Fresh = False,
     debug: Debug = False,
 ) -> None:
-    """Measure how to cut the global batch and how to load."""
-    _run_alone("profile", config, overrides, output=output, given={"shards": shards}, fresh=fresh, debug=debug)
+    """Measure how to cut the global batch and how to load, and what is slow; print what was found out."""
+    with reported(debug):
+        from pipelines.profiled import run_profile
+
+        for line in run_profile(
+            config,
+            overrides or [],
+            budget=budget,
+            full_grid=full_grid,
+            output=output,
+            shards=shards,
+            fresh=fresh,
+            debug=debug,
+        ):
+            print(line, flush=True)
 
 
 @app.command()
@@ -344,7 +365,7 @@ def _run_alone(
         from pipelines.stages import run_stage_alone
 
         _print_place(
-            run_stage_alone(stage, load(config, overrides), output=output, given=given, fresh=fresh, debug=debug)
+            run_stage_alone(stage, load(config, overrides), output=output, given=given, fresh=fresh, debug=debug).uri
         )
 
 

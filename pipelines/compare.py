@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contracts.config import RunConfig, Strategy
+from contracts.estimate import count_samples
 from contracts.machines import ACCELERATORS, Machine, PriceBook, hourly_price
-from pipelines.estimate import Profile, count_samples, has_hardware, ranks_of
+from pipelines.estimate import Profile, has_hardware, ranks_of
 from pipelines.measured import Measurement
 from pipelines.preflight import find_rungs
 
@@ -129,7 +130,10 @@ def _speed_of_one(
             return _Speed(found.samples_per_s, "measured")
     if profile is None:
         return None
-    per_rank = profile.point.samples_per_s
+    per_rank = profile.samples_per_s
+    if per_rank is None:
+        unknown[f"the profile {profile.uri} has no rate for what it chose"] = None
+        return None
     if has_hardware(profile.report, machine):
         return _Speed(per_rank * ranks_of(config, machine), "profile")
     base = _bandwidth_of(profile)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ProfilePoint, ProfileReport, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, ProfileReport, ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import DataError
+from contracts.estimate import count_samples
 from contracts.fingerprint import model_fingerprint
 from contracts.machines import ACCELERATORS, Machine
 
@@ -25,14 +26,9 @@ class Profile:
     """Samples of the training split; None: the shards that it was measured on were not found."""
 
     @property
-    def point(self) -> ProfilePoint:
-        """What was measured of the choice."""
-        choice = self.report.choice
-        return next(
-            point
-            for point in self.report.points
-            if (point.slot_size, point.num_workers) == (choice.slot_size, choice.num_workers)
-        )
+    def samples_per_s(self) -> float | None:
+        """Rate of one rank at the choice, all ranks of the machine at work; None: not measured."""
+        return self.report.chosen_point().samples_per_s
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,8 @@ def _count_samples(line_uri: str, report: ProfileReport) -> int | None:
     try:
         manifest = ShardManifest.load(folder)
     except DataError:
-        return None
+        # A report that was taken elsewhere knows what it was measured on.
+        return report.estimate.epoch_samples if report.estimate else None
     return manifest.splits["train"].samples
 
 
@@ -110,14 +107,6 @@ def has_hardware(report: ProfileReport, machine: Machine) -> bool:
     if not machine.accelerator_type:
         return gpus == "none"
     return ACCELERATORS[machine.accelerator_type].driver_name in gpus
-
-
-def count_samples(config: RunConfig, train_samples: int) -> float:
-    """Return how many samples a training goes through."""
-    samples = config.train.epochs * train_samples
-    if config.train.max_steps is not None:
-        samples = min(samples, config.train.max_steps * config.train.global_batch_size)
-    return samples
 
 
 def ranks_of(config: RunConfig, machine: Machine) -> int:
@@ -131,7 +120,8 @@ def estimate_time(
 ) -> tuple[TimeEstimate | None, str]:
     """Return how long training takes, or None with the reason why that is unknown.
 
-    samples of all epochs / (samples per second of one rank x ranks x machines).
+    samples of all epochs / (samples per second of one rank x ranks x machines). Epochs are the configuration's: those
+    that the report's own estimate is for may be others.
     """
     if profile is None:
         return None, "no profile: give --profile URI, or --online, which looks at the line"
@@ -142,19 +132,24 @@ def estimate_time(
         return None, f"the profile {profile.uri} was measured on {_hardware(report)}, not on {machine.label}"
     if profile.train_samples is None:
         return None, f"the shards that the profile {profile.uri} was measured on are not in its line"
-    total = profile.point.samples_per_s * ranks_of(config, machine) * nodes
+    if profile.samples_per_s is None:
+        return None, f"the profile {profile.uri} has no rate for what it chose"
+    ranks = ranks_of(config, machine)
+    total = profile.samples_per_s * ranks * nodes
     seconds = count_samples(config, profile.train_samples) / total
     assumptions = [
-        "every rank is as fast as the one that was measured, in steps only: no evaluation, checkpoint or start is in it"
+        "every rank is as fast as the slowest that was measured, steps only: no evaluation, checkpoint or start in it"
     ]
-    if nodes * ranks_of(config, machine) > 1:
-        assumptions.append("the exchange of gradients between ranks hides behind the backward pass")
+    if ranks != report.ranks:
+        assumptions.append(f"{ranks} ranks of a machine are each as fast as the {report.ranks} that were measured")
+    if nodes > 1:
+        assumptions.append("the exchange of gradients between machines hides behind the backward pass")
     if any(
         rung == "SPOT" for rung in [entry.strategy for entry in config.resources.ladder] or [config.resources.strategy]
     ):
         assumptions.append("no machine is preempted")
     epoch_hours = profile.train_samples / total / 3600
-    source = f"profile {profile.uri}: {profile.point.samples_per_s:.1f} samples/s a rank on {_hardware(report)}"
+    source = f"profile {profile.uri}: {profile.samples_per_s:.1f} samples/s a rank on {_hardware(report)}"
     return TimeEstimate(seconds / 3600, epoch_hours, total, source, tuple(assumptions)), ""
 
 

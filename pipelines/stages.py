@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import typer
 
@@ -37,6 +38,16 @@ INPUTS: dict[str, dict[str, str]] = {
 _OPTIONAL = ("profile",)
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a stage has left."""
+
+    uri: str
+    """Folder of the finished document."""
+    reused: bool
+    """It was finished before: nothing was done."""
+
+
 class StageFailed(Exception):
     """A stage's command failed; `error` says why, in the stage's own words."""
 
@@ -47,8 +58,8 @@ class StageFailed(Exception):
 
 def run_stage_alone(
     stage: str, config: RunConfig, *, output: str | None, given: Mapping[str, str | None], fresh: bool, debug: bool
-) -> str:
-    """Run one stage to its end and return the URI of the folder it finished.
+) -> Made:
+    """Run one stage to its end and return what it left.
 
     Args:
         stage: Its name.
@@ -99,7 +110,7 @@ def run_stage_alone(
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:
         raise StageFailed(failure)
-    return uri
+    return Made(uri, trace.reused)
 
 
 def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:

@@ -59,11 +59,11 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     begun = any(name.startswith("step-") for name in names)
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
         stage.log(f"warning: {ignored}")
-    choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
-    choose_flags(stage.config.train, profile)
     machine = hardware()
     if profile is not None and (other := find_other_hardware(profile, machine)):
         stage.log(f"warning: {other}")
+    choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
+    choose_flags(stage.config.train, profile)
     threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)
     if reason:
         stage.log(f"{threads} threads a rank: {reason}")

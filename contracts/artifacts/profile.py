@@ -15,7 +15,7 @@ from contracts.errors import DataError
 # The page of the report, beside the document.
 PAGE_NAME = "profile.html"
 
-Outcome = Literal["measured", "out of memory", "crashed", "hung", "failed"]
+Outcome = Literal["measured", "predicted", "out of memory", "crashed", "hung", "failed"]
 Severity = Literal["bad", "warning", "note"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Gate, RunRecord
+from contracts.artifacts import MANIFEST_NAME, Gate, ProfileReport, RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
@@ -134,6 +134,34 @@ def test_a_stage_is_reported_with_its_hashes(tmp_path: Path, line: str, stage: s
     expected = {"shard": ("samples", 7), "profile": ("slot_size", 16), "train": ("test_accuracy", 0.98765)}
     name, value = expected.get(stage, ("accuracy_fp32", 0.25))
     assert metadata[name] == value
+
+
+def test_a_profiles_report_tells_what_is_slow(tmp_path: Path, line: str) -> None:
+    uri = publish_output(line, "profile")
+    leave_result(line, RUN, "profile", uri, reused=False)
+    assert report(tmp_path, line, "profile") == 0
+    summary = (tmp_path / "out" / "summary").read_text()
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in summary.splitlines() if row.startswith("| ")}
+    # A cell keeps its bars.
+    assert "bad: steps wait for data (data time 50 % \\| limit 20 %): raise data.num_workers to 4" in rows["finding R1"]
+    assert "train.precision=bf16: x 1.30" in rows["recommended 2"]
+    metadata = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]["metrics"]["artifacts"]
+    metrics = metadata[0]["metadata"]
+    assert (metrics["samples_per_s"], metrics["data_time_fraction"], metrics["findings"]) == (123.45, 0.5, 1)
+    assert "reason" not in metrics
+
+
+def test_what_was_not_measured_is_no_metric(tmp_path: Path, line: str) -> None:
+    uri = storage.join(line, "profile", "0123456789abcdef")
+    document = DOCUMENTS["profile"]
+    assert isinstance(document, ProfileReport)
+    points = [point.model_copy(update={"data_time_fraction": None}) for point in document.points]
+    storage.replace(storage.join(uri, MANIFEST_NAME), document.model_copy(update={"points": points}).to_json())
+    leave_result(line, RUN, "profile", uri, reused=False)
+    assert report(tmp_path, line, "profile") == 0
+    assert "| data time fraction | not measured |" in (tmp_path / "out" / "summary").read_text()
+    artifacts = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]
+    assert "data_time_fraction" not in artifacts["metrics"]["artifacts"][0]["metadata"]
 
 
 def test_what_a_service_has_made_is_found_where_it_should_be(tmp_path: Path, line: str) -> None:

@@ -7,12 +7,21 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from contracts.artifacts import GoodputRecord, ProfileChoice, ProfilePoint, ProfileReport, RunRecord, StageRecord
-from contracts.errors import ConfigError
+from contracts import storage
+from contracts.artifacts import (
+    GoodputRecord,
+    ProfileChoice,
+    ProfilePoint,
+    ProfileReport,
+    RunRecord,
+    StageRecord,
+    TrainingEstimate,
+)
+from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from pipelines.cli import app
 from pipelines.compare import compare
-from pipelines.estimate import Profile, estimate_time, find_profile
+from pipelines.estimate import Profile, estimate_time, find_profile, read_profile
 from pipelines.measured import find_measurements, parse_machines, parse_numbers
 from pipelines.plan import make_plan, require_plan
 from tests.pipelines.test_plan import VALID, config
@@ -217,3 +226,36 @@ def test_the_command(tmp_path: Path) -> None:
         app, ["plan", str(path), "--compare", "--nodes", "1", "--machines", "g2-standard-12", "--json"]
     )
     assert [entry["nodes"] for entry in json.loads(as_json.output)["candidates"]] == [1]
+
+
+def test_a_report_without_its_shards_knows_how_many_they_are(tmp_path: Path) -> None:
+    known = TrainingEstimate(samples=7, hours=1.0, epoch_samples=SAMPLES)
+    folder = storage.normalise(tmp_path / "elsewhere")
+    storage.publish(storage.join(folder, "manifest.json"), report(estimate=known).to_json())
+    found = read_profile(folder)
+    assert found.train_samples == SAMPLES
+    # The epochs are those of the configuration, not those that the profile was taken under.
+    plan = require_plan(config("train.epochs=10"), profile=found)
+    assert plan.time is not None and plan.time.hours == pytest.approx(0.5)
+
+
+def test_a_choice_without_a_rate_gives_no_time() -> None:
+    missing = report().points[0].model_copy(update={"samples_per_s": None, "outcome": "hung", "reason": "hung"})
+    plan = make_plan(config(), profile=profile(points=[missing]))
+    assert plan.time is None and "has no rate for what it chose" in plan.time_unknown
+    found = compare(config(), parse_machines("g2-standard-12"), [1], profile=profile(points=[missing]))
+    assert found.candidates[0].samples_per_s is None
+    assert any("no rate" in reason for reason in found.unknown)
+
+
+def test_a_report_whose_choice_was_not_measured_is_refused() -> None:
+    with pytest.raises(DataError, match="is none of its points"):
+        make_plan(config(), profile=profile(points=[]))
+
+
+def test_more_ranks_than_were_measured_are_an_assumption() -> None:
+    plan = make_plan(config("resources.nodes=1"), profile=profile(ranks=4))
+    assert plan.time is not None
+    assert "1 ranks of a machine are each as fast as the 4 that were measured" in plan.time.assumptions
+    assert not any("between machines" in text for text in plan.time.assumptions)
+    assert any("between machines" in text for text in require_plan(config(), profile=profile()).time.assumptions)  # type: ignore[union-attr]

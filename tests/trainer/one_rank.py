@@ -60,13 +60,15 @@ def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
                 os.environ[name] = value
 
 
-def make_training(rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a") -> Training:
-    """Return a training that begins, or goes on, in a folder."""
+def make_training(
+    rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a", *, profile: str | None = None
+) -> Training:
+    """Return a training that begins, or goes on, in a folder; `profile` is the folder of a report."""
     events = folder / "attempts" / attempt
     assignment = Assignment(
         config=config,
         shards=shards,
-        profile=None,
+        profile=profile,
         folder=storage.normalise(folder / "out"),
         fingerprint="f",
         made_from={},
@@ -82,10 +84,17 @@ def make_training(rank: Rank, folder: Path, shards: str, config: dict[str, Any],
 
 
 def train(
-    rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a", *, crash_at: int | None = None
+    rank: Rank,
+    folder: Path,
+    shards: str,
+    config: dict[str, Any],
+    attempt: str = "a",
+    *,
+    crash_at: int | None = None,
+    profile: str | None = None,
 ) -> CheckpointManifest:
     """Train to the end and return the document at the top; or crash after `crash_at` steps of this attempt."""
-    training = make_training(rank, folder, shards, config, attempt)
+    training = make_training(rank, folder, shards, config, attempt, profile=profile)
     update, taken = training.stepper.update, 0
 
     def counted(step: int, rate: float) -> torch.Tensor:

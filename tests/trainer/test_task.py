@@ -18,6 +18,7 @@ from contracts import storage
 from contracts.artifacts import (
     CheckpointManifest,
     EvaluationReport,
+    Flags,
     ProfileChoice,
     ProfileReport,
     SampleOrder,
@@ -27,6 +28,7 @@ from contracts.artifacts import (
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores
 from tests.conftest import small_config
 from trainer.data.reader import ShardReader
 from trainer.launch.machine import hardware
@@ -272,11 +274,19 @@ def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
 @pytest.mark.slow
 def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: str, tmp_path: Path) -> None:
     config = small_config(parallel={"slot_size": "auto"}, data={"num_workers": "auto"}, train={"epochs": 1})
-    profile = profile_folder(tmp_path / "profile", config)
+    threads = available_cores() + 1
+    chosen = ProfileChoice(slot_size=8, num_workers=1, prefetch_factor=3, threads=threads, reason="r")
+    profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=hardware())
     done = run(tmp_path, small_shards, "a", config, "--profile", profile)
     assert done.returncode == 0, done.stderr
-    assert "slot_size 8: chosen by the profile; num_workers 1: chosen by the profile" in logs(tmp_path, "a")
-    assert CheckpointManifest.load(done.stdout.splitlines()[-1]).slot_size == 8
+    said = logs(tmp_path, "a")
+    assert "slot_size 8: chosen by the profile; num_workers 1: chosen by the profile" in said
+    assert "prefetch_factor 3: chosen by the profile" in said
+    assert f"{threads} threads a rank: chosen by the profile" in done.stderr
+    assert "other hardware" not in done.stderr
+    result = CheckpointManifest.load(done.stdout.splitlines()[-1])
+    assert result.slot_size == 8
+    assert result.environment["threads_per_rank"] == str(threads)
 
 
 @pytest.mark.slow
@@ -322,6 +332,21 @@ def test_a_user_error_ends_with_2_and_its_message(
     assert len(last) == 1
     assert message in done.stderr[done.stderr.index("train: error: ") :]
     assert not list(tmp_path.glob("*/manifest.json"))
+
+
+def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused(
+    small_shards: str, tmp_path: Path
+) -> None:
+    config = small_config(train={"activation_checkpointing": "whole"})
+    chosen = ProfileChoice(slot_size=8, num_workers=1, flags=Flags(compile=True), reason="r")
+    there = {**hardware(), "gpus": "NVIDIA L4"}
+    profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=there)
+    done = run(tmp_path, small_shards, "a", config, "--profile", profile)
+    assert done.returncode == 2
+    gpus = hardware()["gpus"]
+    assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in done.stderr
+    assert "the profile chose torch.compile" in done.stderr and "set train.compile=off" in done.stderr
+    assert not list(tmp_path.glob("*/checkpoints"))
 
 
 def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path) -> None:

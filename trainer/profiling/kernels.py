@@ -42,6 +42,11 @@ _TENSOR_CORES = re.compile(
 )
 
 
+def copies_by_name(kernel: str) -> bool:
+    """Return whether a kernel's name says that it only copies or changes a layout."""
+    return _COPYING.search(kernel) is not None
+
+
 def category_of(event: Event) -> str:
     """Return compute, communication, copy or memset for something that ran on the GPU."""
     if event.category == "gpu_memcpy":
@@ -116,7 +121,7 @@ def occupancy(runs: Sequence[Event]) -> float | None:
 
 def _copies(event: Event, launched_by: Mapping[str, str]) -> bool:
     operator = launched_by.get(str(event.arguments.get("External id")))
-    return operator in COPYING_OPERATORS or _COPYING.search(event.name) is not None
+    return operator in COPYING_OPERATORS or copies_by_name(event.name)
 
 
 def _weighted(runs: Sequence[Event], argument: str) -> float | None:

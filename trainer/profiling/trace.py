@@ -8,7 +8,8 @@ step: "shardline: loader" (next() of the loader), "shardline: slot" (forward and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -74,7 +75,7 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         rest = subtract(rest, union(where))
     order = ("loader", "forward", "backward", "optimizer", "communication")
     breakdown = {name: parts[name] for name in order} | {"other": length(rest) / len(trace.steps) / 1e6}
-    rows = operator_rows(_within(trace.of("cpu_op"), trace.steps), [], has_gpu=False)
+    in_steps = _within(trace.of("cpu_op"), trace.steps)
     origin = trace.steps[0].start_us
     return TraceSummary(
         rank=trace.rank,
@@ -84,8 +85,8 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         step_s=median(step.duration_us for step in trace.steps) / 1e6,
         breakdown_s=breakdown,
         communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
-        copy_kernel_fraction=copying_fraction(rows),
-        operators=rows,
+        copy_kernel_fraction=copying_fraction(operator_rows(_outside(in_steps, loaders), [], has_gpu=False)),
+        operators=operator_rows(in_steps, [], has_gpu=False),
         memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=origin),
         lanes=make_lanes(
             trace,
@@ -116,12 +117,16 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     talking = subtract(intersect(union(intervals(exchange_events)), window), computing)
     copying = subtract(intersect(union(intervals(_host_copies(by_kind["copy"]))), window), computing)
     all_busy = intersect(union(intervals(on_gpu)), window)
+    loaders = _marked(trace, LOADER, _TORCH_LOADER)
     calls = _within(trace.of("cuda_runtime", "cuda_driver"), trace.steps)
+    # What the probe itself waits for, between the parts of a step, is none of the step's.
+    calls = (
+        _inside(calls, [*_marked(trace, SLOT), *_marked(trace, UPDATE), *loaders]) if _marked(trace, SLOT) else calls
+    )
     waits = [event for event in calls if _WAIT.match(event.name)]
     # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
     waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
-    loaders = _marked(trace, LOADER, _TORCH_LOADER)
     operators = _within(trace.of("cpu_op"), trace.steps)
     shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(operators))
 
@@ -243,3 +248,21 @@ def _within(events: Sequence[Event], steps: Sequence[Event]) -> list[Event]:
     """Return the events that began within the steps: what the profiler does before and after is none of theirs."""
     start, end = steps[0].start_us, steps[-1].end_us
     return [event for event in events if start <= event.start_us < end]
+
+
+def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
+    """Return the events that began within any of the spans."""
+    return [event for event, is_in in _looked_up(events, spans) if is_in]
+
+
+def _outside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
+    """Return the events that began within none of the spans."""
+    return [event for event, is_in in _looked_up(events, spans) if not is_in]
+
+
+def _looked_up(events: Sequence[Event], spans: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
+    covered = union(intervals(spans))
+    starts = [start for start, _ in covered]
+    for event in events:
+        place = bisect_right(starts, event.start_us) - 1
+        yield event, place >= 0 and event.start_us < covered[place][1]

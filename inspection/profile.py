@@ -1,0 +1,95 @@
+"""A profile report in words: what was chosen, how fast it is, what is slow, and what would do better.
+
+For the terminal, the report of a stage and that of a run; the page with the figures is the report's own profile.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from contracts.artifacts import Finding, Flags, ProfilePoint, ProfileReport, Recommendation, Settings
+
+NOT_MEASURED = "not measured"
+
+
+def describe_choice(settings: Settings) -> str:
+    """Say how the batch is cut and loaded, and what steps compute in."""
+    ahead = f", {settings.prefetch_factor} slots ahead each" if settings.num_workers else ""
+    return (
+        f"slot size {settings.slot_size} x {settings.slots_per_rank} per rank, {settings.num_workers} workers{ahead}, "
+        f"{settings.threads} threads, {describe_flags(settings.flags)}"
+    )
+
+
+def describe_flags(flags: Flags) -> str:
+    """Say what steps compute in: the precision, and what is not as it is by default."""
+    words: list[str] = [flags.precision]
+    words += [name for name in ("channels_last", "compile") if getattr(flags, name)]
+    if flags.activation_checkpointing != "none":
+        words.append(f"activation_checkpointing {flags.activation_checkpointing}")
+    return ", ".join(words)
+
+
+def describe_rate(point: ProfilePoint) -> str:
+    """Say how fast a point is; what was not measured is said to be so."""
+    if point.samples_per_s is None:
+        return f"{NOT_MEASURED}: {point.reason or point.outcome}"
+    words = f"{point.samples_per_s:.1f} samples/s a rank"
+    if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
+        words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
+    share = point.data_time_fraction
+    words += f", data time {NOT_MEASURED}" if share is None else f", {share:.0%} of a step waiting for data"
+    if point.usd_per_million_samples is not None:
+        words += f", {point.usd_per_million_samples:.4f} USD per million samples"
+    return words
+
+
+def describe_finding(finding: Finding) -> str:
+    """Say what a rule found, on what, and what to do."""
+    text = f"{finding.severity}: {finding.title} ({'; '.join(finding.evidence)}): {finding.change}"
+    if finding.gain is None:
+        return text
+    origin = f", {finding.gain_from}" if finding.gain_from else ""
+    return f"{text} (predicted: x {finding.gain:.2f}{origin})"
+
+
+def describe_recommendation(recommendation: Recommendation) -> str:
+    """Say what another setting would bring."""
+    return f"{recommendation.setting}: x {recommendation.gain:.2f}, steps alone ({recommendation.evidence})"
+
+
+def describe_effort(report: ProfileReport) -> str:
+    """Say how much was measured."""
+    time = "" if report.wall_s is None else f" in {report.wall_s:.0f} s"
+    outcomes = [point.outcome for point in report.points]
+    outcomes += [point.outcome for point in report.loader] + [point.outcome for point in report.compute]
+    failed = sum(outcome != "measured" for outcome in outcomes)
+    return (
+        f"{report.method}: {len(report.points)} configurations end to end, {len(report.loader)} of the loader and "
+        f"{len(report.compute)} of steps alone{time}" + (f"; {failed} could not be measured" if failed else "")
+    )
+
+
+def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of everything there is to say, in the order of importance.
+
+    Raises:
+        DataError: The choice is none of the report's points.
+    """
+    yield "choice", describe_choice(report.choice)
+    yield "measured", describe_rate(report.chosen_point())
+    yield "reason", report.choice.reason + ("" if report.choice.clear else "; not clear of the next best")
+    yield from describe_findings(report.findings, report.recommendations)
+    for warning in report.warnings:
+        yield "warning", warning
+    yield "effort", describe_effort(report)
+
+
+def describe_findings(
+    findings: Iterable[Finding], recommendations: Iterable[Recommendation]
+) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of what is slow, in the order given, and of what would do better than what is set."""
+    for finding in findings:
+        yield f"finding {finding.rule}", describe_finding(finding)
+    for recommendation in recommendations:
+        yield "recommended", describe_recommendation(recommendation)

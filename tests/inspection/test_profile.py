@@ -1,0 +1,95 @@
+"""A profile report in words."""
+
+from typing import Any
+
+import pytest
+
+from contracts.artifacts import Finding, Flags, ProfilePoint, ProfileReport, Recommendation, Settings
+from inspection.profile import describe, describe_choice, describe_finding, describe_rate
+from tests.inspection.test_summary import DOCUMENTS
+
+
+def report(**changes: Any) -> ProfileReport:
+    document = DOCUMENTS["profile"]
+    assert isinstance(document, ProfileReport)
+    return document.model_copy(update=changes)
+
+
+def point(**changes: Any) -> ProfilePoint:
+    return ProfilePoint(**{"slot_size": 16, "num_workers": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            Settings(slot_size=8, slots_per_rank=2, num_workers=0, threads=3),
+            "slot size 8 x 2 per rank, 0 workers, 3 threads, fp32",
+        ),
+        (
+            Settings(
+                slot_size=8,
+                num_workers=2,
+                prefetch_factor=4,
+                flags=Flags(precision="bf16", channels_last=True, activation_checkpointing="whole"),
+            ),
+            (
+                "slot size 8 x 1 per rank, 2 workers, 4 slots ahead each, 1 threads, bf16, channels_last, "
+                "activation_checkpointing whole"
+            ),
+        ),
+        (
+            Settings(slot_size=8, num_workers=0, flags=Flags(compile=True)),
+            "slot size 8 x 1 per rank, 0 workers, 1 threads, fp32, compile",
+        ),
+    ],
+)
+def test_a_choice(settings: Settings, said: str) -> None:
+    assert describe_choice(settings) == said
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({"samples_per_s": 10.0}, "10.0 samples/s a rank, data time not measured"),
+        (
+            {"samples_per_s": 10.0, "samples_per_s_min": 9.0, "samples_per_s_max": 11.0, "data_time_fraction": 0.0},
+            "10.0 samples/s a rank (9.0 to 11.0), 0% of a step waiting for data",
+        ),
+        ({"outcome": "hung", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
+        ({"outcome": "crashed"}, "not measured: crashed"),
+        ({"samples_per_s": 1.0, "data_time_fraction": 1.0, "usd_per_million_samples": 0.5}, "0.5000 USD per million"),
+    ],
+)
+def test_a_rate_that_is_missing_is_not_zero(measured: dict[str, Any], said: str) -> None:
+    assert said in describe_rate(point(**measured))
+
+
+def test_a_gain_that_is_not_predicted_is_not_told() -> None:
+    finding = Finding(rule="R4", severity="note", title="copies", evidence=["12 %", "15 %"], change="channels_last")
+    assert describe_finding(finding) == "note: copies (12 %; 15 %): channels_last"
+
+
+def test_findings_stand_before_what_is_only_for_the_record() -> None:
+    choice = report().choice.model_copy(update={"clear": False})
+    told = list(describe(report(choice=choice, warnings=["the budget was out"], wall_s=41.4)))
+    assert [name for name, _ in told] == [
+        "choice",
+        "measured",
+        "reason",
+        "finding R1",
+        "recommended",
+        "warning",
+        "effort",
+    ]
+    words = dict(told)
+    assert words["reason"] == "fastest; not clear of the next best"
+    assert "2 configurations end to end" in words["effort"]
+    assert "in 41 s" in words["effort"] and "1 could not be measured" in words["effort"]
+
+
+def test_a_recommendation_is_of_steps_alone() -> None:
+    better = [Recommendation(setting="train.compile=on", gain=1.25, evidence="8 and 10 samples/s")]
+    assert ("recommended", "train.compile=on: x 1.25, steps alone (8 and 10 samples/s)") in list(
+        describe(report(findings=[], recommendations=better))
+    )

@@ -1,0 +1,58 @@
+"""What a configuration of the tests names as module:callable: networks and loaders with something wrong with them."""
+
+import ctypes
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class PlantedNetwork(nn.Module):
+    """A small convolution that dies, hangs or takes memory at slots of a size, in training."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        crash_at: int = 0,
+        hang_at: int = 0,
+        seconds: float = 0.0,
+        bytes_per_sample: int = 0,
+    ) -> None:
+        super().__init__()
+        self.crash_at, self.hang_at, self.seconds = crash_at, hang_at, seconds
+        self.bytes_per_sample = bytes_per_sample
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Linear(4, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        number = len(images)
+        if self.training and number == self.crash_at:
+            ctypes.string_at(0)
+        if self.training and number == self.hang_at:
+            time.sleep(600)
+        if self.training:
+            time.sleep(self.seconds)
+        taken = torch.ones(number, self.bytes_per_sample, dtype=torch.uint8)
+        features = self.layer(images).relu().mean(dim=(2, 3))
+        logits: torch.Tensor = self.head(_Hold.apply(features, taken))
+        return logits
+
+
+class _Hold(torch.autograd.Function):
+    """Passes features on, and holds memory until the backward pass, as activations do."""
+
+    @staticmethod
+    def forward(context: Any, features: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(taken)
+        return features.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+def slow_image(image: Any) -> Any:
+    """Return the image after 5 ms in which the processor is free."""
+    time.sleep(0.005)
+    return image

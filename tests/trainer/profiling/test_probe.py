@@ -1,0 +1,114 @@
+"""Real processes that measure, and what is left of the probe when a configuration kills, hangs or starves them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.artifacts import Flags, Settings
+from contracts.config import RunConfig
+from contracts.errors import ModelError
+from tests.conftest import small_config
+from trainer.launch import Assignment
+from trainer.profiling.measure import ComputeTime, Counted, Failed, JointRate, LoaderRate
+from trainer.profiling.probe import PROCESS_MODULE, RankProbe
+
+PLANTED = "tests.trainer.profiling.planted:PlantedNetwork"
+
+
+@contextmanager
+def probe(shards: str, ranks: int = 1, **sections: Any) -> Iterator[RankProbe]:
+    sections.setdefault("data", {})["num_workers"] = "auto"
+    sections["profile"] = {"window_s": 0.05, **sections.get("profile", {})}
+    values = small_config(parallel={"slot_size": "auto"}, resources={"ranks": ranks}, **sections)
+    config = RunConfig.model_validate({name: value for name, value in values.items() if name != "sharding"})
+    assignment = Assignment(
+        config=config.model_dump(mode="json"),
+        shards=shards,
+        profile=None,
+        folder="file:///nowhere",
+        fingerprint="",
+        made_from={},
+        attempt="",
+        attempt_folder="",
+        ranks=ranks,
+        threads=1,
+    )
+    with RankProbe(assignment, config) as running:
+        yield running
+
+
+def children() -> list[str]:
+    """Return the processes of probes that this process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if parent == os.getpid() and PROCESS_MODULE in command:
+                found.append(command)
+    return found
+
+
+def planted(**arguments: Any) -> dict[str, Any]:
+    return {"model": {"architecture": PLANTED, "arguments": arguments}}
+
+
+def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp_path: Path) -> None:
+    settings = Settings(slot_size=4, slots_per_rank=2, num_workers=1)
+    with probe(small_shards, ranks=2) as running:
+        assert running.device.samples == 70 and running.memory_limit_bytes
+        for workers in (0, 1):
+            loaded = running.load(slot_size=4, num_workers=workers, prefetch_factor=2, threads=1)
+            assert isinstance(loaded, LoaderRate) and min(loaded.windows) > 0
+        computed = running.compute(slot_size=4, threads=1, flags=Flags(channels_last=True))
+        assert isinstance(computed, ComputeTime)
+        assert computed.memory_bytes and computed.step_s(3) == 2 * computed.slot_s + computed.last_slot_s
+        # Two at a time, of which one fails: the other one goes on.
+        good, bad = running.run_in_turn([settings, settings.model_copy(update={"slot_size": 16})], rounds=2)
+        assert isinstance(good, JointRate) and len(good.windows) == 2 and 0 <= good.data_time_fraction <= 1
+        assert isinstance(bad, JointRate)
+        counted = running.trace(settings, steps=2, folder=tmp_path)
+        assert isinstance(counted, list) and len(counted) == 2
+        assert all(isinstance(one, Counted) and one.flops_per_sample and one.traced_step_s for one in counted)
+        assert counted[0].nvml_utilisation_fraction is None
+        assert len(children()) == 2
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0.json.gz", "rank-1.json.gz"]
+    assert children() == []
+
+
+def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
+    fault = planted(crash_at=4, hang_at=8)
+    with probe(small_shards, profile={"probe_timeout_s": 4}, **fault) as running:
+        crashed = running.compute(slot_size=4, threads=1, flags=Flags())
+        assert isinstance(crashed, Failed) and crashed.outcome == "crashed" and "SIGSEGV" in crashed.reason
+        hung = running.run(Settings(slot_size=8, slots_per_rank=2, num_workers=1), windows=1)
+        assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s 4 s" in hung.reason
+        assert isinstance(running.compute(slot_size=2, threads=1, flags=Flags()), ComputeTime)
+    assert children() == []
+
+
+def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:
+    """A network that takes 4 MB a sample, in a process that may take 100 MB more than it has at the start."""
+    fault = planted(bytes_per_sample=4_000_000)
+    with probe(small_shards, **fault) as running:
+        found = running.compute(slot_size=2, threads=1, flags=Flags())
+        assert isinstance(found, ComputeTime) and found.memory_bytes
+        base = found.memory_bytes
+    with probe(small_shards, profile={"memory_bytes": base + 100_000_000}, **fault) as running:
+        small, large = (running.compute(slot_size=size, threads=1, flags=Flags()) for size in (4, 12))
+        assert isinstance(small, ComputeTime) and isinstance(large, ComputeTime)
+        assert small.memory_bytes and large.memory_bytes
+        assert 20_000_000 < large.memory_bytes - small.memory_bytes < 60_000_000
+        starved = running.compute(slot_size=64, threads=1, flags=Flags())
+        assert isinstance(starved, Failed) and starved.outcome == "out of memory"
+        assert isinstance(running.compute(slot_size=4, threads=1, flags=Flags()), ComputeTime)
+
+
+def test_a_model_that_cannot_be_built_is_the_users_error(small_shards: str) -> None:
+    with pytest.raises(ModelError, match="no_such_argument"), probe(small_shards, **planted(no_such_argument=1)):
+        pass
+    assert children() == []
