@@ -64,9 +64,10 @@ def describe_effort(report: ProfileReport) -> str:
     outcomes = [point.outcome for point in report.points]
     outcomes += [point.outcome for point in report.loader] + [point.outcome for point in report.compute]
     failed = sum(outcome != "measured" for outcome in outcomes)
+    whole = sum(point.samples_per_s is not None for point in report.points)
     return (
-        f"{report.method}: {len(report.points)} configurations end to end, {len(report.loader)} of the loader and "
-        f"{len(report.compute)} of steps alone{time}" + (f"; {failed} could not be measured" if failed else "")
+        f"{report.method}: {whole} configurations end to end, {len(report.loader)} measurements of the loader and "
+        f"{len(report.compute)} of steps alone{time}" + (f"; {failed} could not be made" if failed else "")
     )
 
 

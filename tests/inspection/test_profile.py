@@ -84,8 +84,9 @@ def test_findings_stand_before_what_is_only_for_the_record() -> None:
     ]
     words = dict(told)
     assert words["reason"] == "fastest; not clear of the next best"
-    assert "2 configurations end to end" in words["effort"]
-    assert "in 41 s" in words["effort"] and "1 could not be measured" in words["effort"]
+    # Of the two points one ran out of memory.
+    assert "1 configurations end to end" in words["effort"]
+    assert "in 41 s" in words["effort"] and "1 could not be made" in words["effort"]
 
 
 def test_a_recommendation_is_of_steps_alone() -> None:
