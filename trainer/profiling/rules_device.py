@@ -44,7 +44,7 @@ def small_batch(case: Case) -> Finding | None:
         point, by_slot = larger
         if gain.source.startswith("at most") or (by_slot.factor or 0.0) > (gain.factor or 0.0):
             change, gain = f"take larger slots (parallel.slot_size={point.slot_size})", by_slot
-    elif case.choice.slots_per_rank > 1:
+    elif compiled is None and case.choice.slots_per_rank > 1:
         change += "; take larger slots (parallel.slot_size)"
     return Finding(
         rule="R2",

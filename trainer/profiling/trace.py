@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -75,7 +75,7 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         rest = subtract(rest, union(where))
     order = ("loader", "forward", "backward", "optimizer", "communication")
     breakdown = {name: parts[name] for name in order} | {"other": length(rest) / len(trace.steps) / 1e6}
-    rows = operator_rows(_within(trace.of("cpu_op"), trace.steps), [], has_gpu=False)
+    in_steps = _within(trace.of("cpu_op"), trace.steps)
     origin = trace.steps[0].start_us
     return TraceSummary(
         rank=trace.rank,
@@ -85,8 +85,8 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         step_s=median(step.duration_us for step in trace.steps) / 1e6,
         breakdown_s=breakdown,
         communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
-        copy_kernel_fraction=copying_fraction(rows),
-        operators=rows,
+        copy_kernel_fraction=copying_fraction(operator_rows(_outside(in_steps, loaders), [], has_gpu=False)),
+        operators=operator_rows(in_steps, [], has_gpu=False),
         memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=origin),
         lanes=make_lanes(
             trace,
@@ -252,11 +252,17 @@ def _within(events: Sequence[Event], steps: Sequence[Event]) -> list[Event]:
 
 def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
     """Return the events that began within any of the spans."""
+    return [event for event, is_in in _looked_up(events, spans) if is_in]
+
+
+def _outside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
+    """Return the events that began within none of the spans."""
+    return [event for event, is_in in _looked_up(events, spans) if not is_in]
+
+
+def _looked_up(events: Sequence[Event], spans: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
     covered = union(intervals(spans))
     starts = [start for start, _ in covered]
-
-    def is_covered(at_us: float) -> bool:
-        place = bisect_right(starts, at_us) - 1
-        return place >= 0 and at_us < covered[place][1]
-
-    return [event for event in events if is_covered(event.start_us)]
+    for event in events:
+        place = bisect_right(starts, event.start_us) - 1
+        yield event, place >= 0 and event.start_us < covered[place][1]

@@ -1,0 +1,93 @@
+"""From counters and traces to indicators."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from contracts.artifacts import Indicators
+from tests.trainer.profiling.gpu_trace import write_gpu_trace
+from trainer.profiling.indicators import Counters, make_indicators
+from trainer.profiling.summary import TraceSummary
+from trainer.profiling.trace import summarise
+
+FOLDER = Path(__file__).parent / "traces"
+
+
+def recorded(*names: str) -> list[TraceSummary]:
+    return [summarise(FOLDER / f"{name}.json.gz") for name in names]
+
+
+def test_nothing_measured_is_none() -> None:
+    found = make_indicators(Counters(), [])
+    assert {name: value for name, value in found.model_dump().items() if value is not None} == {}
+
+
+def test_what_is_counted_is_passed_on() -> None:
+    counted = Counters(
+        step_s=0.5,
+        samples_per_s=100.0,
+        data_time_fraction=0.25,
+        copy_wait_fraction=0.05,
+        flops_per_sample=12e9,
+        precision="bf16",
+        gpu_name="NVIDIA A100-SXM4-40GB",
+        memory_peak_bytes=6 << 30,
+        memory_reserved_bytes=8 << 30,
+        memory_limit_bytes=40 << 30,
+        allocation_retries=2,
+        checkpoint_stall_fraction=0.01,
+        nvml_utilisation_fraction=0.97,
+    )
+    found = make_indicators(counted, [])
+    same = {field.name for field in fields(Counters)} & set(Indicators.model_fields)
+    assert {name: getattr(found, name) for name in same} == {name: getattr(counted, name) for name in same}
+    assert found.peak_flops == 312e12
+    assert found.mfu == pytest.approx(12e9 * 100 / 312e12)
+    assert found.fragmentation_fraction == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        Counters(flops_per_sample=1e9, samples_per_s=10.0, precision="bf16", gpu_name="Tesla T4"),
+        Counters(flops_per_sample=1e9, samples_per_s=10.0, precision="fp32"),
+        Counters(flops_per_sample=1e9, samples_per_s=10.0, gpu_name="NVIDIA L4"),
+        Counters(flops_per_sample=1e9, precision="fp32", gpu_name="NVIDIA L4"),
+        Counters(samples_per_s=10.0, precision="fp32", gpu_name="NVIDIA L4"),
+    ],
+)
+def test_utilisation_needs_all_its_parts(counted: Counters) -> None:
+    assert make_indicators(counted, []).mfu is None
+
+
+def test_the_gpus_name_may_come_from_the_trace(tmp_path: Path) -> None:
+    summary = summarise(write_gpu_trace(tmp_path / "t.json", gpu_name="NVIDIA L4"))
+    found = make_indicators(Counters(flops_per_sample=12e9, samples_per_s=1000.0, precision="fp16"), [summary])
+    assert found.mfu == pytest.approx(12e12 / 121e12)
+    assert found.gpu_busy_fraction == summary.gpu_busy_fraction
+    assert found.sync_fraction == 0
+
+
+def test_exchange_is_that_of_the_rank_that_waits_least() -> None:
+    waiting, slow = recorded("straggler-0", "straggler-1")
+    for order in ([waiting, slow], [slow, waiting]):
+        found = make_indicators(Counters(), order)
+        assert found.communication_fraction == slow.communication_fraction
+        assert found.slowest_rank_ratio is not None and found.slowest_rank_ratio > 1.4
+
+
+def test_one_rank_neither_exchanges_nor_lags() -> None:
+    found = make_indicators(Counters(), recorded("steady"))
+    assert found.communication_fraction is None
+    assert found.slowest_rank_ratio is None
+
+
+def test_counted_steps_of_ranks_win_over_traced_ones() -> None:
+    found = make_indicators(Counters(rank_step_s=(1.0, 1.0, 3.0)), recorded("exchange-0", "exchange-1"))
+    assert found.slowest_rank_ratio == 3.0
+
+
+def test_what_profiling_costs() -> None:
+    (steady,) = recorded("steady")
+    assert make_indicators(Counters(step_s=steady.step_s / 2), [steady]).profiler_ratio == pytest.approx(2)
