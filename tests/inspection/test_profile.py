@@ -70,6 +70,15 @@ def test_a_gain_that_is_not_predicted_is_not_told() -> None:
     assert describe_finding(finding) == "note: copies (12 %; 15 %): channels_last"
 
 
+def test_a_finding_on_a_terminal_has_a_line_for_each_of_what_it_says() -> None:
+    assert dict(describe(report()))["finding R1"].splitlines() == [
+        "bad: steps wait for data",
+        "seen: data time 50 % | limit 20 %",
+        "to do: raise data.num_workers to 4",
+        "predicted: x 1.80, the sweep",
+    ]
+
+
 def test_findings_stand_before_what_is_only_for_the_record() -> None:
     choice = report().choice.model_copy(update={"clear": False})
     told = list(describe(report(choice=choice, warnings=["the budget was out"], wall_s=41.4)))
