@@ -27,7 +27,7 @@ demo: $(STAMP) ## write the digits as images and run the whole line on them
 	$(BIN)/python examples/digits.py raw/digits
 	$(BIN)/shardline run configs/digits.yaml
 
-test: check ## all checks, and all tests but slow and gpu ones
+test: check ## all checks, and all tests but slow and gpu ones; pages are tested with /usr/bin/chromium
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 
 test-slow: $(STAMP) ## the slow tests

@@ -34,12 +34,12 @@ from trainer.profiling.space import Device, Space, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
 
 SPACE: dict[str, Any] = {
-    "slot_sizes": [8, 16, 32, 64],
+    "slot_sizes": [4, 8, 16, 32],
     "num_workers": [0, 1, 2],
     "threads": [1, 2],
     "exclude": ["precision", "channels_last", "compile", "activation_checkpointing", "prefetch_factor"],
 }
-BATCH = 64
+BATCH = 32
 # Neither arm is to be cut short.
 BUDGET_S = 3600.0
 MEMORY = 160_000_000
@@ -61,7 +61,7 @@ def network(embedding: int, *hidden: int) -> dict[str, Any]:
 
 # Name: bytes of a JPEG, number of them, sections of the configuration.
 WORKLOADS: dict[str, tuple[int, int, dict[str, Any]]] = {
-    "input-bound": (300_000, 256, {"data": {"image_size": 32, "decode": "full"}, "model": network(8, 8, 16)}),
+    "input-bound": (150_000, 512, {"data": {"image_size": 32, "decode": "full"}, "model": network(8, 8, 16)}),
     "compute-bound": (8_000, 1024, {"data": {"image_size": 64}, "model": network(16, 16, 32, 64)}),
     "memory-limited": (8_000, 1024, {"data": {"image_size": 96}, "model": network(64, 64, 64)}),
 }
@@ -156,8 +156,8 @@ def compare(
             rates.append(one.windows)
     first, middle, last = rates
     # Ours lies between the two: their mean is of the same moment.
-    pairs = [2 * m / (f + l) for f, m, l in zip(first, middle, last, strict=True)]
-    return pairs, [l / f for f, l in zip(first, last, strict=True)]
+    pairs = [2 * m / (a + b) for a, m, b in zip(first, middle, last, strict=True)]
+    return pairs, [b / a for a, b in zip(first, last, strict=True)]
 
 
 def predictor_error(swept: Result, grid: Result) -> float | None:

@@ -7,10 +7,14 @@ with each other wherever training is; what may run out of memory is tried by eac
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from statistics import median
 
 import numpy as np
@@ -70,11 +74,13 @@ class Bench:
     def __init__(self, feed: Feed, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
         self.memory = MemoryGauge(rank.device)
-        self._stepper: Stepper | None = None
+        self._steppers: dict[Flags, Stepper] = {}
         self._flags: Flags | None = None
-        self._warm: set[int] = set()
+        self._warm: set[tuple[Flags, int]] = set()
         self._resident: dict[int, SlotBatch] = {}
         self._position = 0
+        self._turn: dict[int, tuple[Settings, Steps]] = {}
+        self._turn_stack = ExitStack()
 
     # --- the loader alone ---------------------------------------------------------------------------------------------
 
@@ -165,6 +171,29 @@ class Bench:
         waited = median(one.data.share(one.data.loader_s) / 100 for one in found)
         return JointRate(tuple(one.rate(self.rank.ranks) for one in found), min(1.0, waited))
 
+    def open(self, number: int, settings: Settings) -> None:
+        """Start a configuration that takes turns with others; until its turn its loader processes are held."""
+        steps = self._turn_stack.enter_context(self.steps(settings))
+        steps.hold()
+        self._turn[number] = settings, steps
+
+    def window(self, number: int) -> JointRate:
+        """Measure a window of a configuration that was opened; before and after it, it is as if no time passed."""
+        settings, steps = self._turn[number]
+        torch.set_num_threads(settings.threads)
+        self._flags = settings.flags
+        steps.go_on()
+        # The caches hold what another configuration left.
+        steps.take_one()
+        found = steps.for_about(self.config.profile.window_s)
+        steps.hold()
+        return JointRate((found.rate(self.rank.ranks),), min(1.0, found.data.share(found.data.loader_s) / 100))
+
+    def close(self) -> None:
+        """End all that was opened."""
+        self._turn.clear()
+        self._turn_stack.close()
+
     @contextmanager
     def steps(self, settings: Settings) -> Iterator[Steps]:
         """Give steps on a fresh loader, past its start."""
@@ -172,15 +201,21 @@ class Bench:
         # Before the loader starts: what it prepares meanwhile would make the first window look fast.
         self._warm_up(settings.slot_size, settings.flags)
         cut = Cut(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
+        before, start = set(active_children()), self._position
         with self._slots(cut) as (slots, clock):
             steps = Steps(self, slots, clock)
-            seen = steps.take_one()
-            while seen < settings.num_workers + 1:
-                seen += steps.take_one()
-            steps.time_one()
-            yield steps
+            try:
+                seen = steps.take_one()
+                steps.workers = [process for process in active_children() if process not in before]
+                while seen < settings.num_workers + 1:
+                    seen += steps.take_one()
+                # Loader processes deliver in bursts: of as many slots as there are processes.
+                steps.time(max(1, round(settings.num_workers / settings.slots_per_rank)))
+                yield steps
+            finally:
+                steps.end_workers(gently=self.rank.device.type == "cuda")
             # The same on all ranks: they take their steps together.
-            self._position += steps.samples
+            self._position = start + steps.samples
 
     @contextmanager
     def _slots(self, cut: Cut) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
@@ -205,8 +240,10 @@ class Bench:
         self._prepared(flags)
 
     def forget(self) -> None:
-        """Let go of the network and all that was made for it: an error has left it in some state."""
-        self._stepper, self._flags = None, None
+        """Let go of networks and all that was made for them: an error has left them in some state."""
+        self.close()
+        self._steppers.clear()
+        self._flags = None
         self._warm.clear()
         self._resident.clear()
         gc.collect()
@@ -215,13 +252,15 @@ class Bench:
 
     @property
     def stepper(self) -> Stepper:
-        """The network that was measured last."""
-        assert self._stepper is not None
-        return self._stepper
+        """The network that is measured."""
+        assert self._flags is not None
+        return self._steppers[self._flags]
 
     def _prepared(self, flags: Flags) -> Stepper:
-        if self._stepper is None or self._flags != flags:
-            self.forget()
+        if flags not in self._steppers:
+            if not self._turn:
+                # One at a time: more than one may not fit.
+                self.forget()
             numerics = Numerics(
                 flags.precision,
                 self.config.train.tf32,
@@ -230,26 +269,27 @@ class Bench:
                 flags.activation_checkpointing,
             )
             classes = len(self._feed.manifest.classes)
-            self._stepper = Stepper(self.config, classes, self.rank, numerics, lambda message: None)
-            self._stepper.model.train()
-            self._flags = flags
+            stepper = Stepper(self.config, classes, self.rank, numerics, lambda message: None)
+            stepper.model.train()
+            self._steppers[flags], self._flags = stepper, flags
             if not flags.compile:
                 # It would compile for this size too, which nobody trains with.
-                self._stepper.settle(SMALLEST_SLOT)
+                stepper.settle(SMALLEST_SLOT)
                 self._step(self._batch(SMALLEST_SLOT, last=True))
-        return self._stepper
+        self._flags = flags
+        return self._steppers[flags]
 
     def _warm_up(self, slot_size: int, flags: Flags) -> None:
         """Allocate and compile what steps at this size need."""
         stepper = self._prepared(flags)
-        if slot_size in self._warm:
+        if (flags, slot_size) in self._warm:
             return
         if flags.compile:
             stepper.settle(slot_size)
         if self._slots_per_rank(slot_size) > 1:
             self.compute_slot(self._batch(slot_size, last=False))
         self._step(self._batch(slot_size, last=True))
-        self._warm.add(slot_size)
+        self._warm.add((flags, slot_size))
 
     def _step(self, slot: SlotBatch) -> None:
         self.compute_slot(slot)
@@ -310,6 +350,7 @@ class Steps:
 
     Attributes:
         samples: Taken so far, by all ranks.
+        workers: The loader's processes.
         around: Returns a context for a part of a step: loader, slot or update.
     """
 
@@ -317,6 +358,7 @@ class Steps:
         self._bench, self._slots, self._clock = bench, slots, clock
         self._step_s = 0.0
         self.samples = 0
+        self.workers: list[BaseProcess] = []
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
 
     def take_one(self) -> int:
@@ -333,9 +375,39 @@ class Steps:
         self.samples += slot.request.batch_samples
         return number
 
-    def time_one(self) -> None:
-        """Take a step, and agree on how long steps take: a rank that took one more than others would wait for ever."""
-        self._step_s = self._bench.time(self.take_one, 1)
+    def time(self, number: int) -> None:
+        """Take steps, and agree on how long one takes: a rank that took one more than others would wait for ever."""
+        self._step_s = self._bench.time(self.take_one, number)
+
+    def hold(self) -> None:
+        """Stop the loader processes where they are."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def end_workers(self, *, gently: bool) -> None:
+        """End the loader processes.
+
+        Args:
+            gently: Let the loader do it, which takes a second: a thread that pins memory waits for their last words.
+        """
+        self.go_on()
+        if gently or not self.workers:
+            return
+        # torch watches its loader processes by this signal, and would raise what it sees here.
+        watching = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._signal(signal.SIGKILL)
+        for worker in self.workers:
+            worker.join()
+        signal.signal(signal.SIGCHLD, watching)
+
+    def _signal(self, number: int) -> None:
+        for worker in self.workers:
+            if worker.pid is not None and worker.exitcode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
 
     def for_about(self, seconds: float) -> Passed:
         """Take steps for about that long, one at least, and measure them."""

@@ -83,7 +83,7 @@ class Case:
         one_after_the_other = 1 / (1 / alone.samples_per_s + 1 / point.samples_per_s)
         reached = min(alone.samples_per_s, point.samples_per_s) if point.num_workers else one_after_the_other
         source = (
-            f"the slower of steps alone ({alone.samples_per_s:.4g} samples/s) and the loader alone with "
+            f"at most: the slower of steps alone ({alone.samples_per_s:.4g} samples/s) and the loader alone with "
             f"{point.num_workers} processes ({point.samples_per_s:.4g}), over {rate:.4g} measured now"
         )
         return Gain(reached / rate, source)

@@ -27,7 +27,7 @@ _SECONDS_PER_HOUR = 3600
 class Diagnosis:
     """What was found about a configuration."""
 
-    indicators: Indicators = Indicators()
+    indicators: Indicators = field(default_factory=Indicators)
     findings: list[Finding] = field(default_factory=list)
     summaries: list[TraceSummary] = field(default_factory=list)
     """Of the traces, by rank."""

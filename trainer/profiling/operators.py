@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainer.profiling.kernels import COPYING_OPERATORS
 from trainer.profiling.kineto import Event
+from trainer.profiling.operations import operations
 from trainer.profiling.summary import OperatorRow
 
 
@@ -35,8 +36,7 @@ def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event], *, has_gp
         entry.self_us += call.self_us
         if not call.within_itself:
             entry.total_us += call.event.duration_us
-        flops = call.event.arguments.get("flops")
-        if isinstance(flops, int | float):
+        if (flops := operations(call.event)) is not None:
             entry.flops = (entry.flops or 0.0) + flops
     launched_by = names_by_external_id(operators)
     for event in on_gpu:

@@ -89,7 +89,7 @@ class RankProbe:
 
     def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
         """Measure the loader alone."""
-        found = self._ask(
+        found = self.ask(
             "load", slot_size=slot_size, num_workers=num_workers, prefetch_factor=prefetch_factor, threads=threads
         )
         if isinstance(found, Failed):
@@ -99,9 +99,9 @@ class RankProbe:
 
     def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
         """Measure steps alone."""
-        if (failed := self._try(slot_size, threads, flags)) is not None:
+        if (failed := self.try_alone(slot_size, threads, flags)) is not None:
             return failed
-        found = self._ask("compute", slot_size=slot_size, threads=threads, flags=flags)
+        found = self.ask("compute", slot_size=slot_size, threads=threads, flags=flags)
         if isinstance(found, Failed):
             return found
         used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
@@ -117,9 +117,9 @@ class RankProbe:
 
     def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
         """Measure both together."""
-        if (failed := self._try(settings.slot_size, settings.threads, settings.flags)) is not None:
+        if (failed := self.try_alone(settings.slot_size, settings.threads, settings.flags)) is not None:
             return failed
-        found = self._ask("run", settings=settings, windows=windows)
+        found = self.ask("run", settings=settings, windows=windows)
         if isinstance(found, Failed):
             return found
         waited = sum(one.data_time_fraction for one in found) / len(found)
@@ -127,29 +127,23 @@ class RankProbe:
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure several configurations in turn, a window each."""
-        found: list[list[JointRate]] = [[] for _ in settings]
-        failed: dict[int, Failed] = {}
+        turn = _Turn(self, settings)
         for _ in range(rounds):
-            for number, one in enumerate(settings):
-                if number in failed:
-                    continue
-                rate = self.run(one, windows=1)
-                if isinstance(rate, Failed):
-                    failed[number] = rate
-                else:
-                    found[number].append(rate)
-        return [failed[number] if number in failed else _join(rates) for number, rates in enumerate(found)]
+            for number in range(len(settings)):
+                turn.measure(number)
+        turn.end()
+        return [turn.result(number, rounds) for number in range(len(settings))]
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
-        return self._ask("trace", settings=settings, steps=steps, folder=str(folder))
+        return self.ask("trace", settings=settings, steps=steps, folder=str(folder))
 
-    def _try(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
+    def try_alone(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
         """Let each rank try a size alone: one that has run out of memory leaves no peer waiting for it."""
         # With fsdp a forward pass is made by all ranks together.
         if (slot_size, flags) in self._memory or self._config.parallel.strategy == "fsdp":
             return None
-        found = self._ask("fit", alone=True, slot_size=slot_size, threads=threads, flags=flags)
+        found = self.ask("fit", alone=True, slot_size=slot_size, threads=threads, flags=flags)
         if isinstance(found, Failed):
             return found
         self._memory[slot_size, flags] = _highest(found)
@@ -182,7 +176,7 @@ class RankProbe:
         first: Hello = found[0]
         self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
 
-    def _ask(self, name: str, *, alone: bool = False, **arguments: Any) -> list[Any] | Failed:
+    def ask(self, name: str, *, alone: bool = False, **arguments: Any) -> list[Any] | Failed:
         """Ask all ranks the same; return their answers in order, or why there are none.
 
         Args:
@@ -236,6 +230,61 @@ class RankProbe:
         for process in self._ranks:
             process.kill()
         self._ranks = []
+
+
+class _Turn:
+    """Configurations that are all started, and measured a window at a time: starts and ends are in no window."""
+
+    def __init__(self, probe: RankProbe, settings: Sequence[Settings]) -> None:
+        self._probe, self._settings = probe, settings
+        self._rates: list[list[JointRate]] = [[] for _ in settings]
+        self._failed: dict[int, Failed] = {}
+        self._open: set[int] = set()
+
+    def measure(self, number: int) -> None:
+        """Measure a window of a configuration, unless it has failed."""
+        if number in self._failed:
+            return
+        if number not in self._open and not self._start(number):
+            return
+        found = self._probe.ask("window", number=number)
+        if isinstance(found, Failed):
+            self._fail(number, found)
+        else:
+            waited = sum(one.data_time_fraction for one in found) / len(found)
+            self._rates[number].append(JointRate(_slowest([one.windows for one in found]), waited))
+
+    def end(self) -> None:
+        """Let all of them go."""
+        if self._open:
+            self._probe.ask("close")
+            self._open.clear()
+
+    def result(self, number: int, rounds: int) -> JointRate | Failed:
+        """Return what came out."""
+        failed = self._failed.get(number)
+        if failed is None:
+            return _join(self._rates[number])
+        others = any(one.flags != self._settings[number].flags for one in self._settings)
+        if failed.outcome == "out of memory" and others:
+            # Networks with other flags stood beside it.
+            return self._probe.run(self._settings[number], windows=rounds)
+        return failed
+
+    def _start(self, number: int) -> bool:
+        one = self._settings[number]
+        failed = self._probe.try_alone(one.slot_size, one.threads, one.flags) if not self._open else None
+        found = failed or self._probe.ask("open", number=number, settings=one)
+        if isinstance(found, Failed):
+            self._fail(number, found)
+            return False
+        self._open.add(number)
+        return True
+
+    def _fail(self, number: int, failed: Failed) -> None:
+        self._failed[number] = failed
+        # The processes have let go of everything, or are gone themselves.
+        self._open.clear()
 
 
 class _Process:

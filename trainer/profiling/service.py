@@ -42,6 +42,9 @@ class Service:
             "fit": self.fit,
             "compute": self.compute,
             "run": self.run,
+            "open": self.open,
+            "window": self.window,
+            "close": self.close,
             "trace": self.trace,
         }
         try:
@@ -88,6 +91,18 @@ class Service:
     def run(self, settings: Settings, windows: int) -> JointRate:
         """Measure loader and steps together."""
         return self._required().run(settings, windows)
+
+    def open(self, number: int, settings: Settings) -> None:
+        """Start a configuration that takes turns with others."""
+        self._required().open(number, settings)
+
+    def window(self, number: int) -> JointRate:
+        """Measure a window of one that was opened."""
+        return self._required().window(number)
+
+    def close(self) -> None:
+        """End all that was opened."""
+        self._required().close()
 
     def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
         """Trace steps into a folder, and count what a trace does not show."""

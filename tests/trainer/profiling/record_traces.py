@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 import torch.distributed
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.multiprocessing.spawn import spawn
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
 from trainer.profiling.trace import strip_host
@@ -111,7 +111,8 @@ def record(path: Path, model: nn.Module, *, size: int = 32, delay_s: float = 0.0
             with record_function("shardline: slot"):
                 # Not through DistributedDataParallel: the other rank computes it once.
                 for _ in range(passes - 1):
-                    alone(images)
+                    with torch.no_grad():
+                        alone(images)
                 loss = nn.functional.cross_entropy(model(images), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
             with record_function("shardline: update"):

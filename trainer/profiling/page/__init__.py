@@ -1,0 +1,7 @@
+"""The page of a profiling run: one self-contained HTML file, a module a view."""
+
+from __future__ import annotations
+
+from trainer.profiling.page.document import MAX_PAGE_BYTES, render_page
+
+__all__ = ["MAX_PAGE_BYTES", "render_page"]

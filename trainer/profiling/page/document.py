@@ -1,0 +1,108 @@
+"""The page as a whole: one file that opens from a disk, uses no network, and stays below a size."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+
+from contracts.artifacts import ProfileReport
+from trainer.profiling.page.choice import choice
+from trainer.profiling.page.findings import findings
+from trainer.profiling.page.kernels import kernels
+from trainer.profiling.page.markup import Html, element, join, shorten
+from trainer.profiling.page.memory import memory
+from trainer.profiling.page.operators import operators
+from trainer.profiling.page.overview import overview
+from trainer.profiling.page.style import SCRIPT, STYLE
+from trainer.profiling.page.subject import Limits, Subject
+from trainer.profiling.page.sweep_map import sweep_map
+from trainer.profiling.page.timeline import timeline
+from trainer.profiling.summary import TraceSummary
+
+MAX_PAGE_BYTES = 1_000_000
+
+PARTS = (
+    ("findings", "Findings"),
+    ("choice", "Choice"),
+    ("sweep", "Sweep"),
+    ("overview", "Overview"),
+    ("timeline", "Timeline"),
+    ("kernels", "Kernels"),
+    ("memory", "Memory"),
+    ("operators", "Operators"),
+)
+
+
+def render_page(report: ProfileReport, summaries: Sequence[TraceSummary]) -> str:
+    """Return the page of a profiling run.
+
+    Args:
+        report: What was measured and chosen.
+        summaries: What the traces say, a summary a rank; none where no trace was recorded.
+
+    Returns:
+        HTML, less than MAX_PAGE_BYTES in UTF-8. Of large inputs parts are left out, which the page says.
+    """
+    limits = Limits()
+    while True:
+        page = _render(Subject(report, summaries, limits))
+        if len(page.encode()) < MAX_PAGE_BYTES or limits == limits.halved():
+            return page
+        limits = limits.halved()
+
+
+def _render(subject: Subject) -> str:
+    report = subject.report
+    where = [f"{name}: {shorten(value, 120)}" for name, value in sorted(report.hardware.items())]
+    machine = [f"{report.ranks} {'rank' if report.ranks == 1 else 'ranks'}", *where, f"torch {report.torch_version}"]
+    body = element(
+        "body",
+        element("a", "Skip to the findings", href="#findings", class_="skip"),
+        element(
+            "header",
+            element("h1", "Profiling run"),
+            element("p", " · ".join(machine), class_="machine", data_text="machine"),
+        ),
+        element(
+            "nav",
+            element("ul", *(element("li", element("a", title, href=f"#{name}")) for name, title in PARTS)),
+            aria_label="Parts of this page",
+        ),
+        element(
+            "main",
+            findings(subject),
+            choice(subject),
+            sweep_map(subject),
+            overview(subject),
+            timeline(subject),
+            kernels(subject),
+            memory(subject),
+            operators(subject),
+        ),
+        element(
+            "footer",
+            f"Report {report.fingerprint}. Fractions are of the time of a step unless another whole is named. A value "
+            "that could not be measured reads “not measured”, never 0.",
+        ),
+        element("script", Html(SCRIPT)),
+    )
+    return join([Html("<!DOCTYPE html>\n"), element("html", _head(), body, lang="en"), "\n"])
+
+
+def _head() -> Html:
+    script = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    # Of all script only the one below runs, by its hash: what a trace smuggles in would be dead even if it got through.
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", "Profiling run"),
+        element("style", Html(STYLE)),
+    )

@@ -1,0 +1,84 @@
+"""Numbers as text, each with its unit."""
+
+from __future__ import annotations
+
+NBSP = "\u00a0"
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, and thousands in groups."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) < 0.001:
+        return f"{value:.2e}"
+    digits = 2 if abs(value) < 10 else 1
+    shown = f"{value:.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def count(value: float) -> str:
+    """Return a count; a mean of counts keeps its decimals."""
+    return f"{value:,.0f}" if float(value).is_integer() else number(value)
+
+
+def percent(value: float) -> str:
+    """Return a fraction in percent."""
+    shown = value * 100
+    if 0 < abs(shown) < 0.1:
+        return f"<{NBSP}0.1{NBSP}%"
+    return f"{shown:.0f}{NBSP}%" if abs(shown) >= 99.95 or shown == 0 else f"{shown:.1f}{NBSP}%"
+
+
+def seconds(value: float) -> str:
+    """Return seconds in the unit that suits them."""
+    if value >= 7200:
+        return f"{value / 3600:.1f}{NBSP}h"
+    if value >= 120:
+        return f"{value // 60:.0f}{NBSP}min {value % 60:.0f}{NBSP}s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{number(value / size)}{NBSP}{unit}"
+    return f"{number(value / 1e-9)}{NBSP}ns" if value else f"0{NBSP}s"
+
+
+def milliseconds(value: float) -> str:
+    """Return seconds in milliseconds, for a column in which they are compared."""
+    return f"{value * 1e3:,.3f}" if 0 < value < 1e-4 else f"{value * 1e3:,.2f}"
+
+
+def size(value: float) -> str:
+    """Return bytes in the unit that suits them."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(value) >= 2**power:
+            return f"{number(value / 2**power)}{NBSP}{unit}"
+    return f"{number(value)}{NBSP}B"
+
+
+def rate(value: float) -> str:
+    """Return samples per second."""
+    return f"{number(value)}{NBSP}samples/s"
+
+
+def factor(value: float) -> str:
+    """Return a factor."""
+    return f"\u00d7{value:.2f}"
+
+
+def usd(value: float) -> str:
+    """Return US dollars."""
+    return f"{value:,.2f}{NBSP}USD" if value >= 0.01 or value == 0 else f"{value:.2g}{NBSP}USD"
+
+
+def flops(value: float) -> str:
+    """Return floating point operations in the unit that suits them."""
+    for unit, power in (("TFLOP", 12), ("GFLOP", 9), ("MFLOP", 6)):
+        if value >= 10**power:
+            return f"{number(value / 10**power)}{NBSP}{unit}"
+    return f"{number(value)}{NBSP}FLOP"
+
+
+def hours(value: float) -> str:
+    """Return hours, or minutes where it is less than one."""
+    return f"{number(value)}{NBSP}h" if value >= 1 else f"{number(value * 60)}{NBSP}min"
