@@ -102,6 +102,6 @@ def _take(events: list[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
     """Return the seconds between pairs of events, once the last of them has happened, and forget them."""
     if events:
         events[-1][1].synchronize()
-    seconds = sum(begin.elapsed_time(end) for begin, end in events) / 1000
+    seconds: float = sum(begin.elapsed_time(end) for begin, end in events) / 1000
     events.clear()
     return seconds

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from contracts import storage
-from contracts.artifacts import Flags, Settings
+from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.process import thread_environment
@@ -137,6 +137,11 @@ class RankProbe:
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
         return self.ask("trace", settings=settings, steps=steps, folder=str(folder))
+
+    def write_board(self, folder: Path, report: ProfileReport) -> Failed | None:
+        """Have what TensorBoard shows written: its writer needs torch, which takes seconds to load."""
+        found = self.ask("write_board", folder=str(folder), report=report)
+        return found if isinstance(found, Failed) else None
 
     def try_alone(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
         """Let each rank try a size alone: one that has run out of memory leaves no peer waiting for it."""

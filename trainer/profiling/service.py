@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from contracts.artifacts import Flags, Settings
+from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
 from trainer.cut import choose_flags
 from trainer.distributed import Rank
@@ -14,6 +16,7 @@ from trainer.feed import Feed
 from trainer.launch import Assignment
 from trainer.precision import Numerics
 from trainer.profiling.bench import Bench
+from trainer.profiling.board import write_board
 from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate
 from trainer.profiling.tracing import trace
 
@@ -36,7 +39,7 @@ class Service:
 
     def answer(self, name: str, arguments: dict[str, Any]) -> Any:
         """Do what is asked for; after an error nothing is kept that it may have spoilt."""
-        methods = {
+        methods: dict[str, Callable[..., Any]] = {
             "hello": self.hello,
             "load": self.load,
             "fit": self.fit,
@@ -46,6 +49,7 @@ class Service:
             "window": self.window,
             "close": self.close,
             "trace": self.trace,
+            "write_board": self.write_board,
         }
         try:
             return methods[name](**arguments)
@@ -107,6 +111,11 @@ class Service:
     def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
         """Trace steps into a folder, and count what a trace does not show."""
         return trace(self._required(), settings, steps, folder)
+
+    def write_board(self, folder: str, report: ProfileReport) -> None:
+        """Write what TensorBoard shows, here where torch is loaded already; the first rank does."""
+        if self._rank.is_first:
+            write_board(Path(folder), report)
 
     def _required(self) -> Bench:
         assert self._bench is not None, "hello comes first"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from contracts import storage
@@ -118,45 +117,39 @@ def _profile(
             stage.log(f"warning: {warning}")
         stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
         diagnosis = diagnose_choice(config, probe, result, hello=hello, folder=folder / TRACE_FOLDER)
-    for warning in diagnosis.warnings:
-        stage.log(f"warning: {warning}")
-    for finding in diagnosis.findings:
-        stage.log(f"{finding.rule} {finding.title}: {finding.change}")
-    report = ProfileReport(
-        fingerprint=output.fingerprint,
-        made_from=output.made_from,
-        model_fingerprint=model_fingerprint(config),
-        shards_fingerprint=shards.fingerprint,
-        hardware=hardware(),
-        torch_version=importlib.metadata.version("torch"),
-        ranks=ranks,
-        threads_per_rank=choice.threads,
-        global_batch_size=config.train.global_batch_size,
-        points=result.points,
-        choice=choice,
-        method=config.profile.method,
-        wall_s=wall_s,
-        loader=result.loader,
-        compute=result.compute,
-        memory=result.memory,
-        overlap=result.overlap,
-        predictor_error=result.predictor_error,
-        recommendations=result.recommendations,
-        indicators=diagnosis.indicators,
-        findings=diagnosis.findings,
-        estimate=_estimate(config, shards, result, assignment.world_size),
-        warnings=[*result.warnings, *diagnosis.warnings],
-    )
+        for warning in diagnosis.warnings:
+            stage.log(f"warning: {warning}")
+        for finding in diagnosis.findings:
+            stage.log(f"{finding.rule} {finding.title}: {finding.change}")
+        report = ProfileReport(
+            fingerprint=output.fingerprint,
+            made_from=output.made_from,
+            model_fingerprint=model_fingerprint(config),
+            shards_fingerprint=shards.fingerprint,
+            hardware=hardware(),
+            torch_version=importlib.metadata.version("torch"),
+            ranks=ranks,
+            threads_per_rank=choice.threads,
+            global_batch_size=config.train.global_batch_size,
+            points=result.points,
+            choice=choice,
+            method=config.profile.method,
+            wall_s=wall_s,
+            loader=result.loader,
+            compute=result.compute,
+            memory=result.memory,
+            overlap=result.overlap,
+            predictor_error=result.predictor_error,
+            recommendations=result.recommendations,
+            indicators=diagnosis.indicators,
+            findings=diagnosis.findings,
+            estimate=_estimate(config, shards, result, assignment.world_size),
+            warnings=[*result.warnings, *diagnosis.warnings],
+        )
+        if (failed := probe.write_board(folder / BOARD_FOLDER, report)) is not None:
+            stage.log(f"warning: nothing for TensorBoard: {failed.outcome}: {failed.reason}")
     (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
-    _write_board(folder / BOARD_FOLDER, report, stage.log)
     return report
-
-
-def _write_board(folder: Path, report: ProfileReport, log: Callable[[str], None]) -> None:
-    # torch comes with TensorBoard's writer, seconds of it: by now nothing is measured any more.
-    from trainer.profiling.board import write_board
-
-    write_board(folder, report)
 
 
 def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: int) -> TrainingEstimate | None:

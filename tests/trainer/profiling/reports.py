@@ -40,6 +40,7 @@ def gpu_points() -> list[ProfilePoint]:
                     num_workers=num_workers,
                     threads=4,
                     flags=BF16,
+                    outcome="measured" if measured else "predicted",
                     predicted_samples_per_s=rate,
                     samples_per_s=rate * (0.94 + 0.02 * (slot_size % 5)) if measured else None,
                     samples_per_s_min=rate * 0.9 if measured else None,

@@ -13,13 +13,17 @@ from playwright.sync_api import Browser
 
 from contracts.artifacts import Finding, Indicators, ProfilePoint, ProfileReport
 from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
+from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from tests.trainer.profiling.reports import cpu_report, cpu_summary, gpu_report, gpu_summary
+from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.page import MAX_PAGE_BYTES, render_page
 from trainer.profiling.page.quantities import percent, seconds, size
 from trainer.profiling.summary import KernelRow, Lane, MemorySample, OperatorRow, Span, TraceSummary
+from trainer.profiling.trace import summarise
 
 VIEWS = ("overview", "timeline", "kernels", "memory", "operators")
 SCRIPT = '</script></style><img src="http://127.0.0.1:9/x" onerror="window.hit=1"><script>window.hit=1</script>'
+PREFIXES = {view: view for view in VIEWS} | {"overview": "breakdown"}
 HOSTILE = SCRIPT + "&\"'\x00\ud800"
 READABLE = HOSTILE.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
 
@@ -83,6 +87,35 @@ def test_a_gpu_fills_all_five_views_with_what_was_measured(browser: Browser, tmp
 
 
 @NEEDS_CHROMIUM
+def test_a_synthetic_trace_of_a_gpu_fills_all_five_views(browser: Browser, tmp_path: Path) -> None:
+    summaries = [
+        summarise(
+            write_gpu_trace(tmp_path / f"rank{rank}.json.gz", rank=rank, ranks=2, exchange_us=8000.0, pageable=True)
+        )
+        for rank in range(2)
+    ]
+    indicators = make_indicators(
+        Counters(step_s=0.06, data_time_fraction=0.3, gpu_name="NVIDIA A100-SXM4-40GB"), summaries
+    )
+    report = gpu_report().model_copy(update={"indicators": indicators})
+    with opened(browser, write(tmp_path, report, summaries)) as shown:
+        figures = shown.figures()
+        shown.check_quiet()
+        assert shown.absent() == {}
+        for view in VIEWS:
+            values = [value for name, value in figures.items() if name.startswith(f"{PREFIXES[view]}.")]
+            assert sum(value is not None for value in values) > 3, view
+        assert figures["indicators.gpu_busy_fraction"] == indicators.gpu_busy_fraction
+        assert figures["ranks.1.gpu_busy"] == summaries[1].gpu_busy_fraction
+        for name, value in figures.items():
+            if name.startswith("breakdown.0.") and name != "breakdown.0.sum":
+                assert value == summaries[0].breakdown_s[name.removeprefix("breakdown.0.")]
+        slowest = max(summaries[0].kernels, key=lambda row: row.total_s)
+        assert shown.page.locator("#kernels-0 .code").first.inner_text() == slowest.name
+        assert shown.page.locator("details[data-rank='0'] .lane i").count() > 100
+
+
+@NEEDS_CHROMIUM
 def test_findings_stand_first_and_the_choice_with_its_reason(browser: Browser, tmp_path: Path) -> None:
     report = gpu_report()
     with opened(browser, write(tmp_path, report, [gpu_summary()])) as shown:
@@ -112,7 +145,7 @@ def test_the_heat_map_shows_predicted_against_measured(browser: Browser, tmp_pat
         for point in report.points:
             name = f"map.{point.slot_size}.{point.num_workers}"
             assert figures.get(f"{name}.measured") == point.samples_per_s
-            if point.outcome == "measured":
+            if point.predicted_samples_per_s is not None:
                 assert figures[f"{name}.predicted"] == point.predicted_samples_per_s
         chosen = shown.page.locator("#heat-map td.chosen")
         assert chosen.count() == 1
@@ -153,7 +186,7 @@ def test_without_a_gpu_the_page_says_so_and_never_zero(browser: Browser, tmp_pat
             assert texts[f"indicators.{name}"] == "not measured: no GPU"
         assert texts["indicators.slowest_rank_ratio"] == "not measured: one rank"
         assert texts["indicators.checkpoint_stall_fraction"] == "not measured"
-        assert texts["operators.0.0.device_s"] == "not measured: no GPU"
+        assert texts["operators.0.device_s"] == "not measured: no GPU"
         assert texts["targets.gpu_busy_fraction"] == "not measured: no GPU"
         assert figures["indicators.data_time_fraction"] == 0.12
         assert figures["breakdown.0.backward"] == 0.075

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from contracts.artifacts import ProfilePoint, Settings
-from trainer.profiling.page.markup import Html, element, figure, join, section, shorten
+from trainer.profiling.page.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
 from trainer.profiling.page.quantities import count, hours, percent, rate, seconds, usd
 from trainer.profiling.page.subject import Subject, name_flags
+
+NO_PRICE = "resources.price_usd_per_h is not set"
 
 
 def choice(subject: Subject) -> Html:
@@ -25,12 +27,26 @@ def choice(subject: Subject) -> Html:
     tiles.append(
         _tile("Computing", element("span", name_flags(chosen.flags), class_="words", data_text="choice.flags"), "flags")
     )
-    rates: list[tuple[str, str, float | None, Callable[[float], str], str]] = [
-        ("samples_per_s", "Measured rate", point.samples_per_s, rate, _spread(subject)),
-        ("predicted_samples_per_s", "Predicted rate", point.predicted_samples_per_s, rate, "before that"),
-        ("data_time_fraction", "Data time", point.data_time_fraction, percent, "of a step, waiting"),
-        ("usd_per_million_samples", "Price", point.usd_per_million_samples, usd, "a million samples, all ranks"),
-    ]  # fmt: skip
+    rates: list[tuple[str, str, float | None, Callable[[float], str], str, str]] = [
+        ("samples_per_s", "Measured rate", point.samples_per_s, rate, NOT_MEASURED, _spread(subject)),
+        (
+            "predicted_samples_per_s",
+            "Predicted rate",
+            point.predicted_samples_per_s,
+            rate,
+            "not predicted",
+            "before it",
+        ),
+        ("data_time_fraction", "Data time", point.data_time_fraction, percent, NOT_MEASURED, "of a step, waiting"),
+        (
+            "usd_per_million_samples",
+            "Price",
+            point.usd_per_million_samples,
+            usd,
+            NO_PRICE,
+            "a million samples, all ranks",
+        ),
+    ]
     parts = [
         element(
             "p",
@@ -50,7 +66,9 @@ def choice(subject: Subject) -> Html:
             class_="note",
         ),
         element("h3", "End to end, real loader and real steps"),
-        element("div", *(_tile(t, figure(f"choice.{n}", v, s), o) for n, t, v, s, o in rates), class_="tiles wide"),
+        element(
+            "div", *(_tile(t, figure(f"choice.{n}", v, s, m), o) for n, t, v, s, m, o in rates), class_="tiles wide"
+        ),
         _estimate(subject),
         _warnings(subject),
     ]
@@ -86,7 +104,7 @@ def _estimate(subject: Subject) -> Html:
     estimate = subject.report.estimate
     if estimate is None:
         return Html("")
-    price = figure("estimate.usd", estimate.usd, usd, "no price was given")
+    price = figure("estimate.usd", estimate.usd, usd, NO_PRICE)
     return element(
         "p",
         "The whole training, steps only: ",

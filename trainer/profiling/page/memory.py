@@ -90,24 +90,25 @@ def _curve(subject: Subject, summary: TraceSummary) -> Html:
             "figcaption",
             f"rank {summary.rank}, ",
             element("span", "solid", class_="key allocated"),
-            ": allocated, at most ",
+            ": allocated, at most " if summary.device == "gpu" else ": allocated since the profiler began, at most ",
             figure(f"memory.{summary.rank}.allocated_peak", peak.allocated_bytes, size),
             " at ",
             figure(f"memory.{summary.rank}.peak_at_s", peak.at_s - begin, milliseconds),
             " ms; ",
-            element("span", "dashed", class_="key reserved"),
-            ": reserved by the allocator, at most ",
-            figure(
-                f"memory.{summary.rank}.reserved_peak",
-                max((value for _, value in reserved), default=None),
-                size,
-                subject.missing("memory_reserved_bytes"),
-            ),
+            *_reserved(subject, summary.rank, reserved),
             _thinned(len(samples), subject.share(subject.limits.samples)),
         ),
         class_="memory",
         data_rank=summary.rank,
     )
+
+
+def _reserved(subject: Subject, rank: int, reserved: Sequence[tuple[float, int]]) -> list[str]:
+    most = max((value for _, value in reserved), default=None)
+    shown = figure(f"memory.{rank}.reserved_peak", most, size, subject.missing("memory_reserved_bytes"))
+    if most is None:
+        return ["reserved by the allocator: ", shown]
+    return [element("span", "dashed", class_="key reserved"), ": reserved by the allocator, at most ", shown]
 
 
 def _thinned(samples: int, limit: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trainer.profiling.page.markup import Html, absent, bar, element, figure, join, section, shorten, table
-from trainer.profiling.page.quantities import count, flops, milliseconds, percent
+from trainer.profiling.page.quantities import count, flops, milliseconds, percent, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
 from trainer.profiling.summary import OperatorRow, TraceSummary
 
@@ -21,32 +23,23 @@ def operators(subject: Subject) -> Html:
 def _of_rank(subject: Subject, summary: TraceSummary, *, opened: bool) -> Html:
     on_gpu = any(row.device_s for row in summary.operators)
     rows = sorted(summary.operators, key=lambda row: -(row.device_s or 0.0 if on_gpu else row.self_s))
-    whole_self = sum(row.self_s for row in rows) or 1.0
-    whole_device = sum(row.device_s or 0.0 for row in rows) or 1.0
+    whole = _Whole(sum(row.self_s for row in rows) or 1.0, sum(row.device_s or 0.0 for row in rows))
     limit = subject.share(subject.limits.rows)
     more = len(rows) - limit
-    head = [
-        "Operator",
-        "Calls",
-        "GPU (ms), its own kernels",
-        "% of GPU time",
-        "Host, itself (ms)",
-        "% of host time",
-        "Host, with what it calls (ms)",
-        "Operations",
-    ]
+    name = f"operators.{summary.rank}"
+    head = ["Operator", "Calls"]
+    head += ["GPU (ms), its own kernels", "% of GPU time"] if on_gpu else []
+    head += ["Host, itself (ms)", "% of host time", "Host, with what it calls (ms)", "Operations"]
     order = "time on the GPU" if on_gpu else "own time on the host"
-    cells = [
-        _row(subject, f"operators.{summary.rank}.{position}", row, whole_self, whole_device)
-        for position, row in enumerate(rows[:limit])
-    ]
+    busy = figure(f"{name}.device_s", whole.device_s if on_gpu else None, seconds, subject.missing("device_s"))
     return element(
         "details",
         element("summary", f"rank {summary.rank}, {summary.gpu_name or summary.device}"),
+        element("p", "Time of kernels that operators launched: ", busy, "."),
         table(
             f"Operators of rank {summary.rank} in {summary.steps} traced steps, by {order}",
             head,
-            cells,
+            [_row(subject, f"{name}.{position}", row, whole) for position, row in enumerate(rows[:limit])],
             id_=f"operators-{summary.rank}",
             note=f"{more:,} more operators are left out here." if more > 0 else "",
         ),
@@ -55,15 +48,28 @@ def _of_rank(subject: Subject, summary: TraceSummary, *, opened: bool) -> Html:
     )
 
 
-def _row(subject: Subject, name: str, row: OperatorRow, whole_self: float, whole_device: float) -> list[str]:
-    share = row.device_s / whole_device if row.device_s is not None else None
-    own = row.self_s / whole_self
-    missing = subject.missing("device_s")
-    return [
+@dataclass(frozen=True)
+class _Whole:
+    """What all operators took together."""
+
+    self_s: float
+    device_s: float
+
+
+def _row(subject: Subject, name: str, row: OperatorRow, whole: _Whole) -> list[str]:
+    own = row.self_s / whole.self_s
+    cells = [
         element("span", shorten(row.name, subject.limits.name), class_="code"),
         figure(f"{name}.calls", row.calls, count),
-        figure(f"{name}.device_s", row.device_s, milliseconds, missing),
-        join([figure(f"{name}.device_share", share, percent, missing), bar(share)]),
+    ]
+    if whole.device_s:
+        share = row.device_s / whole.device_s if row.device_s is not None else None
+        cells += [
+            figure(f"{name}.device_s", row.device_s, milliseconds),
+            join([figure(f"{name}.device_share", share, percent), bar(share)]),
+        ]
+    return [
+        *cells,
         figure(f"{name}.self_s", row.self_s, milliseconds),
         join([figure(f"{name}.self_share", own, percent), bar(own)]),
         figure(f"{name}.total_s", row.total_s, milliseconds),

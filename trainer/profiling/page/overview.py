@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trainer.profiling.page.breakdown import breakdown
 from trainer.profiling.page.markup import Html, bar, element, figure, section, shorten, table
-from trainer.profiling.page.quantities import count, factor, flops, number, percent, seconds, size
+from trainer.profiling.page.quantities import count, factor, flops, flops_per_s, number, percent, seconds, size
 from trainer.profiling.page.subject import Subject
 
 GPU_BUSY_TARGET = 0.8
@@ -18,12 +18,12 @@ Shown = Callable[[float], str]
 INDICATORS: tuple[tuple[str, str, Shown], ...] = (
     ("step_s", "Optimizer step: median time, outside of the profiler", seconds),
     ("data_time_fraction", "Data time: waiting for the loader and the copy to the device, % of a step", percent),
-    ("copy_wait_fraction", "of it, waiting for the copy to the device, % of a step", percent),
+    ("copy_wait_fraction", "Of it, waiting for the copy to the device, % of a step", percent),
     ("gpu_busy_fraction", "GPU busy: at least one kernel runs, % of a step", percent),
     ("occupancy_fraction", "Occupancy: kineto's estimate, weighted by kernel time, % of the GPU's warps", percent),
     ("mfu", "Model FLOPs utilisation: the model's operations, % of the GPU's peak", percent),
     ("flops_per_sample", "Floating point operations of the model a sample", flops),
-    ("peak_flops", "Peak of the GPU at this precision, operations per second, by its data sheet", flops),
+    ("peak_flops", "Peak of the GPU at this precision, by its data sheet", flops_per_s),
     ("communication_fraction", "Exposed exchange between ranks: no kernel computes, % of a step", percent),
     ("exposed_copy_fraction", "Exposed copies between host and device: no kernel computes, % of a step", percent),
     ("pageable_copies", "Copies from host memory that is not page-locked, a step", count),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contracts.artifacts import ComputePoint, LoaderPoint
 from trainer.profiling.page.markup import Html, bar, element, figure, join, shorten, table
-from trainer.profiling.page.quantities import number, size
-from trainer.profiling.page.subject import Subject, name_flags
+from trainer.profiling.page.quantities import number, several, size
+from trainer.profiling.page.subject import Subject, name_flags, workers
 
 
 def parts(subject: Subject) -> Html:
@@ -32,7 +32,7 @@ def _loader(subject: Subject, points: list[LoaderPoint]) -> Html:
     limit = subject.limits
     rows = [
         [
-            f"{point.num_workers} workers \u00d7 {point.prefetch_factor} ahead, slot size {point.slot_size}",
+            f"{workers(point.num_workers, point.prefetch_factor)}, slot size {point.slot_size}",
             _rate(f"loader.{i}.samples_per_s", point.samples_per_s, point.outcome, point.reason, most, limit.reason),
             figure(f"loader.{i}.cpu_ms", _milli(point.cpu_s_per_sample), number),
         ]
@@ -47,7 +47,7 @@ def _compute(subject: Subject, points: list[ComputePoint]) -> Html:
     limit = subject.limits
     rows = [
         [
-            f"slot size {point.slot_size}, {point.threads} threads, {name_flags(point.flags)}",
+            f"slot size {point.slot_size}, {several(point.threads, 'thread')}, {name_flags(point.flags)}",
             _rate(f"compute.{i}.samples_per_s", point.samples_per_s, point.outcome, point.reason, most, limit.reason),
             figure(f"compute.{i}.slot_ms", _milli(point.slot_s), number),
             figure(f"compute.{i}.last_slot_ms", _milli(point.last_slot_s), number),

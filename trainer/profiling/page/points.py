@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contracts.artifacts import ProfilePoint
 from trainer.profiling.page.markup import Html, element, figure, join, shorten, table
-from trainer.profiling.page.quantities import count, number, percent
-from trainer.profiling.page.subject import Subject, name_flags
+from trainer.profiling.page.quantities import count, number, percent, several
+from trainer.profiling.page.subject import Subject, is_failed, name_flags, workers
 
 NO_RATE = "\u2013"
 
 
 def point_table(subject: Subject) -> Html:
     """Return the configurations with a rate or a prediction, the fastest first."""
-    points = [point for point in subject.report.points if point.outcome == "measured"]
+    points = [point for point in subject.report.points if not is_failed(point)]
     points.sort(key=lambda p: (-(p.samples_per_s or 0.0), -(p.predicted_samples_per_s or 0.0)))
     limit = subject.limits.points
     head = [
@@ -37,7 +37,7 @@ def point_table(subject: Subject) -> Html:
 
 def failed_points(subject: Subject) -> Html:
     """Return the configurations that did not work, with their reasons; nothing where all did."""
-    failed = [point for point in subject.report.points if point.outcome != "measured"]
+    failed = [point for point in subject.report.points if is_failed(point)]
     if not failed:
         return Html("")
     limit = subject.limits.points
@@ -56,8 +56,8 @@ def settings(point: ProfilePoint) -> str:
     """Return a configuration in words."""
     return (
         f"slot size {point.slot_size} \u00d7 {point.slots_per_rank}, "
-        f"{point.num_workers} workers \u00d7 {point.prefetch_factor} ahead, "
-        f"{point.threads} {'thread' if point.threads == 1 else 'threads'}, {name_flags(point.flags)}"
+        f"{workers(point.num_workers, point.prefetch_factor)}, "
+        f"{several(point.threads, 'thread')}, {name_flags(point.flags)}"
     )
 
 

@@ -79,6 +79,16 @@ def flops(value: float) -> str:
     return f"{number(value)}{NBSP}FLOP"
 
 
+def flops_per_s(value: float) -> str:
+    """Return floating point operations per second."""
+    return f"{flops(value)}/s"
+
+
 def hours(value: float) -> str:
-    """Return hours, or minutes where it is less than one."""
-    return f"{number(value)}{NBSP}h" if value >= 1 else f"{number(value * 60)}{NBSP}min"
+    """Return hours, or minutes and seconds where it is less than two."""
+    return seconds(value * 3600)
+
+
+def several(number_of: int, thing: str) -> str:
+    """Return a number of things: 1 worker, 2 workers."""
+    return f"{number_of} {thing}" if number_of == 1 else f"{number_of} {thing}s"

@@ -7,7 +7,7 @@ import math
 from contracts.artifacts import ProfilePoint
 from trainer.profiling.page.markup import Html, element
 from trainer.profiling.page.quantities import number
-from trainer.profiling.page.subject import Subject, name_flags
+from trainer.profiling.page.subject import Subject, name_flags, workers
 
 SIDE = 300
 MARGIN = 44
@@ -88,4 +88,6 @@ def _mark(x: float, y: float, *, chosen: bool) -> Html:
 
 
 def _settings(point: ProfilePoint) -> str:
-    return f"slot size {point.slot_size}, {point.num_workers} workers, {name_flags(point.flags)}"
+    return (
+        f"slot size {point.slot_size}, {workers(point.num_workers, point.prefetch_factor)}, {name_flags(point.flags)}"
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, ProfilePoint, ProfileReport, Settings
 from trainer.profiling.page.markup import NOT_MEASURED
+from trainer.profiling.page.quantities import several
 from trainer.profiling.summary import TraceSummary
 
 NO_GPU = f"{NOT_MEASURED}: no GPU"
@@ -57,7 +58,7 @@ class Limits:
     """Configurations in a table."""
     cells: int = 24
     """Rows and columns of the heat map."""
-    samples: int = 400
+    samples: int = 1600
     """Points of a curve."""
     name: int = 240
     """Characters of a name that comes from a trace."""
@@ -110,6 +111,16 @@ class Subject:
     def is_chosen(self, point: ProfilePoint) -> bool:
         """Whether a point is the configuration that was chosen."""
         return all(getattr(point, name) == getattr(self.report.choice, name) for name in Settings.model_fields)
+
+
+def is_failed(point: ProfilePoint) -> bool:
+    """Whether a configuration was tried and gave no rate; one that is only predicted was not tried."""
+    return point.outcome not in ("measured", "predicted")
+
+
+def workers(num_workers: int, prefetch_factor: int) -> str:
+    """Return a loader's processes in words; without any, nothing is prepared ahead."""
+    return several(num_workers, "worker") + (f" \u00d7 {prefetch_factor} ahead" if num_workers else "")
 
 
 def name_flags(flags: Flags) -> str:

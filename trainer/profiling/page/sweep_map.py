@@ -10,9 +10,9 @@ from trainer.profiling.page.choice import measured_in
 from trainer.profiling.page.markup import Html, element, figure, join, section
 from trainer.profiling.page.parts import parts
 from trainer.profiling.page.points import failed_points, point_table
-from trainer.profiling.page.quantities import number, percent
+from trainer.profiling.page.quantities import number, percent, several
 from trainer.profiling.page.scatter import scatter
-from trainer.profiling.page.subject import Subject
+from trainer.profiling.page.subject import Subject, is_failed
 
 SHADES = 9
 
@@ -33,7 +33,7 @@ def sweep_map(subject: Subject) -> Html:
     """Return the heat map, the scatter of predictions, and tables of all that was measured."""
     report = subject.report
     measured = [point for point in report.points if point.samples_per_s is not None]
-    failed = [point for point in report.points if point.outcome != "measured"]
+    failed = [point for point in report.points if is_failed(point)]
     predicted = len(report.points) - len(measured) - len(failed)
     summary = element(
         "p",
@@ -82,7 +82,7 @@ def _heat_map(subject: Subject) -> Html:
     head = element(
         "tr",
         element("th", "slot size (samples)", scope="col", class_="corner"),
-        *(element("th", f"{workers} workers" if workers != 1 else "1 worker", scope="col") for workers in columns),
+        *(element("th", several(workers, "worker"), scope="col") for workers in columns),
     )
     rows = [
         element(
@@ -139,7 +139,7 @@ def _cell(
         if best.predicted_samples_per_s is not None:
             shown = figure(f"{name}.predicted", best.predicted_samples_per_s, number)
             lines.append(element("small", "predicted ", shown))
-    elif best.outcome != "measured":
+    elif is_failed(best):
         lines.append(element("small", best.outcome))
         rate = None
     else:

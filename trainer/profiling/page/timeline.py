@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.profiling.page.lanes import Block, Row, lay_out, share_out
 from trainer.profiling.page.markup import Html, absent, element, figure, join, section, shorten, table
-from trainer.profiling.page.quantities import count, milliseconds, seconds
+from trainer.profiling.page.quantities import milliseconds, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
 from trainer.profiling.summary import Lane, Span, TraceSummary
 
@@ -40,7 +40,7 @@ def timeline(subject: Subject) -> Html:
     parts = [_of_rank(subject, summary, opened=position == 0) for position, summary in enumerate(shown)]
     left_out = len(subject.summaries) - len(shown)
     more = f" {left_out} more ranks are left out here." if left_out else ""
-    note = f"The whole trace of each rank is a file beside this page; Perfetto (ui.perfetto.dev) opens it.{more}"
+    note = f"The whole trace of each rank is a file in traces/ beside this page, which Perfetto opens.{more}"
     return section(
         "timeline",
         "Timeline",
@@ -171,7 +171,7 @@ def _longest(subject: Subject, summary: TraceSummary, lanes: list[Lane], begin: 
         ]
         for position, (span, lane) in enumerate(everything[: min(LONGEST, subject.limits.rows)])
     ]
-    caption = f"The longest of {count(len(everything))} operators, kernels, copies and waits of this step"
+    caption = "The longest operators, kernels, copies and waits of this step"
     return table(
         caption, ["Name", "Kind", "Row", "Start (ms)", "Duration (ms)"], rows, id_=f"longest-{summary.rank}", words=3
     )
