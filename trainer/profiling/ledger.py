@@ -26,6 +26,9 @@ from trainer.profiling.pairs import describe, point_of
 from trainer.profiling.space import Space
 
 Tell = Callable[[int, int, str], None]
+# Windows of each finalist before they are compared: of two windows the interval spans a factor of two at 5 % noise, of
+# three 12 % each way, which tells most finalists apart; what it does not is measured again.
+ROUNDS = 3
 # Failures that an error names: the first ones say what is wrong with all.
 MOST_REASONS = 4
 
@@ -99,11 +102,21 @@ class Ledger:
     def allows(self, kind: str, *, share: float = 1.0, parts: int = 1) -> bool:
         """Whether a measurement of this kind would end within a share of the budget, by what its kind took before."""
         spent = self.spent_s()
-        # What has not been measured yet takes as long as anything else did.
-        usual = self._longest.get(kind, max(self._longest.values(), default=0.0))
+        usual = self._longest.get(kind)
+        if usual is None:
+            # What has not been measured yet takes as long as anything else did, round by round.
+            usual = max(self._longest.values(), default=0.0) * (ROUNDS if kind == "turn" else 1)
         allowed = spent < share * self.budget_s and spent + usual * parts <= share * self.budget_s
         self._refused |= not allowed
         return allowed
+
+    def usual_s(self, *kinds: str) -> float:
+        """Return what a measurement of the first of these kinds that there has been took at most, in seconds."""
+        return next((self._longest[kind] for kind in kinds if kind in self._longest), 0.0)
+
+    def would_take(self, kind: str, parts: int) -> float:
+        """Return the seconds from the start, after some more measurements of a kind."""
+        return self.spent_s() + parts * self.usual_s(kind, "run")
 
     def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | None:
         """Measure the loader alone; None: it failed."""
@@ -167,8 +180,9 @@ class Ledger:
         began = self.probe.now()
         found = self.probe.run_in_turn(settings, rounds=rounds)
         kept = [self._keep(*each) for each in zip(settings, found, predicted, strict=True)]
-        each_s = (self.probe.now() - began) / len(settings)
-        self._longest["turn"] = max(each_s, self._longest.get("turn", 0.0))
+        if worked := sum(not isinstance(rates, Failed) for rates in kept):
+            each_s = (self.probe.now() - began) / worked
+            self._longest["turn"] = max(each_s, self._longest.get("turn", 0.0))
         for one, rates in zip(settings, kept, strict=True):
             if isinstance(rates, Failed):
                 self._count(None, began, describe(one), rates)
@@ -240,7 +254,8 @@ class Ledger:
 
     def _count(self, kind: str | None, began: float, what: str, failed: Failed | None = None) -> None:
         self.done += 1
-        if kind is not None:
+        if kind is not None and failed is None:
+            # What fails ends early, or late: it says nothing about the others.
             self._longest[kind] = max(self.probe.now() - began, self._longest.get(kind, 0.0))
         if failed is not None:
             self.reasons.append(f"{what}: {failed.outcome}: {failed.reason}")

@@ -35,7 +35,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One configuration's rate over another's, with the 95 % confidence interval of the mean."""
+    """One configuration's rate over another's: the median of their pairs, and 95 % confidence limits of the mean."""
 
     middle: float
     low: float
@@ -45,17 +45,19 @@ class Ratio:
 def ratio(first: Contender, second: Contender) -> Ratio | None:
     """Return the ratio of rates over the rounds that both were in; None: they met in none.
 
-    The mean is of logarithms, so that the ratio of the second to the first is one over it; the interval is Student's.
+    Means are of logarithms, so that the ratio of the second to the first is one over it; the limits are Student's. The
+    median stands in the middle: one window that something else slowed down would move the mean of three by a third.
     """
     rounds = first.rates.keys() & second.rates.keys()
     logs = [math.log(first.rates[each] / second.rates[each]) for each in sorted(rounds)]
     if not logs:
         return None
+    middle = math.exp(median(logs))
     if len(logs) == 1:
-        return Ratio(math.exp(logs[0]), 0.0, math.inf)
+        return Ratio(middle, 0.0, math.inf)
     half = STUDENT_T[min(len(logs) - 2, len(STUDENT_T) - 1)] * stdev(logs) / math.sqrt(len(logs))
     mean = fmean(logs)
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    return Ratio(middle, math.exp(mean - half), math.exp(mean + half))
 
 
 def leader(contenders: Sequence[Contender]) -> Contender:

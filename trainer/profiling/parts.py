@@ -6,6 +6,7 @@ rate of a whole step by TOLERANCE.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from contracts.artifacts import Flags, MemoryModel, Recommendation
@@ -28,6 +29,12 @@ LOADER_SLOT = 16
 GPU_MEMORY_SHARE = 0.92
 # Slots after the predicted largest one that are tried where that one does not fit after all.
 MEMORY_TRIES = 3
+# Slot sizes that are measured between others, where steps take at least this share of the time: the line through two
+# sizes does not show what lies between them.
+REFINEMENTS = 2
+REFINE_SHARE = 0.3
+# Time of a sample at the nearer end of such a gap, over the least: beside what is worse lies nothing better.
+REFINE_WITHIN = 1.2
 # Threads are halved until steps are slower than this share of the fastest: cores left to the loader cannot make up.
 THREADS_FLOOR = 0.6
 
@@ -53,6 +60,8 @@ class Parts:
         """Smallest slot size that did not fit, by flags."""
         self._rates: dict[tuple[Flags, int, int], float] = {}
         """Of steps alone, by flags, threads and slot size."""
+        self._failed: Failed | None = None
+        """The last failure of steps."""
         self._middle: int | None = None
         """The slot size at which flags and threads are compared."""
 
@@ -64,13 +73,17 @@ class Parts:
             self._flag_pass()
             self._thread_pass()
             self._larger_slots(self.flags)
+            self._refine(self.flags)
             self._spare_memory([flags for flags in self.space.flags if self._recomputes(flags)])
-        self._more_workers()
+        self.more_workers()
 
     def fits(self, slot_size: int, flags: Flags) -> bool:
         """Whether nothing says that a slot of this size does not fit into memory."""
-        if slot_size >= self._too_large.get(flags, slot_size + 1):
-            return False
+        # Layouts take the same memory, and compilation hardly less: what did not fit with one does not with the other.
+        alike = {name: getattr(flags, name) for name in ("precision", "activation_checkpointing")}
+        for known, size in self._too_large.items():
+            if slot_size >= size and all(getattr(known, name) == value for name, value in alike.items()):
+                return False
         if (flags, slot_size) in {(known, size) for known, _, size in self._rates}:
             return True
         line = self.predictor.memory_line(flags)
@@ -140,9 +153,9 @@ class Parts:
             if self._steps(middle, self.threads, self.flags) is not None:
                 self._middle = middle
                 return
-            # Between what fits and what does not; another failure than of memory is not looked into.
+            # Between what works and what does not.
             smaller = [size for size in self.slot_sizes if self._middle < size < middle]
-            if not smaller or self.fits(middle, self.flags):
+            if not smaller or not self.ledger.allows("compute", share=PARTS_SHARE):
                 return
             middle = smaller[len(smaller) // 2]
 
@@ -158,7 +171,7 @@ class Parts:
                     self.flags = flags
                     yield size
                     return
-                if self.fits(size, flags):
+                if self._failed is None or self._failed.outcome != "out of memory":
                     return
                 if not self.space.finds_slot_sizes or size == 1:
                     break
@@ -169,46 +182,45 @@ class Parts:
             if self._load(num_workers):
                 return
 
-    def _more_workers(self) -> None:
-        """Double the loader processes while that can make a step faster."""
+    def more_workers(self) -> None:
+        """Double the loader processes while that can make a step faster; more may, once the overlap is known."""
         tried = {row.num_workers for row in self.ledger.loader}
         for num_workers in (each for each in self.space.num_workers if each not in tried):
-            measured = [each for each in self.predictor.loader if each]
-            if self._workers_are_enough(num_workers):
+            if self._workers_are_enough():
                 return
-            if not self._load(num_workers):
-                continue
-            if measured:
-                before = self.predictor.loader_s(measured[-1])
+            measured = [
+                loader_s for each in self.predictor.loader if each and (loader_s := self.predictor.loader_s(each))
+            ]
+            if self._load(num_workers) and measured:
                 now = self.predictor.loader_s(num_workers)
-                if before is not None and now is not None and before / now < 1 + WORKERS_GAIN:
+                if now is not None and min(measured) / now < 1 + WORKERS_GAIN:
                     return
 
-    def _workers_are_enough(self, num_workers: int) -> bool:
-        """Whether no more of them can make a step faster by TOLERANCE."""
+    def _workers_are_enough(self) -> bool:
+        """Whether twice as many could not make a step faster by TOLERANCE."""
         compute_s = self._compute_s()
-        if compute_s is None:
+        if compute_s is None or self._middle is None:
             return False
-        known = {each: self.predictor.loader_s(each) for each in self.predictor.loader}
-        for workers, loader_s in known.items():
+        hidden = self.predictor.overlap
+        for workers in self.predictor.loader:
+            loader_s = self.predictor.loader_s(workers)
             if loader_s is None:
                 continue
-            floor_s = max(compute_s, self._processor_s(workers))
+            floor_s = max(compute_s, self.predictor.processor_s(self._middle, workers, self.threads, self.flags))
             if workers == 0:
-                if floor_s > (1 - TOLERANCE) * (compute_s + loader_s):
-                    share = 1 - floor_s / (compute_s + loader_s)
-                    self.notes.append(f"loader processes could save {max(0.0, share):.0%} of a step at most")
-                    return True
-            elif loader_s <= KEEPS_UP * floor_s:
+                # As if all of loading hid behind the steps.
+                now, then = compute_s + loader_s, floor_s
+            elif hidden is None:
+                now, then = max(floor_s, loader_s / KEEPS_UP), floor_s
+            else:
+                now, then = (
+                    max(floor_s, each) + (1 - hidden) * min(compute_s, each) for each in (loader_s, loader_s / 2)
+                )
+            if then > (1 - TOLERANCE) * now:
+                if workers == 0:
+                    self.notes.append(f"loader processes could save {max(0.0, 1 - then / now):.0%} of a step at most")
                 return True
         return False
-
-    def _processor_s(self, num_workers: int) -> float:
-        """Return the processor time of a sample over the cores of a rank, in seconds; 0: unknown."""
-        loader = self.predictor.loader[num_workers].cpu_s_per_sample
-        times = self.predictor.compute.get((self.flags, self.threads), {}).values()
-        steps = [time.cpu_s_per_sample for time in times if time.cpu_s_per_sample is not None]
-        return 0.0 if loader is None or not steps else (loader + min(steps)) / self.space.cores_per_rank
 
     def _flag_pass(self) -> None:
         """Change one flag at a time, and keep what is faster by TOLERANCE."""
@@ -245,7 +257,7 @@ class Parts:
         self.threads = fastest
 
     def _larger_slots(self, flags: Flags) -> None:
-        """Measure the largest slot that fits, where larger ones are faster; and one before it, where it is not."""
+        """Measure the largest slot that fits, where larger ones are faster."""
         assert self._middle is not None
         largest = self._largest(flags)
         if largest is None or largest <= self._middle or not self._grows(flags):
@@ -258,11 +270,35 @@ class Parts:
             if smaller is None or smaller <= self._middle:
                 return
             largest = smaller
-        middle_rate = self._rate(self._middle, flags)
-        between = [size for size in self.slot_sizes if self._middle < size < largest]
-        if rate is not None and middle_rate is not None and between and rate < (1 + TOLERANCE) * middle_rate:
-            # It rose up to the middle and no further: the summit may lie between.
-            self._steps(between[len(between) // 2], self.threads, flags)
+
+    def _refine(self, flags: Flags) -> None:
+        """Measure slot sizes between the fastest ones: what lies between may be faster than both."""
+        for _ in range(REFINEMENTS):
+            if self._compute_share() < REFINE_SHARE:
+                return
+            every = {size: self.predictor.compute_s(size, self.threads, flags) for size in self.slot_sizes}
+            predicted = {size: time for size, time in every.items() if time is not None and self.fits(size, flags)}
+            if not predicted:
+                return
+            fastest = min(predicted, key=lambda size: predicted[size])
+            if (flags, self.threads, fastest) not in self._rates:
+                # By how slots grow with other flags.
+                self._steps(fastest, self.threads, flags)
+                continue
+            known = {size for _, _, size in self._rates}
+            times = {size: time for size, time in predicted.items() if size in known}
+            if len(times) < 2:
+                return
+            best_s = min(times.values())
+            gaps = []
+            for low, high in itertools.pairwise(sorted(times)):
+                between = [size for size in self.slot_sizes if low < size < high and self.fits(size, flags)]
+                ends = sorted([times[low], times[high]])
+                if between and ends[0] <= REFINE_WITHIN * best_s:
+                    gaps.append((ends, between[len(between) // 2]))
+            if not gaps:
+                return
+            self._steps(min(gaps)[1], self.threads, flags)
 
     def _spare_memory(self, kinds: list[Flags]) -> bool:
         """Measure activation checkpointing, where the slot that would be taken does not fit without."""
@@ -333,7 +369,9 @@ class Parts:
             return None
         found = self.ledger.steps(slot_size, threads, flags)
         if isinstance(found, Failed):
-            if found.outcome == "out of memory":
+            self._failed = found
+            if found.outcome == "out of memory" or any(size < slot_size for _, _, size in self._rates):
+                # Where a smaller one works, it is the size, whatever it does.
                 self.too_large(slot_size, flags)
             return None
         self.predictor.add_compute(slot_size, threads, flags, found)

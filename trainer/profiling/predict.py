@@ -6,6 +6,9 @@ both parts was within 16 % on a machine whose cores they share, the longer of bo
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -13,9 +16,12 @@ from contracts.artifacts import Flags, Settings
 from trainer.profiling.measure import ComputeTime, LoaderRate
 from trainer.profiling.space import Space
 
-# A GPU computes while the CPU loads. Without one both want the same cores, which the processor time says; what is left
-# to hide is waiting.
-ASSUMED_OVERLAP = 1.0
+# Share of the shorter part that is taken to hide behind the longer until a joint run has said: enough for loader
+# processes to be worth that run, and less than all, which would make slot sizes look alike that are not.
+ASSUMED_OVERLAP = 0.8
+# What overlap and contention are looked for among, when several configurations say it.
+OVERLAPS = tuple(step / 20 for step in range(21))
+CONTENTIONS = tuple(step / 100 for step in range(-2, 21))
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ class Predictor:
     """By flags and threads, then by slot size."""
     overlap: float | None = None
     """Share of the shorter part that hides behind the longer; None: not fitted."""
-    scale: dict[bool, float] = field(default_factory=lambda: {False: 1.0, True: 1.0})
-    """Factor on predicted times without and with loader processes: what neither part shows when it runs alone."""
+    contention: float = 0.0
+    """What each loader process adds to the time of a whole, as a share of it: what no overlap explains."""
 
     def add_loader(self, num_workers: int, rate: LoaderRate) -> None:
         """Take in the input pipeline alone."""
@@ -75,31 +81,62 @@ class Predictor:
         slots = self.space.slots_per_rank(slot_size)
         return time.step_s(slots) / (slots * slot_size)
 
-    def rate(self, settings: Settings) -> float | None:
-        """Return predicted samples per second of one rank in training; None: a part of it was not measured."""
+    def rate(self, settings: Settings, *, overlap: float | None = None) -> float | None:
+        """Return predicted samples per second of one rank in training; None: a part of it was not measured.
+
+        Args:
+            settings: The configuration.
+            overlap: Instead of what was fitted.
+        """
         parts = self._parts(settings)
         if parts is None:
             return None
         longest, shortest = parts
-        overlap = ASSUMED_OVERLAP if self.overlap is None else self.overlap
+        if overlap is None:
+            overlap = ASSUMED_OVERLAP if self.overlap is None else self.overlap
         hidden = overlap if settings.num_workers else 0.0
-        time = (longest + (1 - hidden) * shortest) * self.scale[settings.num_workers > 0]
+        time = (longest + (1 - hidden) * shortest) * (1 + self.contention * settings.num_workers)
         return self.space.fill(settings.slot_size) / time
 
     def fit(self, settings: Settings, rate: float) -> None:
-        """Fit the overlap to one joint run with loader processes, and the rest that no overlap explains to a factor."""
+        """Fit the overlap to one joint run with loader processes.
+
+        What no overlap explains is laid to these processes, in equal shares: they are what was not there when the steps
+        ran alone.
+        """
         parts = self._parts(settings)
-        if parts is None or rate <= 0:
+        if parts is None or rate <= 0 or not settings.num_workers:
             return
         longest, shortest = parts
         time = self.space.fill(settings.slot_size) / rate
-        if settings.num_workers:
-            hidden = 1 - (time - longest) / shortest
-            self.overlap = min(1.0, max(0.0, hidden))
-            time_by_overlap = longest + (1 - self.overlap) * shortest
-        else:
-            time_by_overlap = longest + shortest
-        self.scale[settings.num_workers > 0] = time / time_by_overlap
+        self.overlap = min(1.0, max(0.0, 1 - (time - longest) / shortest))
+        explained = longest + (1 - self.overlap) * shortest
+        self.contention = (time / explained - 1) / settings.num_workers
+
+    def fit_again(self, measured: Sequence[tuple[Settings, float]]) -> None:
+        """Fit overlap and contention to several configurations with loader processes: the least sum of squared errors.
+
+        Args:
+            measured: Configurations and their samples per second of a rank.
+        """
+        known = [(each, rate, parts) for each, rate in measured if each.num_workers and (parts := self._parts(each))]
+        if len({each.num_workers for each, _, _ in known}) < 2 and len(known) < 3:
+            return
+
+        def error(fitted: tuple[float, float]) -> float:
+            overlap, contention = fitted
+            found = 0.0
+            for each, rate, (longest, shortest) in known:
+                time = (longest + (1 - overlap) * shortest) * (1 + contention * each.num_workers)
+                found += math.log(time * rate / self.space.fill(each.slot_size)) ** 2
+            return found
+
+        self.overlap, self.contention = min(itertools.product(OVERLAPS, CONTENTIONS), key=error)
+
+    def is_measured(self, settings: Settings) -> bool:
+        """Whether its own slot size, flags, threads and loader processes were measured apart."""
+        sizes = self.compute.get((settings.flags, settings.threads), {})
+        return settings.slot_size in sizes and settings.num_workers in self.loader
 
     def memory_line(self, flags: Flags) -> MemoryLine | None:
         """Return memory as a line through the smallest and the largest slot that were measured with these flags.
@@ -118,59 +155,77 @@ class Predictor:
         ((size, taken),) = points.items()
         return MemoryLine(line.base_bytes, max(0.0, (taken - line.base_bytes) / size))
 
+    def processor_s(self, slot_size: int, num_workers: int, threads: int, flags: Flags) -> float:
+        """Return the processor time of both parts for a sample over the cores of a rank; 0: unknown.
+
+        No overlap beats it. That of the steps is taken to be the same share of their time for all slot sizes.
+        """
+        loader, compute_s = self.loader.get(num_workers), self.compute_s(slot_size, threads, flags)
+        if loader is None or loader.cpu_s_per_sample is None or compute_s is None:
+            return 0.0
+        cores = []
+        for size, time in self.compute[flags, threads].items():
+            slots = self.space.slots_per_rank(size)
+            if time.cpu_s_per_sample is not None:
+                cores.append(time.cpu_s_per_sample / (time.step_s(slots) / (slots * size)))
+        if not cores:
+            return 0.0
+        return (loader.cpu_s_per_sample + median(cores) * compute_s) / self.space.cores_per_rank
+
     def _parts(self, settings: Settings) -> tuple[float, float] | None:
         """Return the longer and the shorter part for a sample in seconds, of which the shorter may hide."""
-        compute_s = self.compute_s(settings.slot_size, settings.threads, settings.flags)
-        loader_s = self.loader_s(settings.num_workers)
+        slot_size, workers, threads, flags = (
+            settings.slot_size,
+            settings.num_workers,
+            settings.threads,
+            settings.flags,
+        )
+        compute_s, loader_s = self.compute_s(slot_size, threads, flags), self.loader_s(workers)
         if compute_s is None or loader_s is None:
             return None
         longest = max(compute_s, loader_s)
-        if settings.num_workers:
-            longest = max(longest, self._processor_s(settings))
+        if workers:
+            longest = max(longest, self.processor_s(slot_size, workers, threads, flags))
         return longest, min(compute_s, loader_s)
-
-    def _processor_s(self, settings: Settings) -> float:
-        """Return the processor time of both parts for a sample over the cores of a rank: no overlap beats it."""
-        loader = self.loader[settings.num_workers].cpu_s_per_sample
-        times = self.compute[settings.flags, settings.threads].values()
-        per_sample = [time.cpu_s_per_sample for time in times if time.cpu_s_per_sample is not None]
-        if loader is None or not per_sample:
-            return 0.0
-        return (loader + median(per_sample)) / self.space.cores_per_rank
 
     def _between(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime:
         """Return the times of a slot that was not measured: by the sizes around it, or as other flags grow with it."""
         measured = self.compute[flags, threads]
-        if len(measured) >= 2:
+        if min(measured) <= slot_size <= max(measured):
             return _interpolate(measured, slot_size)
-        ((size, time),) = measured.items()
-        others = [times for times in self.compute.values() if len(times) >= 2 and size in times]
-        if not others:
-            # Nothing says what a slot costs that does not grow with it.
-            extra = time.last_slot_s - time.slot_s
-            slot_s = time.slot_s * slot_size / size
-            return ComputeTime(slot_s, slot_s + extra)
-        reference = max(others, key=len)
-        there = reference.get(slot_size) or _interpolate(reference, slot_size)
-        slot_s = time.slot_s * there.slot_s / reference[size].slot_s
-        return ComputeTime(slot_s, slot_s + (time.last_slot_s - time.slot_s))
+        nearest = min(measured, key=lambda size: abs(size - slot_size))
+        time = measured[nearest]
+        for others in self.compute.values():
+            if min(others) <= min(slot_size, nearest) and max(slot_size, nearest) <= max(others):
+                factor = _interpolate(others, slot_size).slot_s / _interpolate(others, nearest).slot_s
+                break
+        else:
+            factor = _growth(measured, slot_size)
+        slot_s = time.slot_s * factor
+        return ComputeTime(slot_s, slot_s + time.last_slot_s - time.slot_s)
 
 
 def _interpolate(measured: dict[int, ComputeTime], slot_size: int) -> ComputeTime:
-    """Return the times on the straight line through the two nearest sizes around, or the two outermost."""
+    """Return the times on the straight line through the nearest sizes around."""
     if slot_size in measured:
         return measured[slot_size]
-    sizes = sorted(measured)
-    above = next((index for index, size in enumerate(sizes) if size > slot_size), len(sizes) - 1)
-    low, high = sizes[max(1, above) - 1], sizes[max(1, above)]
+    low = max(size for size in measured if size < slot_size)
+    high = min(size for size in measured if size > slot_size)
     share = (slot_size - low) / (high - low)
     first, second = measured[low], measured[high]
     slot_s = first.slot_s + share * (second.slot_s - first.slot_s)
-    # A line fitted to noise may fall below nothing: no sample is faster than half the best measured one.
-    least = min(time.slot_s / size for size, time in measured.items()) * slot_size / 2
-    slot_s = max(slot_s, least)
     extra = median(time.last_slot_s - time.slot_s for time in (first, second))
-    return ComputeTime(slot_s, slot_s + max(0.0, extra))
+    return ComputeTime(slot_s, slot_s + extra)
+
+
+def _growth(measured: dict[int, ComputeTime], slot_size: int) -> float:
+    """Return the time of a slot outside of what was measured, over that of the nearest size that was.
+
+    A sample of it costs no less than one of the nearest: a line through two sizes of which one has a cliff points
+    anywhere.
+    """
+    nearest = min(measured, key=lambda size: abs(size - slot_size))
+    return slot_size / nearest
 
 
 def _memory(compute: dict[tuple[Flags, int], dict[int, ComputeTime]], flags: Flags) -> dict[int, int]:

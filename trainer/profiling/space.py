@@ -214,10 +214,13 @@ class _Reader:
         if pinned is None:
             return tuple(dict.fromkeys(tried if listed is None else listed))
         if listed is not None and pinned not in listed:
+            shown = ", ".join(_in_yaml(value) for value in listed)
+            # compile is the one knob that has other words where it is set.
+            value = ("on" if pinned else "off") if knob == "compile" else _in_yaml(pinned)
             raise ConfigError(
-                f"{setting} is {pinned}, which is not in {name} {list(listed)}",
+                f"{setting} is {value}, which is not in {name} [{shown}]",
                 allowed=f"a value of {name}, or {setting}=auto",
-                todo=f"set {setting}=auto to have one of {name} chosen, or add {pinned} to {name}",
+                todo=f"set {setting}=auto to have one of {name} chosen, or add {_in_yaml(pinned)} to {name}",
             )
         return (pinned,)
 
@@ -237,6 +240,10 @@ LISTS: dict[Knob, str] = {
 
 def _unless_auto(value: T | Literal["auto"]) -> T | None:
     return None if isinstance(value, str) and value == "auto" else value
+
+
+def _in_yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _doubling(most: int) -> list[int]:

@@ -10,16 +10,14 @@ It knows nothing of torch or processes: what measures is a Probe (measure.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 
-from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
-from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.artifacts import ProfilePoint, Settings
 from trainer.profiling.grid import full_grid
-from trainer.profiling.ledger import Ledger, Result, Tell, silent
+from trainer.profiling.ledger import ROUNDS, Ledger, Result, Tell, silent
 from trainer.profiling.measure import Failed, Probe
 from trainer.profiling.pairs import (
     TOLERANCE,
@@ -29,6 +27,7 @@ from trainer.profiling.pairs import (
     expense,
     leader,
     point_of,
+    ratio,
     undecided,
     within_tolerance,
 )
@@ -40,17 +39,19 @@ __all__ = ["Result", "full_grid", "sweep"]
 
 # Windows of the joint run that the overlap is fitted to: the finalists are measured again anyway.
 JOINT_WINDOWS = 2
-# Finalists, and windows of each before they are compared: of two windows the interval spans a factor of two at 5 %
-# noise, of three 12 % each way, which tells most finalists apart; what it does not is measured again.
-FINALISTS = 3
-ROUNDS = 3
+# Finalists: the fastest by prediction, a cheaper one, one with another number of processes, one of another slot size.
+FINALISTS = 4
 # Times that finalists are measured: 9 windows tell apart what differs by noise of one window.
 MOST_TURNS = 3
+# The whole sweep is to take less than this share of the grid's time: what is not clear by then stays so. Of a small
+# space, less than so many of its points.
+GRID_SHARE = 0.3
+GRID_POINTS = 8
 # Predictions that are as close as this may be the other way round: of those, the cheapest is a finalist too.
 CLOSE = 0.06
-# A finalist of another kind (with loader processes or without) may be predicted this much slower than the best:
-# predictions err by 15 %, and all of one kind the same way.
-OTHER_KIND = 0.25
+# A finalist with another number of loader processes may be predicted this much slower than the best: predictions err by
+# 15 %, and all of one number the same way.
+OTHER_WORKERS = 0.25
 # Others that are predicted slower than this are not worth measuring.
 FILL_UP = 0.12
 # Slot sizes closer than this factor are not worth two finalists.
@@ -97,7 +98,7 @@ class _Final:
     predictor: Predictor
     parts: Parts
     contenders: dict[str, Contender] = field(default_factory=dict)
-    failed: dict[str, Failed] = field(default_factory=dict)
+    failed: dict[str, Settings] = field(default_factory=dict)
     fitted: str | None = None
     """The configuration that the overlap was fitted to."""
     joint: Contender | None = None
@@ -115,7 +116,7 @@ class _Final:
                 continue
             settings = self._settings(slot_size, workers, threads=threads, flags=flags)
             rate = self.predictor.rate(settings)
-            if rate is not None and _key(settings) not in self.failed:
+            if rate is not None and not self._is_hopeless(settings):
                 found.append((rate, settings))
         return sorted(found, key=lambda each: (-each[0], expense(each[1])))
 
@@ -123,19 +124,22 @@ class _Final:
         """Fit the predictor to one joint run, where loader processes may be worth it."""
         for _ in range(2):
             candidates = self.candidates()
-            with_workers = [each for each in candidates if each[1].num_workers]
+            # What was measured apart: an error of what was not would pass for missing overlap.
+            with_workers = [each for each in candidates if each[1].num_workers and self.predictor.is_measured(each[1])]
             if not with_workers or not self.ledger.allows("run"):
                 return
-            (predicted, settings), fastest = with_workers[0], candidates[0][0]
+            predicted, settings = with_workers[0]
             without = max((rate for rate, each in candidates if not each.num_workers), default=0.0)
-            if predicted < (1 - TOLERANCE) * fastest or (without and predicted < (1 + TOLERANCE) * without):
-                # Even if all of the loader's time hid behind the steps, fewer processes would be chosen.
+            at_most = max(self.predictor.rate(each, overlap=1.0) or 0.0 for _, each in candidates if each.num_workers)
+            if at_most < (1 + TOLERANCE) * without:
+                # Even if all that can hide did hide, the configuration without processes would be chosen.
                 return
             rate = self.ledger.run(settings, windows=JOINT_WINDOWS, predicted=predicted)
             if not isinstance(rate, Failed):
                 self.predictor.fit(settings, rate)
                 self.fitted = _key(settings)
                 self.joint = Contender(settings, {-1: rate})
+                self.parts.more_workers()
                 return
             self._fail(settings, rate)
 
@@ -150,17 +154,20 @@ class _Final:
                 return
             while len(wanted) > 1 and not self.ledger.allows("turn", parts=len(wanted)):
                 wanted = wanted[:-1]
+            # Two finalists there are in any case: one would not be compared with anything.
+            while len(wanted) > 2 and not turn and not self._is_worth(len(wanted)):
+                wanted = wanted[:-1]
             # A second turn needs two, or it decides nothing.
-            if turn and (len(wanted) < 2 or not self.ledger.allows("turn", parts=len(wanted))):
+            if turn and (len(wanted) < 2 or not self._is_worth(len(wanted))):
                 return
             self._turn(wanted)
             tries = 0
             while not self.contenders and tries < MOST_TRIES and self.ledger.allows("turn"):
                 tries += 1
-                replacement = self._first_finalists()[:1]
-                if not replacement:
+                replacement = self._replacement(tries)
+                if replacement is None:
                     break
-                self._turn(replacement)
+                self._turn([replacement])
 
     def result(self) -> Result:
         """Return what was found.
@@ -213,45 +220,53 @@ class _Final:
             return []
         best = leader(list(self.contenders.values()))
         others = [each.settings for each in undecided(best, list(self.contenders.values()))]
+        # What would be taken instead of the leader has to be as good, not only look so.
+        cheapest = min(within_tolerance(best, list(self.contenders.values())), key=lambda each: expense(each.settings))
+        found = None if cheapest is best else ratio(best, cheapest)
+        if found is not None and found.high > 1 + 2 * TOLERANCE and cheapest.settings not in others:
+            others.append(cheapest.settings)
         others += [each for each in self._challengers(best) if each not in others]
         return [best.settings, *others] if others else []
 
     def _first_finalists(self) -> list[Settings]:
+        """Return the fastest by prediction, and what may turn out to be better or as good and cheaper."""
         candidates = self.candidates()
         if not candidates:
             return self._unpredicted()[:FINALISTS]
         fastest_rate, fastest = candidates[0]
-        close = [each for rate, each in candidates if rate >= (1 - CLOSE) * fastest_rate]
         chosen = [fastest]
-        cheapest = min(close, key=expense)
-        if cheapest != fastest:
-            chosen.append(cheapest)
-        other_kind = (
-            each
-            for rate, each in candidates
-            if bool(each.num_workers) != bool(fastest.num_workers) and rate >= (1 - OTHER_KIND) * fastest_rate
-        )
-        # Its cheapest close one may be in already.
-        if (other := next(other_kind, None)) and all(
-            bool(each.num_workers) != bool(other.num_workers) for each in chosen
-        ):
-            chosen.append(other)
-        for rate, each in candidates:
-            if len(chosen) >= FINALISTS or rate < (1 - FILL_UP) * fastest_rate:
+
+        def add(
+            within: float, wanted: Callable[[Settings], bool], key: Callable[[Settings], object] | None = None
+        ) -> None:
+            fitting = [each for rate, each in candidates if rate >= (1 - within) * fastest_rate and wanted(each)]
+            if fitting and len(chosen) < FINALISTS:
+                chosen.append(min(fitting, key=key) if key else fitting[0])  # type: ignore[arg-type]
+
+        add(CLOSE, lambda each: expense(each) < expense(fastest), expense)
+        # What processes do to each other is what the prediction knows least of; more so where the joint run shows it.
+        disturbed = max(0.0, self.predictor.contention) * fastest.num_workers
+        taken = {each.num_workers for each in chosen}
+        if len({each.slot_size for each in chosen}) > 1 or len(chosen) == 1:
+            add(OTHER_WORKERS + disturbed, lambda each: each.num_workers not in taken)
+        while len(chosen) < FINALISTS:
+            before = len(chosen)
+            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and _distinct(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(_distinct(each, one) for one in chosen))
+            if len(chosen) == before:
                 break
-            if all(_distinct(each, one) for one in chosen):
-                chosen.append(each)
         return chosen
 
     def _challengers(self, best: Contender) -> list[Settings]:
         """Return what, after all, may be better than the leader: at most one."""
+        self.predictor.fit_again([(each.settings, each.rate) for each in [*self.contenders.values(), *self._joint()]])
         kinds: dict[bool, list[float]] = {}
         for contender in self.contenders.values():
             predicted = self.predictor.rate(contender.settings)
             if predicted:
                 kinds.setdefault(contender.settings.num_workers > 0, []).append(contender.rate / predicted)
         for rate, each in self.candidates():
-            errors = kinds.get(each.num_workers > 0)
+            errors = kinds.get(each.num_workers > 0) or [error for kind in kinds.values() for error in kind]
             if _key(each) in self.contenders or not errors:
                 continue
             if rate * median(errors) > (1 + TOLERANCE) * best.rate:
@@ -261,6 +276,42 @@ class _Final:
             ahead = best.settings.model_copy(update={"prefetch_factor": more[-1]})
             return [ahead] if _key(ahead) not in {*self.contenders, *self.failed} else []
         return []
+
+    def _joint(self) -> list[Contender]:
+        return [] if self.joint is None or _key(self.joint.settings) in self.contenders else [self.joint]
+
+    def _replacement(self, tries: int) -> Settings | None:
+        """Return what to try after all others have failed: fewer processes, smaller slots, the least of all."""
+        candidates = [each for _, each in self.candidates()]
+        workers = min((each.num_workers for each in self.failed.values()), default=0)
+        slot_size = min((each.slot_size for each in self.failed.values()), default=0)
+        if tries == 1 and (fewer := [each for each in candidates if each.num_workers < workers]):
+            return fewer[0]
+        if tries < MOST_TRIES and (smaller := [each for each in candidates if each.slot_size <= slot_size / 2]):
+            return smaller[0]
+        least = [each for each in [*candidates, *self._unpredicted()] if _key(each) not in self.failed]
+        return min(least, key=expense, default=None)
+
+    def _is_hopeless(self, settings: Settings) -> bool:
+        """Whether a failure says that this fails too: with no smaller slot and no fewer processes, the same steps.
+
+        Where what worked differs from what failed by its smaller slot alone, the slot was to blame, or the processes
+        likewise; then so it is for other steps as well.
+        """
+        worked = [each.settings for each in self.contenders.values()]
+        for failed in self.failed.values():
+            as_large, as_many = settings.slot_size >= failed.slot_size, settings.num_workers >= failed.num_workers
+            if as_large and as_many and _same_steps(settings, failed):
+                return True
+            by_slot = any(
+                each.slot_size < failed.slot_size and each.num_workers >= failed.num_workers for each in worked
+            )
+            by_workers = any(
+                each.slot_size >= failed.slot_size and each.num_workers < failed.num_workers for each in worked
+            )
+            if (by_slot and as_large) or (by_workers and as_many):
+                return True
+        return False
 
     def _unpredicted(self) -> list[Settings]:
         """Return configurations that are the most likely to work, where nothing is predicted."""
@@ -293,6 +344,12 @@ class _Final:
             contender.rates.update({self.rounds + number: rate for number, rate in enumerate(rates)})
         self.rounds += ROUNDS
 
+    def _is_worth(self, parts: int) -> bool:
+        """Whether another turn fits into the budget, and into what the grid would take."""
+        fitting = sum(self.parts.fits(each.slot_size, each.flags) for each in self.space.combinations())
+        most_s = max(GRID_POINTS, GRID_SHARE * fitting) * self.ledger.usual_s("run", "turn")
+        return self.ledger.allows("turn", parts=parts) and self.ledger.would_take("turn", parts) <= most_s
+
     def _last_resort(self) -> None:
         """Take what the joint run measured; without one, measure one configuration after the budget."""
         if self.joint is not None:
@@ -306,7 +363,7 @@ class _Final:
                 self.contenders[_key(settings)] = Contender(settings, {self.rounds: rate})
 
     def _fail(self, settings: Settings, failed: Failed) -> None:
-        self.failed[_key(settings)] = failed
+        self.failed[_key(settings)] = settings
         self.contenders.pop(_key(settings), None)
         if failed.outcome == "out of memory":
             self.parts.too_large(settings.slot_size, settings.flags)
@@ -350,56 +407,3 @@ def _distinct(first: Settings, second: Settings) -> bool:
         return True
     small, large = sorted([first.slot_size, second.slot_size])
     return large >= DISTINCT_SLOTS * small
-
-
-# --- until trainer/profiling/task.py measures by the above -----------------------------------------------------------
-
-
-def candidate_slot_sizes(config: RunConfig, ranks: int) -> list[int]:
-    """Return the slot sizes to measure; a pinned parallel.slot_size is the only one.
-
-    Raises:
-        ConfigError: None of the given sizes leaves every rank a slot.
-    """
-    batch = config.train.global_batch_size
-    if config.parallel.slot_size != "auto":
-        return [config.parallel.slot_size]
-    share = max(1, batch // ranks)
-    if config.profile.slot_sizes == "auto":
-        return sorted({max(1, share // part) for part in (1, 2, 4)})
-    usable = sorted({size for size in config.profile.slot_sizes if -(-batch // size) >= ranks})
-    if not usable:
-        raise ConfigError(
-            f"profile.slot_sizes {config.profile.slot_sizes}: none leaves each of {ranks} ranks a slot "
-            f"of a global batch of {batch}",
-            allowed=f"at least one size up to {share}",
-            todo=f"add {share} to profile.slot_sizes",
-        )
-    return usable
-
-
-def candidate_num_workers(config: RunConfig, cores_per_rank: int) -> list[int]:
-    """Return the numbers of loader processes to measure; a pinned data.num_workers is the only one."""
-    if config.data.num_workers != "auto":
-        return [config.data.num_workers]
-    if config.profile.num_workers != "auto":
-        return sorted(set(config.profile.num_workers))
-    numbers = [0]
-    workers = 1
-    while workers <= cores_per_rank:
-        numbers.append(workers)
-        workers *= 2
-    return numbers
-
-
-def choose(points: Sequence[ProfilePoint]) -> ProfileChoice:
-    """Return the cheapest configuration within TOLERANCE of the fastest: fewest processes, then the smallest slot."""
-    best = max(points, key=lambda point: point.samples_per_s or 0.0)
-    good = [point for point in points if (point.samples_per_s or 0.0) >= (best.samples_per_s or 0.0) * (1 - TOLERANCE)]
-    chosen = min(good, key=lambda point: (point.num_workers, point.slot_size))
-    reason = (
-        f"{chosen.samples_per_s:.0f} samples/s a rank at {chosen.data_time_fraction:.0%} data time; the fastest of "
-        f"{len(points)} points has {best.samples_per_s:.0f} (slot size {best.slot_size}, {best.num_workers} workers), "
-        f"and the cheapest within {TOLERANCE:.0%} of it is taken"
-    )
-    return ProfileChoice(slot_size=chosen.slot_size, num_workers=chosen.num_workers, reason=reason)

@@ -11,10 +11,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
 
 from contracts.artifacts import Flags, Settings
+from contracts.config import RunConfig
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
-from trainer.profiling.space import Space, slots_per_rank
+from trainer.profiling.space import Device, Space, make_space, slots_per_rank
 
 # Seconds, as the real probe takes on two cores: what begins a measurement, one more loader process, a window
 # end to end, and the windows of a part.
@@ -22,6 +25,8 @@ START_S = 0.3
 WORKER_S = 0.08
 WINDOW_S = 0.5
 LOADER_S = 0.75
+# Until memory has run out.
+FAILING_S = 0.3
 COMPUTE_S = 0.85
 
 Failing = Callable[[str, Settings], Failed | None]
@@ -32,7 +37,7 @@ Failing = Callable[[str, Settings], Failed | None]
 class Machine:
     """What the simulated machine is like."""
 
-    sample_s: float = 0.01
+    sample_s: float = 0.002
     """Seconds that steps take for a sample, at the best slot size and one thread."""
     loader_ratio: float = 1.0
     """Seconds that one process takes to load a sample, over sample_s."""
@@ -41,8 +46,8 @@ class Machine:
     cores: int = 4
     overlap: float = 0.8
     """Share of the shorter part that hides, with loader processes."""
-    slot_overhead_s: float = 0.01
-    update_s: float = 0.02
+    slot_overhead_s: float = 0.005
+    update_s: float = 0.01
     knee: int = 10**9
     """Slot size from which on samples take longer, as out of a cache."""
     knee_factor: float = 1.3
@@ -167,7 +172,7 @@ class Simulator:
             return failed
         slot_s = self.slot_s(settings)
         self._pass(START_S + max(COMPUTE_S, 4 * slot_s))
-        slow = 1 / self._luck()
+        slow = 1 / median(self._luck() for _ in range(3))
         cpu_s = slot_s / slot_size * threads * slow
         return ComputeTime(slot_s * slow, (slot_s + self.machine.update_s) * slow, self.bytes_of(settings), cpu_s)
 
@@ -196,14 +201,18 @@ class Simulator:
     def _joint(self, settings: Settings, windows: int) -> JointRate | Failed:
         if failed := self._fails("run", settings):
             return failed
+        self._pass(self.joint_s(settings, windows))
         rate = self.true_rate(settings)
-        slots = slots_per_rank(self.space.global_batch_size, self.space.ranks, settings.slot_size)
+        return JointRate(tuple(rate * self._luck() for _ in range(windows)), self._waiting(settings))
+
+    def joint_s(self, settings: Settings, windows: int) -> float:
+        """Return what measuring a configuration end to end takes, in seconds."""
+        rate = self.true_rate(settings)
+        if not rate:
+            return START_S + FAILING_S
         step_s = self.space.global_batch_size / self.space.ranks / rate
         # At least one step a window, and two before the first.
-        window_s = max(WINDOW_S, step_s)
-        self._pass(START_S + WORKER_S * settings.num_workers + 2 * step_s + windows * window_s)
-        assert slots >= 1
-        return JointRate(tuple(rate * self._luck() for _ in range(windows)), self._waiting(settings))
+        return START_S + WORKER_S * settings.num_workers + 2 * step_s + windows * max(WINDOW_S, step_s)
 
     def _waiting(self, settings: Settings) -> float:
         slots = slots_per_rank(self.space.global_batch_size, self.space.ranks, settings.slot_size)
@@ -216,7 +225,7 @@ class Simulator:
         if failed is None and limit is not None and name != "load" and self.bytes_of(settings) > limit:
             failed = Failed("out of memory", f"tried to allocate {self.bytes_of(settings)} bytes of {limit}")
         if failed is not None:
-            self._pass(self.timeout_s if failed.outcome == "hung" else START_S + 0.3)
+            self._pass(self.timeout_s if failed.outcome == "hung" else START_S + FAILING_S)
             if failed.outcome in ("crashed", "hung"):
                 # Processes that are replaced import torch again.
                 self._pass(2.0)
@@ -239,3 +248,46 @@ class Simulator:
 
 def _short(flags: Flags) -> str:
     return f"{flags.precision}{' cl' if flags.channels_last else ''} {flags.activation_checkpointing}"
+
+
+def a_space(cores: int = 4, **sections: Any) -> Space:
+    """Return slot sizes 8 to 256 by worker counts by both memory layouts: 36 points and more."""
+    given: dict[str, Any] = {
+        "train": {"global_batch_size": 512, "channels_last": "auto"},
+        "data": {"prefetch_factor": 2},
+        "profile": {
+            "slot_sizes": [8, 16, 32, 64, 128, 256],
+            "num_workers": [each for each in (0, 1, 2, 4, 8) if each <= max(2, cores)],
+            "exclude": ["precision", "compile", "activation_checkpointing", "threads"],
+        },
+    }
+    for name, section in sections.items():
+        given[name] = {**given.get(name, {}), **section}
+    return make_space(
+        RunConfig.model_validate(given),
+        ranks=2,
+        cores_per_rank=cores,
+        device=Device("cpu", "simulated", has_bf16=False),
+    )
+
+
+def a_machine(ratio: float, seed: int) -> tuple[Space, Machine]:
+    """Return one of many machines on which loading takes `ratio` times as long as computing, and its space."""
+    rng = random.Random(f"{ratio} {seed}")
+    cores = rng.choice([1, 2, 4, 8])
+    machine = Machine(
+        loader_ratio=ratio,
+        cores=cores,
+        overlap=rng.uniform(0, 1) if cores > 1 else rng.uniform(0, 0.3),
+        waiting=rng.choice([0.0, 0.0, 0.5]),
+        slot_overhead_s=rng.choice([0.001, 0.005, 0.02]),
+        knee=rng.choice([64, 128, 10**9]),
+        layout_factor=rng.choice([0.7, 0.9, 1.1]),
+        limit_bytes=rng.choice([None, (100 + round(rng.uniform(20, 300))) << 20]),
+    )
+    return a_space(cores), machine
+
+
+def settings_of(row: Settings) -> Settings:
+    """Return the settings of a row or a choice."""
+    return Settings.model_validate({name: getattr(row, name) for name in Settings.model_fields})

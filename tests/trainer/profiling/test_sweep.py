@@ -1,57 +1,325 @@
-"""What is measured, and what is taken."""
+"""What the sweep does when measurements fail, when time is short, and what it writes down; on a simulated machine."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from contracts.artifacts import ProfilePoint
+from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.profiling.sweep import candidate_num_workers, candidate_slot_sizes, choose
+from tests.trainer.profiling.simulator import Failing, Machine, Simulator, a_space, settings_of
+from trainer.profiling.ledger import Result
+from trainer.profiling.measure import Failed
+from trainer.profiling.pairs import TOLERANCE, Contender, expense, leader, ratio, undecided, within_tolerance
+from trainer.profiling.space import Device, Space, make_space
+from trainer.profiling.sweep import full_grid, sweep
+
+QUIET: dict[str, Any] = {"noise": 0.01, "drift": 0.0, "hiccups": 0.0}
+MIB = 1 << 20
 
 
-def config(**sections: Any) -> RunConfig:
-    return RunConfig.model_validate({"train": {"global_batch_size": 64}, **sections})
+def simulator(space: Space | None = None, failing: Failing | None = None, **machine: Any) -> Simulator:
+    made = Simulator(space or a_space(), Machine(**{**QUIET, **machine}), seed=3)
+    if failing is not None:
+        made.failing = failing
+    return made
 
 
-def point(slot_size: int, num_workers: int, rate: float) -> ProfilePoint:
-    return ProfilePoint(
-        slot_size=slot_size,
-        num_workers=num_workers,
-        samples_per_s=rate,
-        samples_per_s_min=rate,
-        samples_per_s_max=rate,
-        data_time_fraction=0.1,
+def swept(probe: Simulator, budget_s: float = 600, **options: Any) -> Result:
+    return sweep(probe.space, probe, budget_s=budget_s, **options)
+
+
+def share_of_best(probe: Simulator, result: Result) -> float:
+    return probe.true_rate(settings_of(result.choice)) / probe.best()[0]
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+
+def test_a_loader_that_sleeps_gets_processes() -> None:
+    few = swept(simulator(loader_ratio=0.002))
+    many = swept(simulator(loader_ratio=5.0, waiting=1.0, contention=0.0))
+    assert few.choice.num_workers == 0
+    assert many.choice.num_workers == 4
+    assert "loader processes could save" in few.choice.reason
+    assert [row.num_workers for row in few.loader] == [0]
+    assert [row.num_workers for row in many.loader] == [0, 1, 2, 4]
+
+
+def test_processes_that_only_share_one_core_are_not_even_measured_end_to_end() -> None:
+    found = swept(simulator(a_space(1), cores=1, loader_ratio=1.0))
+    assert found.choice.num_workers == 0
+    assert found.overlap is None
+
+
+def auto_space(batch: int = 840, **sections: Any) -> Space:
+    config = RunConfig.model_validate(
+        {
+            "train": {"global_batch_size": batch, **sections.pop("train", {})},
+            "data": {"num_workers": 0},
+            "profile": {"exclude": ["threads"]},
+            **sections,
+        }
     )
+    return make_space(config, ranks=2, cores_per_rank=4, device=Device("cpu", "simulated", has_bf16=False))
 
 
-def test_the_default_is_an_even_share_its_half_and_its_quarter() -> None:
-    assert candidate_slot_sizes(config(), ranks=2) == [8, 16, 32]
-    assert candidate_slot_sizes(config(train={"global_batch_size": 3}), ranks=2) == [1]
-    assert candidate_num_workers(config(), cores_per_rank=1) == [0, 1]
-    assert candidate_num_workers(config(), cores_per_rank=8) == [0, 1, 2, 4, 8]
+def test_a_limit_of_memory_makes_slots_smaller_and_more_and_none_of_it_is_left() -> None:
+    free = swept(simulator(auto_space(), slot_overhead_s=0.2, loader_ratio=0.01))
+    # 150 would fit, so three slots of 140; halving 420 ends at 105.
+    limited = simulator(auto_space(), slot_overhead_s=0.2, loader_ratio=0.01, limit_bytes=252 * MIB)
+    found = swept(limited)
+    assert free.choice.slot_size == 420
+    assert (found.choice.slot_size, found.choice.slots_per_rank) == (140, 3)
+    assert limited.true_rate(settings_of(found.choice)) > 1.1 * limited.best()[0]
+    line = found.memory[0]
+    assert line.base_bytes == pytest.approx(100 * MIB, rel=0.1)
+    assert line.bytes_per_sample == pytest.approx(MIB, rel=0.1)
+    assert line.limit_bytes == 252 * MIB
+    assert line.largest_slot_size == pytest.approx(150, abs=3)
 
 
-def test_pinned_values_are_the_only_ones() -> None:
-    pinned = config(parallel={"slot_size": 5}, data={"num_workers": 3})
-    assert candidate_slot_sizes(pinned, ranks=2) == [5]
-    assert candidate_num_workers(pinned, cores_per_rank=1) == [3]
+def test_on_a_gpu_some_memory_is_kept_free() -> None:
+    space = auto_space()
+    gpu = Space(**{**vars(space), "device": Device("cuda", "simulated", has_bf16=True)})
+    line = swept(simulator(gpu, slot_overhead_s=0.2, limit_bytes=200 * MIB)).memory[0]
+    assert line.limit_bytes == int(0.92 * 200 * MIB)
 
 
-def test_given_candidates_are_measured_where_every_rank_gets_a_slot() -> None:
-    given = config(profile={"slot_sizes": [32, 8, 64], "num_workers": [2, 0, 2]})
-    assert candidate_slot_sizes(given, ranks=2) == [8, 32]
-    assert candidate_num_workers(given, cores_per_rank=1) == [0, 2]
-    with pytest.raises(ConfigError, match="none leaves each of 2 ranks a slot"):
-        candidate_slot_sizes(config(profile={"slot_sizes": [64]}), ranks=2)
+def test_activation_checkpointing_is_tried_where_the_wanted_slot_does_not_fit_and_nowhere_else() -> None:
+    train = {"activation_checkpointing": "auto"}
+    costly = {"slot_overhead_s": 1.0, "loader_ratio": 0.01, "recompute_factor": 1.05}
+    free = simulator(auto_space(train=train), **costly)
+    assert swept(free).choice.flags == Flags()
+    assert not any("whole" in call for call in free.calls)
+    limited = swept(simulator(auto_space(train=train), limit_bytes=160 * MIB, **costly))
+    assert limited.choice.flags.activation_checkpointing == "whole"
+    assert limited.choice.slot_size > 60
 
 
-def test_the_fastest_is_taken_when_it_is_clear() -> None:
-    choice = choose([point(8, 0, 100), point(32, 2, 200), point(16, 1, 150)])
-    assert (choice.slot_size, choice.num_workers) == (32, 2)
+def test_what_fits_only_with_activation_checkpointing_is_trained_with_it() -> None:
+    space = auto_space(train={"activation_checkpointing": "auto"}, parallel={"slot_size": 100})
+    found = swept(simulator(space, limit_bytes=150 * MIB))
+    assert found.choice.flags.activation_checkpointing == "whole"
+    assert found.compute[0].outcome == "out of memory"
+
+
+def test_slots_are_made_smaller_than_all_candidates_where_nothing_else_fits() -> None:
+    found = swept(simulator(auto_space(), limit_bytes=104 * MIB))
+    assert found.choice.slot_size <= 3
+
+
+def test_flags_that_are_set_are_recommended_and_not_chosen() -> None:
+    space = a_space(train={"channels_last": False})
+    found = swept(simulator(space, layout_factor=0.7, loader_ratio=0.1))
+    assert found.choice.flags == Flags()
+    (recommended,) = found.recommendations
+    assert recommended.setting == "train.channels_last=true"
+    assert recommended.gain == pytest.approx(1 / 0.7, rel=0.15)
+    assert not swept(simulator(space, layout_factor=1.05, loader_ratio=0.1)).recommendations
+
+
+def test_flags_that_are_auto_are_chosen_where_they_are_faster() -> None:
+    assert swept(simulator(layout_factor=0.7, loader_ratio=0.1)).choice.flags.channels_last
+    assert not swept(simulator(layout_factor=0.999, loader_ratio=0.1)).choice.flags.channels_last
 
 
 def test_the_cheapest_of_equals_is_taken() -> None:
-    choice = choose([point(8, 0, 90), point(32, 2, 100), point(32, 0, 98), point(16, 0, 97.5)])
-    assert (choice.slot_size, choice.num_workers) == (16, 0)
-    assert "the fastest of 4 points has 100" in choice.reason
+    # Slots cost nothing by themselves: all sizes are alike.
+    found = swept(simulator(slot_overhead_s=0.0, update_s=0.0, loader_ratio=0.01, noise=0.001))
+    assert (found.choice.slot_size, found.choice.num_workers) == (8, 0)
+
+
+def test_threads_are_left_to_the_loader_where_they_bring_nothing() -> None:
+    space = auto_space(profile={"exclude": [], "slot_sizes": [50, 100], "threads": [1, 2, 4]})
+    assert swept(simulator(space, thread_efficiency=0.0)).choice.threads == 1
+    assert swept(simulator(space, thread_efficiency=0.9)).choice.threads == 4
+
+
+def test_money_is_that_of_all_machines_over_the_samples_of_all_ranks() -> None:
+    found = swept(simulator(), price_usd_per_h=7.2)
+    measured = [row for row in found.points if row.samples_per_s]
+    for row in measured:
+        assert row.samples_per_s is not None
+        # Two ranks; 7.2 dollars an hour are 0.002 a second.
+        assert row.usd_per_million_samples == pytest.approx(0.002 / (2 * row.samples_per_s) * 1e6)
+    prices = [row.usd_per_million_samples or 0.0 for row in measured]
+    assert prices == sorted(prices)
+    assert all(row.usd_per_million_samples is None for row in swept(simulator()).points)
+
+
+def test_the_report_has_a_row_for_everything() -> None:
+    told: list[tuple[int, int, str]] = []
+    probe = simulator(limit_bytes=(100 + 140) * MIB)
+    found = swept(probe, tell=lambda *each: told.append(each))
+    chosen = next(row for row in found.points if settings_of(row) == settings_of(found.choice))
+    assert chosen.windows >= 3 and chosen.samples_per_s and chosen.predicted_samples_per_s
+    assert chosen.samples_per_s_min and chosen.samples_per_s_max
+    assert chosen.samples_per_s_min <= chosen.samples_per_s <= chosen.samples_per_s_max
+    assert len({settings_of(row).model_dump_json() for row in found.points}) == len(found.points)
+    only = [row for row in found.points if row.samples_per_s is None]
+    assert only and all("predicted only" in row.reason and row.predicted_samples_per_s for row in only)
+    # The map is whole: every slot size that fits by every number of processes that was measured.
+    mapped = {(row.slot_size, row.num_workers) for row in found.points if row.flags == found.choice.flags}
+    assert {size for size, _ in mapped} == {8, 16, 32, 64, 128}
+    assert [number for number, _, _ in told] == list(range(1, len(told) + 1))
+    assert all(done <= total for done, total, _ in told)
+
+
+# --- what fails -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "failed", "out of memory"])
+@pytest.mark.parametrize("name", ["compute", "run"])
+def test_what_fails_above_a_size_is_a_row_and_the_rest_goes_on(outcome: Any, name: str) -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed(outcome, "planted") if kind == name and settings.slot_size > 40 else None
+
+    probe = simulator(failing=failing, slot_overhead_s=0.05)
+    found = swept(probe, budget_s=3600)
+    assert found.choice.slot_size <= 32
+    rows = [*found.points, *found.compute]
+    assert {row.reason for row in rows if row.outcome == outcome} == {"planted"}
+    best = max(probe.true_rate(each) for each in probe.space.combinations() if each.slot_size <= 40)
+    assert probe.true_rate(settings_of(found.choice)) >= 0.9 * best
+
+
+def test_a_number_of_processes_that_hangs_is_a_row_and_the_rest_goes_on() -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed("hung", "planted") if kind == "load" and settings.num_workers == 2 else None
+
+    found = swept(simulator(failing=failing, loader_ratio=3.0), budget_s=3600)
+    assert [(row.num_workers, row.outcome) for row in found.loader][2] == (2, "hung")
+    assert found.choice.num_workers in (1, 4)
+
+
+def test_processes_that_crash_only_with_steps_are_not_chosen() -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed("crashed", "planted") if kind == "run" and settings.num_workers else None
+
+    found = swept(simulator(failing=failing, loader_ratio=3.0), budget_s=3600)
+    assert found.choice.num_workers == 0
+    assert found.overlap is None
+
+
+def test_flags_that_crash_are_a_row() -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed("crashed", "planted") if settings.flags.channels_last else None
+
+    found = swept(simulator(failing=failing))
+    assert not found.choice.flags.channels_last
+    assert any(row.outcome == "crashed" for row in found.compute)
+
+
+@pytest.mark.parametrize("names", [{"compute"}, {"load"}, {"compute", "load"}])
+def test_without_parts_configurations_are_tried_end_to_end(names: set[str]) -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed("failed", "planted") if kind in names else None
+
+    found = swept(simulator(failing=failing))
+    assert found.points[0].samples_per_s
+    assert found.predictor_error is None
+
+
+@pytest.mark.parametrize("find", [sweep, full_grid])
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "failed", "out of memory"])
+def test_a_probe_that_always_fails_is_an_error_with_the_reasons(outcome: Any, find: Any) -> None:
+    probe = simulator(failing=lambda kind, settings: Failed(outcome, f"planted in {kind}"))
+    with pytest.raises(ConfigError, match=rf"no configuration could be measured .*{outcome}: planted in") as refused:
+        find(probe.space, probe, budget_s=600)
+    assert refused.value.exit_code == 2
+    # It does not go on for ever: one that hangs ends with the budget, and one measurement after it.
+    assert probe.now() - 1000 < 600 + 4 * (probe.timeout_s + 5)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_too_small_for_one_measurement_gives_the_first_valid_result_and_says_so() -> None:
+    probe = simulator()
+    found = swept(probe, budget_s=1)
+    assert found.points[0].samples_per_s
+    assert found.choice.slot_size == 8
+    assert any("profile.budget_s 1 ended the sweep" in warning for warning in found.warnings)
+    assert probe.now() - 1000 < 6
+
+
+def test_a_budget_too_small_for_what_fails_is_an_error() -> None:
+    probe = simulator(failing=lambda kind, settings: Failed("hung", "planted"))
+    with pytest.raises(ConfigError, match=r"profile.budget_s 1\b.*hung: planted"):
+        swept(probe, budget_s=1)
+
+
+@pytest.mark.parametrize("budget_s", [3, 6, 10, 15, 25, 40, 80])
+def test_a_budget_is_kept_and_more_of_it_is_not_worse(budget_s: float) -> None:
+    probe = simulator(loader_ratio=1.0)
+    found = swept(probe, budget_s=budget_s)
+    # One measurement may be longer than its kind was before.
+    assert probe.now() - 1000 <= budget_s + 8
+    if budget_s >= 40:
+        assert share_of_best(probe, found) >= 0.95
+
+
+def test_the_grid_stops_at_its_budget_with_what_it_has() -> None:
+    probe = simulator()
+    found = full_grid(probe.space, probe, budget_s=30)
+    assert probe.now() - 1000 <= 35
+    assert any("ended the grid" in warning for warning in found.warnings)
+    assert len(found.points) < 60
+
+
+def test_the_grid_takes_the_maximum() -> None:
+    probe = simulator(noise=0.0, limit_bytes=(100 + 140) * MIB)
+    found = full_grid(probe.space, probe, budget_s=1e6)
+    assert share_of_best(probe, found) == 1
+    assert len(found.points) == len(list(probe.space.combinations()))
+    assert {row.slot_size for row in found.points if row.outcome == "out of memory"} == {256}
+    assert all(row.windows == 3 for row in found.points if row.samples_per_s)
+
+
+def test_the_grid_tries_activation_checkpointing_where_memory_runs_out() -> None:
+    space = auto_space(
+        train={"activation_checkpointing": "auto"}, profile={"slot_sizes": [50, 200], "exclude": ["threads"]}
+    )
+    found = full_grid(space, simulator(space, limit_bytes=200 * MIB), budget_s=1e6)
+    kinds = {(row.slot_size, row.flags.activation_checkpointing) for row in found.points}
+    assert kinds == {(50, "none"), (200, "none"), (200, "selective"), (200, "whole")}
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def contender(slot_size: int, *rates: float, workers: int = 0) -> Contender:
+    return Contender(Settings(slot_size=slot_size, num_workers=workers), dict(enumerate(rates)))
+
+
+def test_pairs_see_what_medians_do_not() -> None:
+    # The machine halved its speed from round to round; in each of them the first was 10 % faster.
+    first, second = contender(8, 110, 57, 27), contender(16, 100, 51, 25)
+    found = ratio(first, second)
+    assert found is not None and found.low > 1.05 and found.high < 1.15
+    assert leader([second, first]) is first
+    assert undecided(first, [first, second]) == []
+
+
+def test_a_leader_is_not_clear_while_its_interval_reaches_one_and_the_gap_is_no_tie() -> None:
+    first, second = contender(8, 100, 120, 90), contender(16, 95, 90, 95)
+    assert undecided(first, [first, second]) == [second]
+    tied = contender(16, 99, 119, 91)
+    assert undecided(first, [first, tied]) == []
+
+
+def test_those_within_tolerance_count_as_equal_and_the_cheapest_is_first() -> None:
+    best, near, far = contender(64, 100, 100, workers=2), contender(32, 98, 98, workers=2), contender(8, 90, 90)
+    equal = within_tolerance(best, [best, near, far])
+    assert equal == [best, near]
+    assert min(equal, key=lambda each: expense(each.settings)) is near
+    assert within_tolerance(best, [contender(8, *[100 * (1 - TOLERANCE) * 0.999] * 2)]) == [best]
+
+
+def test_one_slow_window_does_not_move_the_middle() -> None:
+    found = ratio(contender(8, 100, 100, 60), contender(16, 90, 90, 90))
+    assert found is not None
+    assert found.middle == pytest.approx(100 / 90)

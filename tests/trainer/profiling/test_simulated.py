@@ -1,0 +1,131 @@
+"""The sweep against the grid and against random search, on simulated machines whose best configuration is known.
+
+Input over compute varies 50-fold, from 0.14 to 7. Rates within TOLERANCE count as equal, as they do for the sweep.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import pytest
+
+from contracts.artifacts import Settings
+from tests.trainer.profiling.simulator import Machine, Simulator, a_machine, settings_of
+from trainer.profiling.grid import GRID_WINDOWS
+from trainer.profiling.ledger import ROUNDS
+from trainer.profiling.measure import Failed
+from trainer.profiling.pairs import TOLERANCE, Contender, expense, leader, within_tolerance
+from trainer.profiling.space import Space
+from trainer.profiling.sweep import full_grid, sweep
+
+RATIOS = (0.14, 0.3, 0.7, 1.0, 2.0, 4.0, 7.0)
+SEEDS = range(10)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """True rates over the best there is, and what they took."""
+
+    sweep: float
+    random: float
+    probes: int
+    sweep_s: float
+    grid_s: float
+    error: float | None
+
+
+def random_search(space: Space, simulator: Simulator, wall_s: float) -> Settings | None:
+    """Measure configurations at random, then the three best in turn, as the sweep does; in the same time."""
+    end = simulator.now() + wall_s
+    order = list(space.combinations())
+    random.Random(simulator.seed).shuffle(order)
+    found: list[tuple[float, Settings]] = []
+    for settings in order:
+        # It knows beforehand what a measurement takes, and leaves the time to compare the best three of what it has.
+        best = [each for _, each in sorted(found, key=lambda each: -each[0])[:3]]
+        reserved_s = ROUNDS * sum(simulator.joint_s(each, 1) for each in best)
+        if found and simulator.now() + simulator.joint_s(settings, GRID_WINDOWS) + reserved_s > end:
+            continue
+        rate = simulator.run(settings, windows=GRID_WINDOWS)
+        if not isinstance(rate, Failed):
+            found.append((median(rate.windows), settings))
+    if not found:
+        return None
+    best = [settings for _, settings in sorted(found, key=lambda each: -each[0])[:3]]
+    rates = simulator.run_in_turn(best, rounds=ROUNDS)
+    contenders = [
+        Contender(settings, dict(enumerate(rate.windows)))
+        for settings, rate in zip(best, rates, strict=True)
+        if not isinstance(rate, Failed)
+    ]
+    equal = within_tolerance(leader(contenders), contenders)
+    return min(equal, key=lambda each: expense(each.settings)).settings
+
+
+def compare(space: Space, machine: Machine, seed: int) -> Compared:
+    simulator = Simulator(space, machine, seed)
+    began = simulator.now()
+    result = sweep(space, simulator, budget_s=3600)
+    sweep_s, probes = simulator.now() - began, len(simulator.calls)
+    other = Simulator(space, machine, seed + 100)
+    at_random = random_search(space, other, sweep_s)
+    grid = Simulator(space, machine, seed + 200)
+    began = grid.now()
+    full_grid(space, grid, budget_s=1e6)
+    best, _ = simulator.best()
+    return Compared(
+        simulator.true_rate(settings_of(result.choice)) / best,
+        0.0 if at_random is None else simulator.true_rate(at_random) / best,
+        probes,
+        sweep_s,
+        grid.now() - began,
+        result.predictor_error,
+    )
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[float, list[Compared]]:
+    return {ratio: [compare(*a_machine(ratio, seed), seed) for seed in SEEDS] for ratio in RATIOS}
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_it_is_at_least_as_good_as_random_search_in_nine_of_ten(
+    ratio: float, compared: dict[float, list[Compared]]
+) -> None:
+    good = [each.sweep >= (1 - TOLERANCE) * each.random for each in compared[ratio]]
+    print(
+        f"input/compute {ratio}: sweep {fmean(each.sweep for each in compared[ratio]):.3f}, "
+        f"random {fmean(each.random for each in compared[ratio]):.3f} of the best; as good in {sum(good)}, "
+        f"better or the same in {sum(each.sweep >= each.random for each in compared[ratio])}; "
+        f"{fmean(each.probes for each in compared[ratio]):.1f} probes, "
+        f"{fmean(each.sweep_s for each in compared[ratio]):.0f} s, "
+        f"grid {fmean(each.grid_s for each in compared[ratio]):.0f} s"
+    )
+    assert sum(good) >= 9
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_it_comes_close_to_the_best_in_a_third_of_the_grids_time(
+    ratio: float, compared: dict[float, list[Compared]]
+) -> None:
+    assert median(each.sweep for each in compared[ratio]) >= 0.97
+    assert min(each.sweep for each in compared[ratio]) >= 0.85
+    assert median(each.sweep_s / each.grid_s for each in compared[ratio]) <= 1 / 3
+
+
+def test_predictions_are_within_15_percent_on_what_they_were_not_fitted_to(
+    compared: dict[float, list[Compared]],
+) -> None:
+    errors = [each.error for rows in compared.values() for each in rows if each.error is not None]
+    assert median(errors) <= 0.15
+
+
+def test_without_noise_the_choice_is_within_tolerance_of_the_best() -> None:
+    for ratio in RATIOS:
+        space, _ = a_machine(ratio, 0)
+        machine = Machine(loader_ratio=ratio, cores=space.cores_per_rank, noise=0.0, drift=0.0, hiccups=0.0)
+        simulator = Simulator(space, machine)
+        choice = sweep(space, simulator, budget_s=3600).choice
+        assert simulator.true_rate(settings_of(choice)) >= (1 - TOLERANCE) * simulator.best()[0] * 0.999
