@@ -167,9 +167,8 @@ def stragglers(case: Case) -> Finding | None:
     if len(own) > 1:
         middle = median(own.values())
         slowest = max(own, key=lambda rank: own[rank])
-        evidence.append(
-            f"in the traces, without waiting for others: rank {slowest} {own[slowest]:.3g} s a step, median {middle:.3g}"
-        )
+        words = f"rank {slowest} {own[slowest]:.3g} s a step, median {middle:.3g} s"
+        evidence.append(f"in the traces, without waiting for the others: {words}")
     hot = "" if case.indicators.gpu_busy_fraction is None else ", and at its GPU's clock and temperature"
     # What the ranks exchange stays as it is.
     exchange = case.indicators.communication_fraction or 0.0
