@@ -45,12 +45,22 @@ def describe_rate(point: ProfilePoint) -> str:
 
 
 def describe_finding(finding: Finding) -> str:
-    """Say what a rule found, on what, and what to do."""
+    """Say in one line what a rule found, on what, and what to do."""
     text = f"{finding.severity}: {finding.title} ({'; '.join(finding.evidence)}): {finding.change}"
-    if finding.gain is None:
-        return text
-    origin = f", {finding.gain_from}" if finding.gain_from else ""
-    return f"{text} (predicted: x {finding.gain:.2f}{origin})"
+    return f"{text} (predicted: {_gain(finding)})" if finding.gain is not None else text
+
+
+def finding_lines(finding: Finding) -> Iterator[str]:
+    """Yield the same, a line for each of it."""
+    yield f"{finding.severity}: {finding.title}"
+    yield from (f"seen: {evidence}" for evidence in finding.evidence)
+    yield f"to do: {finding.change}"
+    if finding.gain is not None:
+        yield f"predicted: {_gain(finding)}"
+
+
+def _gain(finding: Finding) -> str:
+    return f"x {finding.gain:.2f}" + (f", {finding.gain_from}" if finding.gain_from else "")
 
 
 def describe_recommendation(recommendation: Recommendation) -> str:
@@ -64,14 +74,15 @@ def describe_effort(report: ProfileReport) -> str:
     outcomes = [point.outcome for point in report.points]
     outcomes += [point.outcome for point in report.loader] + [point.outcome for point in report.compute]
     failed = sum(outcome != "measured" for outcome in outcomes)
+    whole = sum(point.samples_per_s is not None for point in report.points)
     return (
-        f"{report.method}: {len(report.points)} configurations end to end, {len(report.loader)} of the loader and "
-        f"{len(report.compute)} of steps alone{time}" + (f"; {failed} could not be measured" if failed else "")
+        f"{report.method}: {whole} configurations end to end, {len(report.loader)} measurements of the loader and "
+        f"{len(report.compute)} of steps alone{time}" + (f"; {failed} could not be made" if failed else "")
     )
 
 
 def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of everything there is to say, in the order of importance.
+    """Yield names and texts, of a line or more, of everything there is to say, in the order of importance.
 
     Raises:
         DataError: The choice is none of the report's points.
@@ -79,7 +90,8 @@ def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
     yield "choice", describe_choice(report.choice)
     yield "measured", describe_rate(report.chosen_point())
     yield "reason", report.choice.reason + ("" if report.choice.clear else "; not clear of the next best")
-    yield from describe_findings(report.findings, report.recommendations)
+    yield from ((f"finding {finding.rule}", "\n".join(finding_lines(finding))) for finding in report.findings)
+    yield from describe_findings((), report.recommendations)
     for warning in report.warnings:
         yield "warning", warning
     yield "effort", describe_effort(report)

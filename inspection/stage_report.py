@@ -99,7 +99,7 @@ def _describe_profile(report: ProfileReport, uri: str) -> dict[str, Any]:
         "prefetch_factor": choice.prefetch_factor,
         "threads": choice.threads,
         "computes_in": describe_flags(choice.flags),
-        "points": len(report.points),
+        "points": sum(entry.samples_per_s is not None for entry in report.points),
         "findings": len(report.findings),
         # What was not measured is no metric: 0 would be one.
         **{name: NOT_MEASURED if value is None else value for name, value in measured.items()},

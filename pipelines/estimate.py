@@ -61,8 +61,8 @@ def read_profile(uri: str) -> Profile:
 def find_profile(line_uri: str, config: RunConfig) -> Profile | None:
     """Return the newest report of a line that is of this model and batch; None: there is none.
 
-    Reports are named by what they were made from, not by time: where several fit, that of most points is taken, then
-    the last by name.
+    Reports are named by what they were made from, not by time: where several fit, that of most measured points is
+    taken, then the last by name.
     """
     root = storage.join(line_uri, "profile")
     found = []
@@ -75,7 +75,7 @@ def find_profile(line_uri: str, config: RunConfig) -> Profile | None:
         except DataError:
             continue
         if fits(report, config):
-            found.append((len(report.points), name, report, folder))
+            found.append((sum(point.samples_per_s is not None for point in report.points), name, report, folder))
     if not found:
         return None
     _, _, report, folder = max(found, key=lambda entry: entry[:2])

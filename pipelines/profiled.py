@@ -70,11 +70,12 @@ def run_profile(
     config = load(path, [*overrides, *given])
     made = run_stage_alone("profile", config, output=output, given={"shards": shards}, fresh=fresh, debug=debug)
     report = ProfileReport.load(made.uri)
+    place = storage.display(made.uri)
     yield from describe_profile(report, made.uri, config, reused=made.reused)
     if given and load(path, overrides) != config:
         # They are part of what the report is found by.
-        yield f"to train by it: shardline train {path} --profile URI, or set {' and '.join(given)} in {path.name}"
-    yield storage.display(made.uri)
+        yield f"to train by it: shardline train {path} --profile {place}, or set {' and '.join(given)} in {path.name}"
+    yield place
 
 
 def describe_profile(report: ProfileReport, uri: str, config: RunConfig, *, reused: bool) -> Iterator[str]:
@@ -82,7 +83,7 @@ def describe_profile(report: ProfileReport, uri: str, config: RunConfig, *, reus
     if reused:
         yield "reused: this was measured before, for the same configuration and hardware; --fresh measures again"
     for name, text in describe(report):
-        yield f"{name}: {text}"
+        yield f"{name}: " + text.replace("\n", "\n  ")
     yield from _estimate(report, config)
     page = report.page_uri(uri)
     yield f"page: {storage.display(page)}" if page else "page: none"
@@ -97,7 +98,14 @@ def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:
     nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
     found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * report.ranks * nodes)
     cost = "" if found.usd is None else f", {found.usd:.2f} USD"
+    ranks, time = report.ranks * nodes, _duration(found.hours * 3600)
     yield (
-        f"training: {found.hours:.2f} h{cost} for {found.samples} samples by {report.ranks * nodes} ranks, steps only: "
+        f"training: {time}{cost} for {found.samples} samples by {ranks} ranks, steps only: "
         "no evaluation, checkpoint or start is in it"
     )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.2f} h"

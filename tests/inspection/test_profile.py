@@ -70,6 +70,15 @@ def test_a_gain_that_is_not_predicted_is_not_told() -> None:
     assert describe_finding(finding) == "note: copies (12 %; 15 %): channels_last"
 
 
+def test_a_finding_on_a_terminal_has_a_line_for_each_of_what_it_says() -> None:
+    assert dict(describe(report()))["finding R1"].splitlines() == [
+        "bad: steps wait for data",
+        "seen: data time 50 % | limit 20 %",
+        "to do: raise data.num_workers to 4",
+        "predicted: x 1.80, the sweep",
+    ]
+
+
 def test_findings_stand_before_what_is_only_for_the_record() -> None:
     choice = report().choice.model_copy(update={"clear": False})
     told = list(describe(report(choice=choice, warnings=["the budget was out"], wall_s=41.4)))
@@ -84,8 +93,9 @@ def test_findings_stand_before_what_is_only_for_the_record() -> None:
     ]
     words = dict(told)
     assert words["reason"] == "fastest; not clear of the next best"
-    assert "2 configurations end to end" in words["effort"]
-    assert "in 41 s" in words["effort"] and "1 could not be measured" in words["effort"]
+    # Of the two points one ran out of memory.
+    assert "1 configurations end to end" in words["effort"]
+    assert "in 41 s" in words["effort"] and "1 could not be made" in words["effort"]
 
 
 def test_a_recommendation_is_of_steps_alone() -> None:

@@ -1,18 +1,22 @@
 """`shardline profile`: its options, and what it prints of a report."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from contracts import storage
-from contracts.artifacts import FileEntry, TrainingEstimate
+from contracts.artifacts import CheckpointManifest, FileEntry, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.estimate import estimate_training
 from pipelines.cli import app
 from pipelines.profiled import describe_profile, parse_duration
-from tests.inspection.test_profile import report
+from tests.conftest import small_config
+from tests.inspection.test_profile import report as make_report
 
 URI = storage.normalise("/line/profile/0123")
 PRICED = RunConfig.model_validate({"train": {"epochs": 3}, "resources": {"price_usd_per_h": 2}})
@@ -47,26 +51,30 @@ def test_a_bad_budget_ends_with_2(tmp_path: Path, budget: str, said: str) -> Non
 
 
 def test_a_profile_that_was_made_before_says_so() -> None:
-    first, *rest = describe_profile(report(), URI, PRICED, reused=True)
+    first, *rest = describe_profile(make_report(), URI, PRICED, reused=True)
     assert first.startswith("reused: ") and "--fresh" in first
-    assert list(describe_profile(report(), URI, PRICED, reused=False)) == rest
+    assert list(describe_profile(make_report(), URI, PRICED, reused=False)) == rest
 
 
 def test_the_page_is_named_where_there_is_one() -> None:
-    assert list(describe_profile(report(), URI, PRICED, reused=False))[-1] == "page: none"
+    assert list(describe_profile(make_report(), URI, PRICED, reused=False))[-1] == "page: none"
     page = FileEntry(name="profile.html", bytes=1, crc32c="00000000")
-    lines = list(describe_profile(report(files=[page]), URI, PRICED, reused=False))
+    lines = list(describe_profile(make_report(files=[page]), URI, PRICED, reused=False))
     assert lines[-1] == f"page: {storage.display(storage.join(URI, 'profile.html'))}"
 
 
 def test_time_and_cost_are_of_this_configuration() -> None:
     """A report holds for other epochs and prices than it was measured under."""
     old = TrainingEstimate(samples=1, hours=99, usd=99, epoch_samples=1_000_000)
-    told = "\n".join(describe_profile(report(estimate=old), URI, PRICED, reused=True))
+    told = "\n".join(describe_profile(make_report(estimate=old), URI, PRICED, reused=True))
     # 3,000,000 samples by 2 ranks of 123.45 samples/s, at 2 USD/h.
     hours = 3e6 / (2 * 123.45) / 3600
     assert f"training: {hours:.2f} h, {2 * hours:.2f} USD for 3000000 samples by 2 ranks" in told
-    assert "training:" not in "\n".join(describe_profile(report(), URI, PRICED, reused=True))
+    few = RunConfig.model_validate({"train": {"epochs": 1, "max_steps": 10, "global_batch_size": 10}})
+    assert "training: 0.4 s for 100 samples" in "\n".join(
+        describe_profile(make_report(estimate=old), URI, few, reused=True)
+    )
+    assert "training:" not in "\n".join(describe_profile(make_report(), URI, PRICED, reused=True))
 
 
 def test_max_steps_cut_a_training() -> None:
@@ -74,3 +82,53 @@ def test_max_steps_cut_a_training() -> None:
     found = estimate_training(config, epoch_samples=100, samples_per_s=0.5)
     assert (found.samples, found.usd, found.epoch_samples) == (50, None, 100)
     assert found.hours == pytest.approx(100 / 3600)
+
+
+@pytest.mark.slow
+def test_the_command_measures_prints_and_finds_again(
+    tmp_path: Path, pictures: Path, environment: dict[str, str]
+) -> None:
+    """By the real stage: small, and within a small budget."""
+
+    def shardline(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipelines.cli", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    values = small_config(
+        run={"name": "small"},
+        sharding={"source": str(pictures)},
+        data={"num_workers": "auto"},
+        parallel={"slot_size": "auto"},
+        profile={"window_s": 0.05, "slot_sizes": [4, 8], "num_workers": [0], "threads": [1], "trace_steps": 1},
+        resources={"price_usd_per_h": 1.0},
+    )
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    assert shardline("shard", "c.yaml").returncode == 0
+    first = shardline("profile", "c.yaml", "--budget", "0.5m", "--full-grid")
+    assert first.returncode == 0, first.stderr
+    *lines, hint, place = first.stdout.splitlines()
+    report = ProfileReport.load(storage.normalise(tmp_path / place))
+    assert report.method == "grid"
+    said = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
+    assert said["choice"].startswith(f"slot size {report.choice.slot_size} x ")
+    assert said["reason"].startswith(report.choice.reason)
+    assert f"{report.chosen_point().samples_per_s:.1f} samples/s a rank" in said["measured"]
+    assert {name for name in said if name.startswith("finding ")} == {
+        f"finding {each.rule}" for each in report.findings
+    }
+    assert report.estimate is not None
+    assert f"USD for {report.estimate.samples} samples by 2 ranks" in said["training"]
+    assert (tmp_path / said["page"]).is_file()
+    assert hint.endswith(f"--profile {place}, or set profile.budget_s=30 and profile.method=grid in c.yaml")
+    again = shardline("profile", "c.yaml", "--budget", "30", "--full-grid")
+    assert "reused" in again.stderr
+    assert again.stdout.splitlines()[0].startswith("reused: ")
+    assert again.stdout.splitlines()[1:] == first.stdout.splitlines()
+    # By the hint, training follows it.
+    trained = shardline("train", "c.yaml", "--profile", place, "train.max_steps=1")
+    assert trained.returncode == 0, trained.stderr
+    made = CheckpointManifest.load(storage.normalise(tmp_path / trained.stdout.splitlines()[-1]))
+    assert made.slot_size == report.choice.slot_size
+    assert made.environment["threads_per_rank"] == "1"

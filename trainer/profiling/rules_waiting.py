@@ -167,7 +167,9 @@ def stragglers(case: Case) -> Finding | None:
     if len(own) > 1:
         middle = median(own.values())
         slowest = max(own, key=lambda rank: own[rank])
-        evidence.append(f"rank {slowest}: {own[slowest]:.3g} s a step without waiting for others, median {middle:.3g}")
+        words = f"rank {slowest} {own[slowest]:.3g} s a step, median {middle:.3g} s"
+        evidence.append(f"in the traces, without waiting for the others: {words}")
+    hot = "" if case.indicators.gpu_busy_fraction is None else ", and at its GPU's clock and temperature"
     # What the ranks exchange stays as it is.
     exchange = case.indicators.communication_fraction or 0.0
     return Finding(
@@ -175,8 +177,7 @@ def stragglers(case: Case) -> Finding | None:
         severity="bad" if ratio >= STRAGGLER_BAD else "warning",
         title="One rank is slower than the others, which wait for it",
         evidence=evidence,
-        change="look at what else runs on the slowest rank's machine and at its GPU's clock and temperature; "
-        "use machines of one kind",
+        change=f"look at what else runs on the slowest rank's machine{hot}; use machines of one kind",
         gain=1 / ((1 - exchange) / ratio + exchange),
         gain_from="if the slowest rank were as fast as the median one",
     )

@@ -22,6 +22,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.config import RunConfig
+from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
@@ -166,12 +167,7 @@ def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: i
     )
     if rate is None:
         return None
-    samples = config.train.epochs * shards.splits["train"].samples
-    if config.train.max_steps is not None:
-        samples = min(samples, config.train.max_steps * config.train.global_batch_size)
-    hours = samples / (rate * ranks) / 3600
-    price = config.resources.price_usd_per_h
-    return TrainingEstimate(samples=samples, hours=hours, usd=None if price is None else hours * price)
+    return estimate_training(config, epoch_samples=shards.splits["train"].samples, samples_per_s=rate * ranks)
 
 
 def _publish(output_uri: str, folder: Path) -> list[FileEntry]:

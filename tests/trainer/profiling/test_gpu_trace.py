@@ -71,3 +71,30 @@ def test_strip_host_leaves_nothing_of_the_machine(tmp_path: Path) -> None:
     assert SYNTHETIC in text
     assert json.loads(text)["deviceProperties"][0]["name"] == before.gpu_name
     assert summarise(path) == before
+
+
+def test_steps_that_were_queued_behind_others(tmp_path: Path) -> None:
+    """The GPU still works off what was queued before the trace began: it is late, not idle."""
+    path = write_gpu_trace(tmp_path / "trace.json")
+    at_once = summarise(path)
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event["pid"] == 0 and event["ph"] == "X":
+            event["ts"] += 40000.0
+    path.write_text(json.dumps(document))
+    late = summarise(path)
+    assert late.gpu_busy_fraction == pytest.approx(at_once.gpu_busy_fraction, rel=0.01)
+    assert late.step_s == pytest.approx(at_once.step_s, rel=0.01)
+
+
+def test_what_the_probe_waits_for_between_steps_is_no_wait_of_theirs(tmp_path: Path) -> None:
+    path = write_gpu_trace(tmp_path / "trace.json", steps=1)
+    document = json.loads(path.read_text())
+    (step,) = [event for event in document["traceEvents"] if event["name"].startswith("ProfilerStep#")]
+    # Within the step, behind its last part.
+    wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": step["pid"], "tid": step["tid"]}
+    document["traceEvents"].append(wait | {"ts": step["ts"] + step["dur"], "dur": 900.0, "args": {}})
+    step["dur"] += 1000.0
+    path.write_text(json.dumps(document))
+    found = summarise(path)
+    assert (found.sync_calls, found.sync_fraction) == (0, 0)

@@ -44,7 +44,7 @@ white-space:nowrap}
 .rule{color:var(--soft);margin-right:8px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:6px 16px;margin:0}
 dt{color:var(--soft);font-size:13px;padding-top:1px}dd{margin:0;min-width:0}
-.change{font-weight:600}
+.change{max-width:80ch}
 .reason{font-size:16px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(158px,1fr));gap:10px;margin-bottom:10px}
 .tiles.wide{grid-template-columns:repeat(auto-fill,minmax(220px,1fr))}

@@ -52,7 +52,7 @@ class Limits:
     """Boxes of the timeline, over all ranks."""
     blocks: int = 400
     """Boxes for runs of short spans, over all ranks."""
-    rows: int = 40
+    rows: int = 80
     """Kernels, and operators, over all ranks and each a table."""
     points: int = 150
     """Configurations in a table."""

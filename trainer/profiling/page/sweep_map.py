@@ -130,7 +130,7 @@ def _cell(
     if not points:
         return element("td", element("small", "not tried"), class_="empty", data_cell=f"{slot} {workers}")
     best = Cell(points).best
-    chosen = any(subject.is_chosen(point) for point in points)
+    chosen = next((point for point in points if subject.is_chosen(point)), None)
     rate = _rate(best)
     lines: list[str] = []
     shade = "failed"
@@ -149,12 +149,14 @@ def _cell(
         shade = f"h{round((rate - low) / (high - low) * (SHADES - 1)) if high > low else SHADES - 1}"
     if len(points) > 1:
         lines.append(element("small", f"best of {len(points)}"))
-    if chosen:
-        lines.append(element("small", "★ chosen", class_="star"))
+    if chosen is not None:
+        # Within a few percent of the fastest: it may be a cheaper one.
+        own = "" if chosen is best or chosen.samples_per_s is None else f": {number(chosen.samples_per_s)}"
+        lines.append(element("small", f"★ chosen{own}", class_="star"))
     return element(
         "td",
         *lines,
-        class_=f"{shade} chosen" if chosen else shade,
+        class_=f"{shade} chosen" if chosen is not None else shade,
         data_cell=f"{slot} {workers}",
         data_outcome=best.outcome,
     )

@@ -1,0 +1,201 @@
+"""The stage on real shards: what it chooses for what was planted, what it leaves, and what it refuses."""
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import ProfileReport, find_damage
+from contracts.stage import run_stage
+from tests.conftest import small_config
+from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Browser, opened, started_chromium
+from trainer.profiling.task import execute
+
+PLANTED = "tests.trainer.profiling.planted"
+# What takes time and is none of a test's business.
+ONLY = {"exclude": ["prefetch_factor", "threads", "precision", "channels_last", "compile", "activation_checkpointing"]}
+
+
+def profile(shards: str, folder: Path, *arguments: str, ranks: int = 1, **sections: Any) -> int:
+    sections["data"] = {"num_workers": "auto", **sections.get("data", {})}
+    sections["profile"] = {"window_s": 0.05, **ONLY, **sections.get("profile", {})}
+    sections["parallel"] = {"slot_size": "auto", **sections.get("parallel", {})}
+    values = small_config(resources={"ranks": ranks}, **sections)
+    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
+    return run_stage(
+        "profile", execute, ["--output", str(folder), "--shards", shards, "--config-json", text, *arguments]
+    )
+
+
+def report_of(folder: Path) -> ProfileReport:
+    return ProfileReport.load(storage.normalise(folder))
+
+
+@pytest.fixture(scope="module")
+def profiled(small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a profile of two ranks, everything tried; read only."""
+    folder = tmp_path_factory.mktemp("profiled") / "out"
+    money = {"resources": {"ranks": 2, "price_usd_per_h": 3.0}}
+    values = small_config(
+        data={"num_workers": "auto"}, profile={"window_s": 0.05}, parallel={"slot_size": "auto"}, **money
+    )
+    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
+    assert (
+        run_stage("profile", execute, ["--output", str(folder), "--shards", small_shards, "--config-json", text]) == 0
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_chromium() as running:
+        yield running
+
+
+def test_the_report_has_the_choice_its_reason_and_every_part(profiled: Path) -> None:
+    report = report_of(profiled)
+    chosen = report.chosen_point()
+    assert chosen.samples_per_s and chosen.slots_per_rank * chosen.slot_size * 2 >= report.global_batch_size == 16
+    assert f"{report.choice.reason}" and report.method == "sweep" and report.wall_s and report.wall_s > 0
+    assert {point.num_workers for point in report.loader} == {0, 1}
+    assert {point.slot_size for point in report.compute if point.flags.precision == "fp32"} >= {2, 8}
+    assert report.memory[0].limit_bytes and report.memory[0].base_bytes > 0
+    # 70 samples twice, by two ranks, for three dollars an hour.
+    assert report.estimate is not None and report.estimate.samples == 140 and report.estimate.usd
+    assert report.estimate.hours == pytest.approx(140 / (2 * chosen.samples_per_s) / 3600)
+    assert report.estimate.usd == pytest.approx(3 * report.estimate.hours)
+    assert chosen.usd_per_million_samples == pytest.approx(3 / 3600 / (2 * chosen.samples_per_s) * 1e6)
+
+
+def test_what_this_machine_cannot_measure_is_not_there(profiled: Path) -> None:
+    found = report_of(profiled).indicators
+    assert found.step_s and found.data_time_fraction is not None and found.flops_per_sample
+    assert found.communication_fraction is not None and found.checkpoint_stall_fraction is not None
+    for name in (
+        "gpu_busy_fraction",
+        "occupancy_fraction",
+        "mfu",
+        "exposed_copy_fraction",
+        "nvml_utilisation_fraction",
+    ):
+        assert getattr(found, name) is None
+
+
+def test_traces_of_all_ranks_open_and_name_no_host(profiled: Path) -> None:
+    report = report_of(profiled)
+    names = [file.name for file in report.files]
+    assert {"profile.html", "traces/rank-0.json.gz", "traces/rank-1.json.gz"} <= set(names)
+    assert any(name.startswith("tensorboard/") for name in names)
+    assert find_damage(storage.normalise(profiled), report.files) is None
+    for rank in range(2):
+        text = gzip.decompress((profiled / f"traces/rank-{rank}.json.gz").read_bytes()).decode()
+        steps = {event["name"] for event in json.loads(text)["traceEvents"] if "ProfilerStep" in event["name"]}
+        assert len(steps) == 4
+        assert socket.gethostname() not in text
+
+
+@NEEDS_CHROMIUM
+def test_the_page_shows_the_report(profiled: Path, browser: Browser) -> None:
+    report = report_of(profiled)
+    with opened(browser, profiled / "profile.html") as shown:
+        shown.check_quiet()
+        figures = shown.figures()
+        assert figures["choice.slot_size"] == report.choice.slot_size
+        assert figures["choice.num_workers"] == report.choice.num_workers
+        assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
+
+
+def test_the_same_is_reused_and_other_cores_are_not_the_same(
+    profiled: Path, small_shards: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (profiled / "manifest.json").read_bytes()
+    values = small_config(
+        data={"num_workers": "auto"},
+        profile={"window_s": 0.05},
+        parallel={"slot_size": "auto"},
+        resources={"ranks": 2, "price_usd_per_h": 3.0},
+    )
+    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
+    arguments = ["--output", str(profiled), "--shards", small_shards, "--config-json", text]
+    assert run_stage("profile", execute, arguments) == 0
+    assert (profiled / "manifest.json").read_bytes() == before
+    monkeypatch.setattr("trainer.profiling.task.hardware", lambda: {"cores": "96", "cpu": "other", "gpus": "none"})
+    assert run_stage("profile", execute, arguments) == 2
+    assert "holds a result of other inputs (hardware)" in capfd.readouterr().err
+
+
+# --- what was planted ------------------------------------------------------------------------------------------------
+
+
+def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path: Path) -> None:
+    slow = {"data": {"transform": f"{PLANTED}:slow_image"}, "profile": {"num_workers": [0, 3], "slot_sizes": [4]}}
+    assert profile(small_shards, tmp_path / "slow", **slow) == 0
+    assert report_of(tmp_path / "slow").choice.num_workers == 3
+
+
+def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, tmp_path: Path) -> None:
+    """Slots of 16 are the fastest, since a slot takes 20 ms whatever its size; but a sample takes 16 MB."""
+    network = {
+        "architecture": f"{PLANTED}:PlantedNetwork",
+        "arguments": {"seconds": 0.02, "bytes_per_sample": 16_000_000},
+    }
+    free = {"model": network, "profile": {"num_workers": [0]}}
+    assert profile(small_shards, tmp_path / "free", **free) == 0
+    unlimited = report_of(tmp_path / "free")
+    assert (unlimited.choice.slot_size, unlimited.choice.slots_per_rank) == (16, 1)
+    [memory] = unlimited.memory
+    assert 12e6 < memory.bytes_per_sample < 40e6
+    # Room for ten samples, not for sixteen.
+    limit = int(memory.base_bytes + 10 * memory.bytes_per_sample)
+    limited = {**free, "profile": {"num_workers": [0], "memory_bytes": limit}}
+    assert profile(small_shards, tmp_path / "limited", **limited) == 0
+    found = report_of(tmp_path / "limited")
+    assert 2 <= found.choice.slot_size < 16 and found.choice.slots_per_rank > 1
+    assert found.choice.slot_size * found.choice.slots_per_rank >= 16
+    assert found.memory[0].limit_bytes == limit
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"profile": {"num_workers": [0, 1]}, "data": {"num_workers": 3}}, "data.num_workers"),
+        ({"profile": {"slot_sizes": [64]}}, "profile.slot_sizes"),
+        ({"profile": {"precisions": ["fp16"]}, "train": {"precision": "auto"}}, "profile.precisions"),
+    ],
+)
+def test_a_space_with_nothing_in_it_is_refused(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], sections: dict[str, Any], words: str
+) -> None:
+    sections["profile"]["exclude"] = []
+    assert profile(small_shards, tmp_path / "out", **sections) == 2
+    said = capfd.readouterr().err
+    assert words in said and "allowed:" in said and "to do:" in said
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_probe_that_always_fails_says_why(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fault = {"model": {"architecture": f"{PLANTED}:PlantedNetwork", "arguments": {"crash_at": 4}}}
+    assert profile(small_shards, tmp_path / "out", parallel={"slot_size": 4}, **fault) == 2
+    said = capfd.readouterr().err
+    assert "SIGSEGV" in said and "allowed:" in said
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_budget_for_one_measurement_gives_the_first_result_and_a_warning(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert profile(small_shards, tmp_path / "out", profile={"budget_s": 1}) == 0
+    report = report_of(tmp_path / "out")
+    assert report.chosen_point().samples_per_s
+    assert any("budget_s" in warning for warning in report.warnings)
+    assert "profile.budget_s" in capfd.readouterr().err
