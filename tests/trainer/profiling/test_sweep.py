@@ -164,6 +164,8 @@ def test_the_report_has_a_row_for_everything() -> None:
     # The map is whole: every slot size that fits by every number of processes that was measured.
     mapped = {(row.slot_size, row.num_workers) for row in found.points if row.flags == found.choice.flags}
     assert {size for size, _ in mapped} == {8, 16, 32, 64, 128}
+    # The line of memory said that 256 would not fit: nobody tried.
+    assert not any("256" in call for call in probe.calls)
     assert [number for number, _, _ in told] == list(range(1, len(told) + 1))
     assert all(done <= total for done, total, _ in told)
 

@@ -1,0 +1,238 @@
+"""One knob after the other, as the configuration has it: pinned, listed, excluded, or left to us."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from contracts.artifacts import Flags
+from contracts.config import Knob, RunConfig
+from contracts.errors import ConfigError
+
+# With slot_sizes=auto the even share is halved at least this often, and further down to SMALL_SLOT samples: memory may
+# force a small slot, and its steps show what a slot costs that does not grow with it.
+HALVINGS = 4
+SMALL_SLOT = 8
+# What training has without a profile (trainer/cut.py, trainer/precision.py).
+DEFAULT_PREFETCH_FACTOR = 4
+DEFAULT_FLAGS = Flags()
+
+T = TypeVar("T")
+
+# Where the values of a knob are listed in `profile`.
+LISTS: dict[Knob, str] = {
+    "slot_size": "slot_sizes",
+    "num_workers": "num_workers",
+    "prefetch_factor": "prefetch_factors",
+    "threads": "threads",
+    "precision": "precisions",
+    "channels_last": "channels_last",
+    "compile": "compile",
+    "activation_checkpointing": "activation_checkpointing",
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """What steps are computed on."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    has_bf16: bool
+    """Whether it computes in bf16 in hardware."""
+
+
+class KnobReader:
+    """Reads knobs out of a configuration, and keeps what of it is ignored."""
+
+    def __init__(self, config: RunConfig, device: Device) -> None:
+        self.config, self.device = config, device
+        self.ignored: list[str] = []
+
+    def excludes(self, knob: Knob) -> bool:
+        """Whether a knob is not to be tried."""
+        return knob in self.config.profile.exclude
+
+    def values(
+        self, knob: Knob, setting: str, *, pinned: T | None, listed: Sequence[T] | None, tried: Sequence[T], default: T
+    ) -> tuple[T, ...]:
+        """Return the values that may be chosen.
+
+        Args:
+            knob: Its name in profile.exclude.
+            setting: Where it is pinned.
+            pinned: The value there; None: auto.
+            listed: The list in `profile`; None: auto.
+            tried: What `auto` stands for.
+            default: What training has without a profile.
+        """
+        name = f"profile.{LISTS[knob]}"
+        if self.excludes(knob):
+            if listed is not None:
+                self.ignored.append(f"{name} is ignored: {knob} is in profile.exclude")
+            return (default if pinned is None else pinned,)
+        if pinned is None:
+            return tuple(dict.fromkeys(tried if listed is None else listed))
+        if listed is not None and pinned not in listed:
+            shown = ", ".join(_in_yaml(value) for value in listed)
+            # compile is the one knob that has other words where it is set.
+            value = ("on" if pinned else "off") if knob == "compile" else _in_yaml(pinned)
+            raise ConfigError(
+                f"{setting} is {value}, which is not in {name} [{shown}]",
+                allowed=f"a value of {name}, or {setting}=auto",
+                todo=f"set {setting}=auto to have one of {name} chosen, or add {_in_yaml(pinned)} to {name}",
+            )
+        return (pinned,)
+
+
+def unless_auto(value: T | Literal["auto"]) -> T | None:
+    """Return what is set; None: auto."""
+    return None if isinstance(value, str) and value == "auto" else value
+
+
+def _in_yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def doubling(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to `most`."""
+    return [1 << power for power in range(most.bit_length())]
+
+
+def halving(most: int) -> list[int]:
+    """Return `most`, half of it, a quarter, ... down to 1."""
+    return sorted({max(1, most >> power) for power in range(most.bit_length())})
+
+
+def slot_sizes(reader: KnobReader, ranks: int) -> tuple[int, ...]:
+    """Return the slot sizes that leave every rank a slot.
+
+    Raises:
+        ConfigError: None of them does.
+    """
+    config, batch = reader.config, reader.config.train.global_batch_size
+    if batch < ranks:
+        raise ConfigError(
+            f"train.global_batch_size {batch} leaves some of {ranks} ranks without a sample",
+            allowed="at least one sample per rank",
+            todo=f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
+        )
+    share = -(-batch // ranks)
+    if not gives_every_rank_a_slot(batch, ranks, share):
+        share = batch // ranks
+    tried = [share]
+    while len(tried) <= HALVINGS or tried[-1] > SMALL_SLOT:
+        if tried[-1] == 1:
+            break
+        tried.append(-(-share // 2 ** len(tried)))
+    sizes = reader.values(
+        "slot_size",
+        "parallel.slot_size",
+        pinned=unless_auto(config.parallel.slot_size),
+        listed=unless_auto(config.profile.slot_sizes),
+        tried=tried,
+        default=share,
+    )
+    usable = tuple(size for size in sizes if gives_every_rank_a_slot(batch, ranks, size))
+    if not usable:
+        where = "parallel.slot_size" if config.parallel.slot_size != "auto" else "profile.slot_sizes"
+        raise ConfigError(
+            f"{where} {sizes[0] if len(sizes) == 1 else list(sizes)}: none leaves each of {ranks} ranks a slot "
+            f"of a global batch of {batch}",
+            allowed=f"at least one size up to {share}",
+            todo=f"set {where} to {share} or less" if len(sizes) == 1 else f"add {share} to {where}",
+        )
+    if len(usable) < len(sizes):
+        left_out = [size for size in sizes if size not in usable]
+        reader.ignored.append(
+            f"profile.slot_sizes {left_out}: not tried, they leave some of {ranks} ranks without a slot "
+            f"of a global batch of {batch}"
+        )
+    return usable
+
+
+def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
+    """Return the flags that may be chosen, and those that are only measured.
+
+    Raises:
+        ConfigError: A flag that is set is not in its list, or the lists leave nothing that can be computed.
+    """
+    train, profile = reader.config.train, reader.config.profile
+    on_gpu = reader.device.kind == "cuda"
+    precisions = ["fp32", "bf16"] if reader.device.has_bf16 else ["fp32", "fp16"] if on_gpu else ["fp32"]
+    pinned: dict[Knob, object] = {
+        "precision": unless_auto(train.precision),
+        "channels_last": unless_auto(train.channels_last),
+        "compile": None if train.compile == "auto" else train.compile == "on",
+        "activation_checkpointing": unless_auto(train.activation_checkpointing),
+    }
+    listed: dict[Knob, Sequence[object] | None] = {
+        "precision": _computable(reader, unless_auto(profile.precisions)),
+        "channels_last": unless_auto(profile.channels_last),
+        "compile": unless_auto(profile.compile),
+        "activation_checkpointing": unless_auto(profile.activation_checkpointing),
+    }
+    tried: dict[Knob, Sequence[object]] = {
+        "precision": precisions,
+        "channels_last": [False, True],
+        "compile": [False, True] if on_gpu else [False],
+        "activation_checkpointing": ["none", "selective", "whole"],
+    }
+    choices: dict[Knob, list[object]] = {}
+    for knob in tried:
+        default = getattr(DEFAULT_FLAGS, knob)
+        values = reader.values(
+            knob, f"train.{knob}", pinned=pinned[knob], listed=listed[knob], tried=tried[knob], default=default
+        )
+        # What training would have comes first: the others have to be better than it.
+        choices[knob] = sorted(values, key=lambda value, usual=default: value != usual)  # type: ignore[misc]
+    combined = [
+        Flags.model_validate(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())
+    ]
+    flags = tuple(each for each in combined if _go_together(each))
+    if not flags:
+        raise ConfigError(
+            "profile.compile and profile.activation_checkpointing leave only both together",
+            allowed="one of both: torch.compile decides by itself what it computes again",
+            todo="add false to profile.compile, or none to profile.activation_checkpointing",
+        )
+    beside = []
+    for knob in tried:
+        if pinned[knob] is None or reader.excludes(knob):
+            continue
+        values = tuple(listed[knob] or tried[knob])
+        for value in values:
+            changed = flags[0].model_copy(update={knob: value})
+            if value != pinned[knob] and _go_together(changed):
+                beside.append(changed)
+    return flags, tuple(beside)
+
+
+def _go_together(flags: Flags) -> bool:
+    return not (flags.compile and flags.activation_checkpointing != "none")
+
+
+def _computable(reader: KnobReader, precisions: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the listed precisions that this device does not emulate, or compute slower than fp32."""
+    train, device = reader.config.train, reader.device
+    if precisions is None or train.allow_slow_precision:
+        return precisions
+    slow = {"fp16"} if device.kind == "cpu" else set() if device.has_bf16 else {"bf16"}
+    usable = [precision for precision in precisions if precision not in slow]
+    left_out = [precision for precision in precisions if precision in slow]
+    if left_out and not reader.excludes("precision"):
+        if not usable:
+            raise ConfigError(
+                f"profile.precisions {left_out}: slow on {device.name}",
+                allowed="at least one precision that this device computes in",
+                todo="add fp32 to profile.precisions, or set train.allow_slow_precision=true",
+            )
+        reader.ignored.append(f"profile.precisions {left_out}: not tried, slow on {device.name}")
+    return usable
+
+
+def gives_every_rank_a_slot(global_batch_size: int, ranks: int, slot_size: int) -> bool:
+    """Whether a global batch in slots of this size leaves no rank without work."""
+    return -(-global_batch_size // slot_size) >= ranks
