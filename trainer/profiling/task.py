@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from contracts import storage
@@ -26,7 +27,7 @@ from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
+from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import diagnose_choice
 from trainer.profiling.page import render_page
 from trainer.profiling.probe import RankProbe
@@ -94,15 +95,13 @@ def _profile(
 ) -> ProfileReport:
     """Measure and diagnose; leave the files beside the report in `folder`."""
     config, ranks = stage.config, assignment.ranks
+    space_on = partial(make_space, config, ranks=assignment.world_size, cores_per_rank=threads_per_rank(ranks))
+    # For its errors: most of them are known before seconds are spent on a start.
+    space_on(device=Device("cuda" if num_gpus() else "cpu", "not asked yet", has_bf16=True))
     with RankProbe(assignment, config) as probe:
         stage.ready()
         hello = probe.device
-        space = make_space(
-            config,
-            ranks=assignment.world_size,
-            cores_per_rank=threads_per_rank(ranks),
-            device=Device(hello.kind, hello.name, hello.has_bf16),
-        )
+        space = space_on(device=Device(hello.kind, hello.name, hello.has_bf16))
         measure = full_grid if config.profile.method == "grid" else sweep
         result = measure(
             space,

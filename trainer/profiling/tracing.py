@@ -21,6 +21,8 @@ from trainer.profiling.measure import Counted
 
 # A trace takes about a megabyte for a hundred slots of a small network, and a viewer opens no more than some of them.
 MOST_TRACED_SLOTS = 32
+# Windows of steps that are counted; what is counted is not measured again.
+COUNTED_WINDOWS = 2
 # The backward pass takes twice the operations of the forward pass (Kaplan et al., arXiv 2001.08361, section 2.1).
 BACKWARD_AND_FORWARD = 3
 
@@ -41,11 +43,15 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
     gauges = GpuGauges(device, lambda message: None)
     with bench.steps(settings) as taken:
         retries = _allocation_retries(device)
+        # What the loader prepares while nobody takes steps would make the next ones look fast.
+        taken.hold()
         with bench.memory.peak(timed=True) as peak:
-            passed = taken.for_about(bench.config.profile.window_s)
+            taken.go_on()
+            passed = taken.for_about(COUNTED_WINDOWS * bench.config.profile.window_s)
             busy = gauges.values().get("gpu/utilization_percent")
         reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
         more = _allocation_retries(device)
+        taken.hold()
         wanted = min(steps, max(1, MOST_TRACED_SLOTS // settings.slots_per_rank))
         name = f"rank-{bench.rank.rank}.json.gz"
         traced_s = _trace(bench, taken, wanted, Path(folder) / name) if wanted else None
@@ -83,15 +89,21 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
         with_flops=True,
         acc_events=True,
     ) as profiler:
+        taken.go_on()
         taken.take_one()
+        # Here the profiler starts for good, which takes a while.
+        taken.hold()
         profiler.step()
+        taken.go_on()
         start = time.perf_counter()
         for number in range(steps):
             taken.take_one()
             bench.synchronise()
             if number == steps - 1:
                 spent_s = time.perf_counter() - start
+                taken.hold()
             profiler.step()
+    taken.go_on()
     return spent_s / steps
 
 
