@@ -36,8 +36,9 @@ from trainer.profiling.sweep import Result, full_grid, sweep
 SPACE: dict[str, Any] = {
     "slot_sizes": [4, 8, 16, 32],
     "num_workers": [0, 1, 2],
+    "prefetch_factors": [2, 4],
     "threads": [1, 2],
-    "exclude": ["precision", "channels_last", "compile", "activation_checkpointing", "prefetch_factor"],
+    "exclude": ["precision", "channels_last", "compile", "activation_checkpointing"],
 }
 BATCH = 32
 # Neither arm is to be cut short.
@@ -171,14 +172,17 @@ def predictor_error(swept: Result, grid: Result) -> float | None:
     return median(errors) if errors else None
 
 
-def key(point: ProfilePoint) -> tuple[int, int, int]:
+def key(point: ProfilePoint) -> tuple[int, int, int, int]:
     """Return what tells points of the space apart."""
-    return point.slot_size, point.num_workers, point.threads
+    return point.slot_size, point.num_workers, point.threads, point.prefetch_factor
 
 
 def words(settings: Settings) -> str:
     """Return a configuration in words."""
-    return f"slots of {settings.slot_size}, {settings.num_workers} workers, {settings.threads} threads"
+    return (
+        f"slots of {settings.slot_size}, {settings.num_workers} workers, {settings.prefetch_factor} ahead, "
+        f"{settings.threads} threads"
+    )
 
 
 def settings_of(choice: Any) -> Settings:
