@@ -234,5 +234,5 @@ def _computable(reader: KnobReader, precisions: Sequence[str] | None) -> Sequenc
 
 
 def gives_every_rank_a_slot(global_batch_size: int, ranks: int, slot_size: int) -> bool:
-    """Whether a global batch in slots of this size leaves no rank without work."""
-    return -(-global_batch_size // slot_size) >= ranks
+    """Whether a global batch in slots of this size leaves no rank without work, and fills a slot."""
+    return slot_size <= global_batch_size and -(-global_batch_size // slot_size) >= ranks
