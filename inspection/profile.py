@@ -73,7 +73,7 @@ def describe_effort(report: ProfileReport) -> str:
     time = "" if report.wall_s is None else f" in {report.wall_s:.0f} s"
     outcomes = [point.outcome for point in report.points]
     outcomes += [point.outcome for point in report.loader] + [point.outcome for point in report.compute]
-    failed = sum(outcome != "measured" for outcome in outcomes)
+    failed = sum(outcome not in ("measured", "predicted") for outcome in outcomes)
     whole = sum(point.samples_per_s is not None for point in report.points)
     return (
         f"{report.method}: {whole} configurations end to end, {len(report.loader)} measurements of the loader and "

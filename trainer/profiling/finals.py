@@ -294,7 +294,12 @@ class Finals:
         known = {(point.slot_size, point.num_workers) for point in measured if _same_steps(point, chosen)}
         for rate, settings in self.candidates():
             if _same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
-                yield point_of(settings, predicted_samples_per_s=rate, reason="predicted only: not among the finalists")
+                yield point_of(
+                    settings,
+                    outcome="predicted",
+                    predicted_samples_per_s=rate,
+                    reason="predicted only: not among the finalists",
+                )
 
     # --- what came out ------------------------------------------------------------------------------------------------
 

@@ -31,11 +31,11 @@ class PlantedNetwork(nn.Module):
             ctypes.string_at(0)
         if self.training and number == self.hang_at:
             time.sleep(600)
+        features = self.layer(images).relu().mean(dim=(2, 3))
         if self.training:
             time.sleep(self.seconds)
-        taken = torch.ones(number, self.bytes_per_sample, dtype=torch.uint8)
-        features = self.layer(images).relu().mean(dim=(2, 3))
-        logits: torch.Tensor = self.head(_Hold.apply(features, taken))
+            features = _Hold.apply(features, torch.ones(number, self.bytes_per_sample, dtype=torch.uint8))
+        logits: torch.Tensor = self.head(features)
         return logits
 
 

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import ProfileReport, find_damage
 from contracts.stage import run_stage
+from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Browser, opened, started_chromium
 from trainer.profiling.task import execute
 
 PLANTED = "tests.trainer.profiling.planted"
+VIEWS = ("Overview and step-time breakdown", "Timeline", "Kernels", "Memory", "Operators")
 # What takes time and is none of a test's business.
 ONLY = {
     "exclude": ["prefetch_factor", "threads", "precision", "channels_last", "compile", "activation_checkpointing"],
@@ -111,6 +115,40 @@ def test_the_page_shows_the_report(profiled: Path, browser: Browser) -> None:
         assert figures["choice.slot_size"] == report.choice.slot_size
         assert figures["choice.num_workers"] == report.choice.num_workers
         assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
+
+
+@NEEDS_CHROMIUM
+def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Path, browser: Browser) -> None:
+    photos = write_photos(tmp_path / "raw")
+    sharding = json.dumps({"sharding": {"source": str(photos), "splits": {"train": 1, "validation": 0, "test": 0}}})
+    assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", sharding]) == 0
+    data = {"image_size": 16, "decode": "full", "num_workers": 0}
+    shards, out = storage.normalise(tmp_path / "shards"), tmp_path / "out"
+    assert profile(shards, out, data=data, profile={"trace_steps": 2, "slot_sizes": [8]}) == 0
+    report = report_of(out)
+    [finding] = [finding for finding in report.findings if finding.rule == "R1"]
+    assert finding.severity == "bad" and report.indicators.data_time_fraction
+    with opened(browser, out / "profile.html") as shown:
+        shown.check_quiet()
+        figures, absent = shown.figures(), shown.absent()
+        assert figures["indicators.data_time_fraction"] == report.indicators.data_time_fraction > 0.5
+        assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
+        # Five views, one of them without data here, and it says why.
+        headings = shown.page.locator("h2").all_inner_texts()
+        assert [name for name in headings if name in VIEWS] == list(VIEWS)
+        assert "no GPU" in absent["kernels"] and "timeline" not in absent and "operators" not in absent
+        assert finding.title in shown.page.inner_text("body")
+
+
+def write_photos(folder: Path) -> Path:
+    """Write JPEG files of 1,200 x 900 pixels, two classes of eight."""
+    for name, seed in (("cats", 0), ("dogs", 1)):
+        (folder / name).mkdir(parents=True)
+        random = np.random.default_rng(seed)
+        for number in range(8):
+            coarse = Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8))
+            coarse.resize((1200, 900), Image.Resampling.BICUBIC).save(folder / name / f"{number}.jpg", quality=90)
+    return folder
 
 
 def test_the_same_is_reused_and_other_cores_are_not_the_same(

@@ -1,0 +1,61 @@
+"""The whole line follows what its profiling run has found: what was planted shows in how training cuts and loads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ProfileReport
+from contracts.events import EVENTS_NAME, EventReader
+from tests.test_line import shardline, write_config
+
+PLANTED = "tests.trainer.profiling.planted"
+ONLY = {
+    "exclude": ["prefetch_factor", "threads", "precision", "channels_last", "compile", "activation_checkpointing"],
+    "window_s": 0.1,
+}
+
+
+def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, CheckpointManifest, str]:
+    """Run a line with one rank; return its profile, its result, and what the ranks said of how they load."""
+    sections["profile"] = {**ONLY, "slot_sizes": "auto", "num_workers": [0], **sections.get("profile", {})}
+    done = shardline("run", write_config(folder, pictures, resources={"ranks": 1}, train={"epochs": 1}, **sections))
+    line = folder / "runs/small"
+    [profile] = [path.parent for path in line.glob("profile/*/manifest.json")]
+    [trained] = [path.parent for path in line.glob("train/*/manifest.json")]
+    assert done.returncode == 0, done.stderr
+    said = [
+        event["message"]
+        for path in (line / "train").rglob(EVENTS_NAME)
+        for event in EventReader(path).poll()
+        if event["event"] == "log" and "num_workers" in event["message"] and "slot_size" in event["message"]
+    ]
+    report = ProfileReport.load(storage.normalise(profile))
+    return report, CheckpointManifest.load(storage.normalise(trained)), said[0]
+
+
+@pytest.mark.slow
+def test_for_a_loader_that_sleeps_training_takes_more_processes(pictures: Path, tmp_path: Path) -> None:
+    slow = {"transform": f"{PLANTED}:slow_image"}
+    report, trained, said = run(tmp_path, pictures, data=slow, profile={"num_workers": [0, 3], "slot_sizes": [8]})
+    assert report.choice.num_workers == 3
+    assert trained.environment["num_workers"] == "3" and "num_workers 3: chosen by the profile" in said
+
+
+@pytest.mark.slow
+def test_under_a_limit_of_memory_training_takes_more_and_smaller_slots(pictures: Path, tmp_path: Path) -> None:
+    network = {
+        "architecture": f"{PLANTED}:PlantedNetwork",
+        "arguments": {"seconds": 0.05, "bytes_per_sample": 4_000_000},
+    }
+    (tmp_path / "free").mkdir()
+    free, trained, said = run(tmp_path / "free", pictures, model=network)
+    assert (free.choice.slot_size, free.choice.slots_per_rank, trained.slot_size) == (16, 1, 16)
+    assert "slot_size 16: chosen by the profile" in said
+    limit = int(free.memory[0].base_bytes + 10 * free.memory[0].bytes_per_sample)
+    (tmp_path / "limited").mkdir()
+    limited, trained, said = run(tmp_path / "limited", pictures, model=network, profile={"memory_bytes": limit})
+    assert limited.choice.slot_size < 16 and limited.choice.slots_per_rank > 1
+    assert trained.slot_size == limited.choice.slot_size
+    assert f"slot_size {trained.slot_size}: chosen by the profile" in said
