@@ -81,7 +81,7 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
     path.parent.mkdir(parents=True, exist_ok=True)
     with profile(
         activities=activities,
-        # The first step of a profiler is slow: it is recorded and thrown away.
+        # A step for which it only gets ready, which takes a while.
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
         record_shapes=True,
