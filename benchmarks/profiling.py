@@ -27,7 +27,6 @@ from contracts.artifacts import Flags, ProfilePoint, Settings
 from contracts.config import RunConfig
 from contracts.stage import run_stage
 from sharding.task import shard
-from trainer.launch import Assignment
 from trainer.profiling.measure import ComputeTime, Failed
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.space import Device, Space, make_space
@@ -207,19 +206,7 @@ def space_of(config: RunConfig, running: RankProbe) -> Space:
 
 def probe(shards: str, config: RunConfig) -> RankProbe:
     """Return a probe of one rank, not started."""
-    assignment = Assignment(
-        config=config.model_dump(mode="json"),
-        shards=shards,
-        profile=None,
-        folder="file:///nowhere",
-        fingerprint="",
-        made_from={},
-        attempt="",
-        attempt_folder="",
-        ranks=1,
-        threads=2,
-    )
-    return RankProbe(assignment, config)
+    return RankProbe(config, shards=shards, ranks=1, threads=2)
 
 
 def configure(sections: dict[str, Any], profile: dict[str, Any]) -> RunConfig:

@@ -47,7 +47,7 @@ def test_for_a_loader_that_sleeps_training_takes_more_processes(pictures: Path, 
 def test_under_a_limit_of_memory_training_takes_more_and_smaller_slots(pictures: Path, tmp_path: Path) -> None:
     network = {
         "architecture": f"{PLANTED}:PlantedNetwork",
-        "arguments": {"seconds": 0.05, "bytes_per_sample": 4_000_000},
+        "arguments": {"seconds": 0.2, "bytes_per_sample": 4_000_000},
     }
     (tmp_path / "free").mkdir()
     free, trained, said = run(tmp_path / "free", pictures, model=network)

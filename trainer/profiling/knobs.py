@@ -16,7 +16,6 @@ from contracts.errors import ConfigError
 HALVINGS = 4
 SMALL_SLOT = 8
 # What training has without a profile (trainer/cut.py, trainer/precision.py).
-DEFAULT_PREFETCH_FACTOR = 4
 DEFAULT_FLAGS = Flags()
 
 T = TypeVar("T")

@@ -42,12 +42,16 @@ class RankProbe:
     """Measures on all ranks of this machine at once; a `Probe` (measure.py).
 
     Args:
-        assignment: What the ranks are told; ranks, threads and shards are of it.
         config: The configuration.
+        shards: URI of the shards.
+        ranks: Training processes of this machine.
+        threads: Intra-op threads of each, until a measurement sets its own.
+        nodes: Machines that share the global batch, this one of them.
     """
 
-    def __init__(self, assignment: Assignment, config: RunConfig) -> None:
-        self._assignment, self._config = assignment, config
+    def __init__(self, config: RunConfig, *, shards: str, ranks: int, threads: int, nodes: int = 1) -> None:
+        self._config = config
+        self._assignment = _assignment(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._ranks: list[_Process] = []
         self._starts = 0
         self._begun = time.monotonic()
@@ -71,6 +75,11 @@ class RankProbe:
         self._stack.close()
 
     # --- what a probe is ----------------------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the ranks are told."""
+        return self._assignment
 
     @property
     def device(self) -> Hello:
@@ -346,6 +355,23 @@ class _Process:
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1][:300]}" if lines else ""
+
+
+def _assignment(config: RunConfig, shards: str, *, ranks: int, threads: int, nodes: int) -> Assignment:
+    """Return what ranks are told that write nothing: no folder, no attempt."""
+    return Assignment(
+        config=config.model_dump(mode="json"),
+        shards=shards,
+        profile=None,
+        folder="",
+        fingerprint="",
+        made_from={},
+        attempt="",
+        attempt_folder="",
+        ranks=ranks,
+        threads=threads,
+        nodes=nodes,
+    )
 
 
 def _slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

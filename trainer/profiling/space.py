@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
+from trainer.cut import PREFETCH_FACTOR
 from trainer.profiling.knobs import (
-    DEFAULT_PREFETCH_FACTOR,
     Device,
     KnobReader,
     doubling,
@@ -59,7 +59,7 @@ class Space:
     @property
     def usual_prefetch_factor(self) -> int:
         """Return what stands for it where there are no loader processes."""
-        return DEFAULT_PREFETCH_FACTOR if DEFAULT_PREFETCH_FACTOR in self.prefetch_factors else self.prefetch_factors[0]
+        return PREFETCH_FACTOR if PREFETCH_FACTOR in self.prefetch_factors else self.prefetch_factors[0]
 
     def slots_per_rank(self, slot_size: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
@@ -137,8 +137,8 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
         "data.prefetch_factor",
         pinned=unless_auto(config.data.prefetch_factor),
         listed=unless_auto(config.profile.prefetch_factors),
-        tried=[2, DEFAULT_PREFETCH_FACTOR],
-        default=DEFAULT_PREFETCH_FACTOR,
+        tried=[2, PREFETCH_FACTOR],
+        default=PREFETCH_FACTOR,
     )
     threads = reader.values(
         "threads",

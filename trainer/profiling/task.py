@@ -22,12 +22,13 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
+from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import RunConfig
 from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_gpus, num_ranks
+from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import diagnose_choice
 from trainer.profiling.page import render_page
 from trainer.profiling.probe import RankProbe
@@ -35,7 +36,6 @@ from trainer.profiling.space import Device, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
 from trainer.shards import check_index, check_room, load_shards
 
-PAGE_NAME = "profile.html"
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
 
@@ -63,21 +63,9 @@ def execute(stage: Stage) -> str:
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
-    assignment = Assignment(
-        config=stage.config.model_dump(mode="json"),
-        shards=shards_uri,
-        profile=None,
-        folder=output.uri,
-        fingerprint=output.fingerprint,
-        made_from=made_from,
-        attempt=stage.attempt,
-        attempt_folder="",
-        ranks=ranks,
-        threads=threads_per_rank(ranks),
-        nodes=nodes,
-    )
+    probe = RankProbe(stage.config, shards=shards_uri, ranks=ranks, threads=threads_per_rank(ranks), nodes=nodes)
     with tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
-        report = _profile(stage, output, shards, assignment, Path(folder))
+        report = _profile(stage, output, shards, probe, Path(folder))
         files = _publish(output.uri, Path(folder))
     report = report.model_copy(update={"files": files})
     choice = report.choice
@@ -90,15 +78,13 @@ def execute(stage: Stage) -> str:
     return output.uri
 
 
-def _profile(
-    stage: Stage, output: Output, shards: ShardManifest, assignment: Assignment, folder: Path
-) -> ProfileReport:
+def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankProbe, folder: Path) -> ProfileReport:
     """Measure and diagnose; leave the files beside the report in `folder`."""
-    config, ranks = stage.config, assignment.ranks
-    space_on = partial(make_space, config, ranks=assignment.world_size, cores_per_rank=threads_per_rank(ranks))
+    config, ranks, world_size = stage.config, probe.assignment.ranks, probe.assignment.world_size
+    space_on = partial(make_space, config, ranks=world_size, cores_per_rank=threads_per_rank(ranks))
     # For its errors: most of them are known before seconds are spent on a start.
     space_on(device=Device("cuda" if num_gpus() else "cpu", "not asked yet", has_bf16=True))
-    with RankProbe(assignment, config) as probe:
+    with probe:
         stage.ready()
         hello = probe.device
         space = space_on(device=Device(hello.kind, hello.name, hello.has_bf16))
@@ -142,7 +128,7 @@ def _profile(
             recommendations=result.recommendations,
             indicators=diagnosis.indicators,
             findings=diagnosis.findings,
-            estimate=_estimate(config, shards, result, assignment.world_size),
+            estimate=_estimate(config, shards, result, world_size),
             warnings=[*result.warnings, *diagnosis.warnings],
         )
         if (failed := probe.write_board(folder / BOARD_FOLDER, report)) is not None:

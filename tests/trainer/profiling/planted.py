@@ -26,10 +26,11 @@ class PlantedNetwork(nn.Module):
         self.head = nn.Linear(4, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        number = len(images)
-        if self.training and number == self.crash_at:
+        # An exported graph must not know its batch.
+        number = len(images) if self.training else -1
+        if number == self.crash_at:
             ctypes.string_at(0)
-        if self.training and number == self.hang_at:
+        if number == self.hang_at:
             time.sleep(600)
         features = self.layer(images).relu().mean(dim=(2, 3))
         if self.training:

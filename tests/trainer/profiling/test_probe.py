@@ -12,7 +12,6 @@ from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from contracts.errors import ModelError
 from tests.conftest import small_config
-from trainer.launch import Assignment
 from trainer.profiling.measure import ComputeTime, Counted, Failed, JointRate, LoaderRate
 from trainer.profiling.probe import PROCESS_MODULE, RankProbe
 
@@ -25,19 +24,7 @@ def probe(shards: str, ranks: int = 1, **sections: Any) -> Iterator[RankProbe]:
     sections["profile"] = {"window_s": 0.05, **sections.get("profile", {})}
     values = small_config(parallel={"slot_size": "auto"}, resources={"ranks": ranks}, **sections)
     config = RunConfig.model_validate({name: value for name, value in values.items() if name != "sharding"})
-    assignment = Assignment(
-        config=config.model_dump(mode="json"),
-        shards=shards,
-        profile=None,
-        folder="file:///nowhere",
-        fingerprint="",
-        made_from={},
-        attempt="",
-        attempt_folder="",
-        ranks=ranks,
-        threads=1,
-    )
-    with RankProbe(assignment, config) as running:
+    with RankProbe(config, shards=shards, ranks=ranks, threads=1) as running:
         yield running
 
 

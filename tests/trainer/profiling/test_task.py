@@ -180,10 +180,10 @@ def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path:
 
 
 def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, tmp_path: Path) -> None:
-    """Slots of 16 are the fastest, since a slot takes 50 ms whatever its size; but a sample takes 4 MB."""
+    """Slots of 16 are the fastest, since a slot takes 0.2 s whatever its size; but a sample takes 4 MB."""
     network = {
         "architecture": f"{PLANTED}:PlantedNetwork",
-        "arguments": {"seconds": 0.05, "bytes_per_sample": 4_000_000},
+        "arguments": {"seconds": 0.2, "bytes_per_sample": 4_000_000},
     }
     free = {"model": network, "profile": {"num_workers": [0]}}
     assert profile(small_shards, tmp_path / "free", **free) == 0

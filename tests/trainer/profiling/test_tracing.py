@@ -10,8 +10,8 @@ from contracts.artifacts import Settings
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
-from trainer.launch import Assignment
 from trainer.profiling.bench import Steps
+from trainer.profiling.probe import RankProbe
 from trainer.profiling.service import Service
 
 
@@ -27,18 +27,7 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
 ) -> None:
     values = small_config(profile={"window_s": 0.05}, resources={"ranks": 1})
     config = RunConfig.model_validate({name: value for name, value in values.items() if name != "sharding"})
-    assignment = Assignment(
-        config=config.model_dump(mode="json"),
-        shards=small_shards,
-        profile=None,
-        folder="file:///nowhere",
-        fingerprint="",
-        made_from={},
-        attempt="",
-        attempt_folder="",
-        ranks=1,
-        threads=1,
-    )
+    assignment = RankProbe(config, shards=small_shards, ranks=1, threads=1).assignment
     seen: list[tuple[int, bool]] = []
     take_one = Steps.take_one
 
