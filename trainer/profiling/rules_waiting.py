@@ -206,7 +206,7 @@ def checkpoint_stalls(case: Case) -> Finding | None:
 
 
 def _describe_checkpoints(rules: CheckpointSection) -> str:
-    """Say how often checkpoints are written: no fingerprint of a profile knows, so a report may be found again later."""
+    """Say how checkpoints are written: it is in no fingerprint of a profile, so a reused report may be of others."""
     given = [f"checkpoint.{name}={value:g}" for name in ("every_steps", "every_s") if (value := getattr(rules, name))]
     if not given:
         given = ["the interval that costs decide", f"checkpoint.preemptions_per_hour={rules.preemptions_per_hour:g}"]

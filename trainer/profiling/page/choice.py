@@ -97,10 +97,13 @@ def _spread(subject: Subject) -> str:
 def _clear(clear: bool) -> str:
     if clear:
         return (
-            "Each of the others measured end to end was slower than the fastest by its confidence interval, or within 3 % "
-            "of it, when measuring ended."
+            "When measuring ended, each of the others measured end to end was told apart from the fastest by its "
+            "confidence interval, or was within 3 % of it."
         )
-    return "Measuring ended before the fastest was told apart from the others by its confidence interval: another may be as good."
+    return (
+        "Measuring ended before the fastest was told apart from the others by its confidence interval: "
+        "another may be as good."
+    )
 
 
 def _estimate(subject: Subject) -> Html:
