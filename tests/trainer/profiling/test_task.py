@@ -3,22 +3,26 @@
 import gzip
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from contracts import storage
-from contracts.artifacts import ProfileReport, find_damage
+from contracts.artifacts import ProfileReport, ShardManifest, find_damage
 from contracts.stage import run_stage
 from sharding.task import shard
 from tests.conftest import small_config
-from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Browser, opened, started_chromium
+from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Browser, Opened, opened, started_chromium
 from trainer.profiling.task import execute
 
+REPOSITORY = Path(__file__).parents[3]
 PLANTED = "tests.trainer.profiling.planted"
 VIEWS = ("Overview and step-time breakdown", "Timeline", "Kernels", "Memory", "Operators")
 # What takes time and is none of a test's business.
@@ -43,18 +47,33 @@ def report_of(folder: Path) -> ProfileReport:
     return ProfileReport.load(storage.normalise(folder))
 
 
+def digits_config(folder: Path) -> dict[str, Any]:
+    """Return the demo's configuration as it is in the tree, with small windows and a price."""
+    values: dict[str, Any] = yaml.safe_load((REPOSITORY / "configs/digits.yaml").read_text())
+    values["sharding"]["source"] = str(folder / "raw")
+    values["profile"] = {**values.get("profile", {}), "window_s": 0.05}
+    values["resources"] = {**values.get("resources", {}), "ranks": 2, "price_usd_per_h": 3.0}
+    return values
+
+
 @pytest.fixture(scope="module")
-def profiled(small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a profile of two ranks, everything tried; read only."""
-    folder = tmp_path_factory.mktemp("profiled") / "out"
-    money = {"resources": {"ranks": 2, "price_usd_per_h": 3.0}}
-    values = small_config(
-        data={"num_workers": "auto"}, profile={"window_s": 0.05}, parallel={"slot_size": "auto"}, **money
-    )
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
+    """URI of the shards of the demo's digits, and the arguments of their profile; read only."""
+    folder = tmp_path_factory.mktemp("digits")
+    subprocess.run([sys.executable, "examples/digits.py", str(folder / "raw")], check=True, cwd=REPOSITORY)
+    values = digits_config(folder)
+    sharding = json.dumps({name: values[name] for name in ("run", "sharding")})
+    assert run_stage("shard", shard, ["--output", str(folder / "shards"), "--config-json", sharding]) == 0
+    shards = storage.normalise(folder / "shards")
     text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
-    assert (
-        run_stage("profile", execute, ["--output", str(folder), "--shards", small_shards, "--config-json", text]) == 0
-    )
+    return shards, ["--shards", shards, "--config-json", text]
+
+
+@pytest.fixture(scope="module")
+def profiled(digits: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a profile of the digits by two ranks, everything tried; read only."""
+    folder = tmp_path_factory.mktemp("profiled") / "out"
+    assert run_stage("profile", execute, ["--output", str(folder), *digits[1]]) == 0
     return folder
 
 
@@ -64,17 +83,18 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-def test_the_report_has_the_choice_its_reason_and_every_part(profiled: Path) -> None:
+def test_the_report_has_the_choice_its_reason_and_every_part(profiled: Path, digits: tuple[str, list[str]]) -> None:
     report = report_of(profiled)
     chosen = report.chosen_point()
-    assert chosen.samples_per_s and chosen.slots_per_rank * chosen.slot_size * 2 >= report.global_batch_size == 16
+    assert chosen.samples_per_s and chosen.slots_per_rank * chosen.slot_size * 2 >= report.global_batch_size == 64
     assert f"{report.choice.reason}" and report.method == "sweep" and report.wall_s and report.wall_s > 0
     assert 0 in {point.num_workers for point in report.loader}
     assert len({point.slot_size for point in report.compute}) >= 2
     assert report.memory[0].limit_bytes and report.memory[0].base_bytes > 0
-    # 70 samples twice, by two ranks, for three dollars an hour.
-    assert report.estimate is not None and report.estimate.samples == 140 and report.estimate.usd
-    assert report.estimate.hours == pytest.approx(140 / (2 * chosen.samples_per_s) / 3600)
+    # The training split twelve times, by two ranks, for three dollars an hour.
+    samples = 12 * ShardManifest.load(digits[0]).splits["train"].samples
+    assert report.estimate is not None and report.estimate.samples == samples and report.estimate.usd
+    assert report.estimate.hours == pytest.approx(samples / (2 * chosen.samples_per_s) / 3600)
     assert report.estimate.usd == pytest.approx(3 * report.estimate.hours)
     assert chosen.usd_per_million_samples == pytest.approx(3 / 3600 / (2 * chosen.samples_per_s) * 1e6)
 
@@ -107,7 +127,7 @@ def test_traces_of_all_ranks_open_and_name_no_host(profiled: Path) -> None:
 
 
 @NEEDS_CHROMIUM
-def test_the_page_shows_the_report(profiled: Path, browser: Browser) -> None:
+def test_the_page_of_the_digits_shows_the_report(profiled: Path, browser: Browser) -> None:
     report = report_of(profiled)
     with opened(browser, profiled / "profile.html") as shown:
         shown.check_quiet()
@@ -115,6 +135,7 @@ def test_the_page_shows_the_report(profiled: Path, browser: Browser) -> None:
         assert figures["choice.slot_size"] == report.choice.slot_size
         assert figures["choice.num_workers"] == report.choice.num_workers
         assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
+        check_views(shown)
 
 
 @NEEDS_CHROMIUM
@@ -130,14 +151,18 @@ def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Pat
     assert finding.severity == "bad" and report.indicators.data_time_fraction
     with opened(browser, out / "profile.html") as shown:
         shown.check_quiet()
-        figures, absent = shown.figures(), shown.absent()
+        figures = shown.figures()
         assert figures["indicators.data_time_fraction"] == report.indicators.data_time_fraction > 0.5
         assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
-        # Five views, one of them without data here, and it says why.
-        headings = shown.page.locator("h2").all_inner_texts()
-        assert [name for name in headings if name in VIEWS] == list(VIEWS)
-        assert "no GPU" in absent["kernels"] and "timeline" not in absent and "operators" not in absent
+        check_views(shown)
         assert finding.title in shown.page.inner_text("body")
+
+
+def check_views(shown: Opened) -> None:
+    """Five views, one of them without data here, and it says why."""
+    headings, absent = shown.page.locator("h2").all_inner_texts(), shown.absent()
+    assert [name for name in headings if name in VIEWS] == list(VIEWS)
+    assert "no GPU" in absent["kernels"] and "timeline" not in absent and "operators" not in absent
 
 
 def write_photos(folder: Path) -> Path:
@@ -152,17 +177,10 @@ def write_photos(folder: Path) -> Path:
 
 
 def test_the_same_is_reused_and_other_cores_are_not_the_same(
-    profiled: Path, small_shards: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    profiled: Path, digits: tuple[str, list[str]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (profiled / "manifest.json").read_bytes()
-    values = small_config(
-        data={"num_workers": "auto"},
-        profile={"window_s": 0.05},
-        parallel={"slot_size": "auto"},
-        resources={"ranks": 2, "price_usd_per_h": 3.0},
-    )
-    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
-    arguments = ["--output", str(profiled), "--shards", small_shards, "--config-json", text]
+    arguments = ["--output", str(profiled), *digits[1]]
     assert run_stage("profile", execute, arguments) == 0
     assert (profiled / "manifest.json").read_bytes() == before
     monkeypatch.setattr("trainer.profiling.task.hardware", lambda: {"cores": "96", "cpu": "other", "gpus": "none"})
@@ -170,13 +188,7 @@ def test_the_same_is_reused_and_other_cores_are_not_the_same(
     assert "holds a result of other inputs (hardware)" in capfd.readouterr().err
 
 
-# --- what was planted ------------------------------------------------------------------------------------------------
-
-
-def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path: Path) -> None:
-    slow = {"data": {"transform": f"{PLANTED}:slow_image"}, "profile": {"num_workers": [0, 3], "slot_sizes": [4]}}
-    assert profile(small_shards, tmp_path / "slow", **slow) == 0
-    assert report_of(tmp_path / "slow").choice.num_workers == 3
+# --- what was planted (a loader that sleeps: tests/test_profiled_line.py) --------------------------------------------
 
 
 def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, tmp_path: Path) -> None:
