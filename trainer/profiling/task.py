@@ -16,14 +16,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import RunConfig
+from contracts.errors import Preempted
 from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
@@ -64,7 +70,7 @@ def execute(stage: Stage) -> str:
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     probe = RankProbe(stage.config, shards=shards_uri, ranks=ranks, threads=threads_per_rank(ranks), nodes=nodes)
-    with tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
+    with _stops_on_sigterm(), tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
         report = _profile(stage, output, shards, probe, Path(folder))
         files = _publish(output.uri, Path(folder))
     report = report.model_copy(update={"files": files})
@@ -76,6 +82,29 @@ def execute(stage: Stage) -> str:
         f"{len(report.findings)} findings",
     )
     return output.uri
+
+
+@contextmanager
+def _stops_on_sigterm() -> Iterator[None]:
+    """End with an exception when told to stop, so that folders and processes go, too.
+
+    Raises:
+        Preempted: A SIGTERM came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> NoReturn:
+        # The next one must not end what cleans up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Preempted("SIGTERM came: nothing of this profiling run is kept; the same command begins it anew")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankProbe, folder: Path) -> ProfileReport:
