@@ -147,7 +147,7 @@ def compare(
 ) -> tuple[list[float], list[float]]:
     """Return the ratios of ours to the grid's best, and of that one to itself, round by round."""
     with probe(shards, config) as running:
-        # In both orders, so that what comes first is not always the same.
+        # The best on both sides of ours: what drifts over a round falls on both arms alike.
         found = running.run_in_turn([best, ours, best], rounds=rounds)
         rates = []
         for one in found:

@@ -30,6 +30,8 @@ SPEED_FIELDS = {
     "channels_last",
     "compile",
     "activation_checkpointing",
+    # It decides which precisions are tried.
+    "allow_slow_precision",
 }
 
 

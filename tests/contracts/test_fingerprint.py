@@ -43,7 +43,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("train.activation_checkpointing=whole", {"profile", "train"}),
         ("train.precision=auto", {"profile", "train"}),
         ("train.activation_checkpointing=auto", {"profile", "train"}),
-        ("train.allow_slow_precision=true", set()),
+        ("train.allow_slow_precision=true", {"profile"}),
         ("resources.max_hours=1", set()),
         ("resources.price_usd_per_h=1", set()),
         ("train.global_batch_size=32", {"profile", "train"}),

@@ -144,6 +144,7 @@ class Finals:
         equal = within_tolerance(best, contenders)
         chosen = min(equal, key=lambda each: expense(each.settings))
         open_ = undecided(best, contenders)
+        cut_short = self.ledger.over()
         recommendations = self.parts.recommend()
         reason = f"{chosen.rate:.0f} samples/s a rank at {self._waits(chosen):.0%} data time"
         if chosen is best:
@@ -154,11 +155,11 @@ class Finals:
                 f"({describe(best.settings)}), and the cheapest within {TOLERANCE:.0%} of it is taken"
             )
         reason = "; ".join([reason, *self.parts.notes])
-        if self.ledger.over():
-            self.warnings.append(
-                f"profile.budget_s {self.ledger.budget_s:g} ended the sweep: the best of "
-                f"{len(contenders)} configurations is taken"
-            )
+        budget = f"profile.budget_s {self.ledger.budget_s:g}"
+        if cut_short:
+            self.warnings.append(f"{budget} ended the sweep: the best of {len(contenders)} configurations is taken")
+        elif self.ledger.over():
+            self.warnings.append(f"{budget} left no time to measure every flag that might be recommended")
         points = self.ledger.points()
         return Result(
             points=[*points, *self._predicted_only(points, chosen.settings)],

@@ -64,6 +64,8 @@ class Parts:
         """The last failure of steps."""
         self._middle: int | None = None
         """The slot size at which flags and threads are compared."""
+        self._share = PARTS_SHARE
+        """Of the budget, in which a measurement has to end."""
 
     def measure(self) -> None:
         """Measure what is worth it, while the budget's share for it lasts."""
@@ -94,7 +96,11 @@ class Parts:
         self._too_large[flags] = min(slot_size, self._too_large.get(flags, slot_size))
 
     def recommend(self) -> list[Recommendation]:
-        """Measure the flags that the configuration does not let be chosen, beside the chosen ones."""
+        """Measure the flags that the configuration does not let be chosen, beside the chosen ones.
+
+        It comes last, so the rest of the budget is its own.
+        """
+        self._share = 1.0
         if self._middle is None:
             return []
         base = self.space.flags[0]
@@ -155,7 +161,7 @@ class Parts:
                 return
             # Between what works and what does not.
             smaller = [size for size in self.slot_sizes if self._middle < size < middle]
-            if not smaller or not self.ledger.allows("compute", share=PARTS_SHARE):
+            if not smaller or not self.ledger.allows("compute", share=self._share):
                 return
             middle = smaller[len(smaller) // 2]
 
@@ -365,7 +371,7 @@ class Parts:
         """Measure steps alone; return samples per second of a rank, None: not measured."""
         if (flags, threads, slot_size) in self._rates:
             return self._rates[flags, threads, slot_size]
-        if not self.ledger.allows("compute", share=PARTS_SHARE):
+        if not self.ledger.allows("compute", share=self._share):
             return None
         found = self.ledger.steps(slot_size, threads, flags)
         if isinstance(found, Failed):
@@ -381,7 +387,7 @@ class Parts:
         return rate
 
     def _load(self, num_workers: int) -> bool:
-        if not self.ledger.allows("load", share=PARTS_SHARE):
+        if not self.ledger.allows("load", share=self._share):
             return False
         slot_size = next((size for size in self.slot_sizes if size >= LOADER_SLOT), self.slot_sizes[-1])
         found = self.ledger.load(slot_size, num_workers, self.space.prefetch_factors[0], self.threads)

@@ -119,10 +119,10 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     all_busy = intersect(union(intervals(on_gpu)), window)
     loaders = _marked(trace, LOADER, _TORCH_LOADER)
     calls = _within(trace.of("cuda_runtime", "cuda_driver"), trace.steps)
-    # What the probe itself waits for, between the parts of a step, is none of the step's.
-    calls = (
-        _inside(calls, [*_marked(trace, SLOT), *_marked(trace, UPDATE), *loaders]) if _marked(trace, SLOT) else calls
-    )
+    # What the probe itself waits for, between the parts of a step, is none of the step's; what the loader waits for is
+    # data time already. Traces from elsewhere may mark the loader only.
+    parts = [*_marked(trace, SLOT), *_marked(trace, UPDATE)]
+    calls = _inside(calls, parts) if _marked(trace, SLOT) else _outside(calls, loaders)
     waits = [event for event in calls if _WAIT.match(event.name)]
     # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}

@@ -77,6 +77,8 @@ class Plan:
     """Of the kernels, those that only change a layout."""
     loader_us: float = 150.0
     """How long next() of the loader takes the host, each slot."""
+    loader_sync_us: float = 0.0
+    """Of it, waiting for the event of a copy, as a loader does before it uses memory of the host again."""
     copy_us: float = 180.0
     pageable: bool = False
     copy_beside: bool = True
@@ -158,6 +160,10 @@ class _Recording:
         plan, began = self.plan, self.host
         for slot in range(plan.slots):
             loading = self.host
+            if plan.loader_sync_us:
+                self.number += 1
+                given = self._ids(cbid=137)
+                self._span("cuda_runtime", "cudaEventSynchronize", loading + 1.0, plan.loader_sync_us, given)
             self.host += plan.loader_us
             self._annotation("shardline: loader", loading)
             computing = self.host

@@ -98,3 +98,13 @@ def test_what_the_probe_waits_for_between_steps_is_no_wait_of_theirs(tmp_path: P
     path.write_text(json.dumps(document))
     found = summarise(path)
     assert (found.sync_calls, found.sync_fraction) == (0, 0)
+
+
+def test_what_the_loader_waits_for_is_no_wait_of_the_steps(tmp_path: Path) -> None:
+    path = write_gpu_trace(tmp_path / "trace.json", loader_us=5000.0, loader_sync_us=4000.0, sync_every=90)
+    names = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
+    found = summarise(path)
+    assert names.count("cudaEventSynchronize") == 2 * found.steps
+    # Of 361 kernels a step every 90th is waited for; the loader's two waits do not count.
+    assert found.sync_calls == pytest.approx(names.count("cudaStreamSynchronize") / found.steps)
+    assert found.sync_calls == pytest.approx(4, abs=0.5)

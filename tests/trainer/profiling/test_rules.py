@@ -205,6 +205,8 @@ def test_r8(tmp_path: Path) -> None:
     assert found["R8"].gain == pytest.approx(1 / (361 * 120.0 / (361 * 120.0 + 36 * 310.0)), rel=0.03)
     # The host waits, but has queued enough again before the GPU could notice.
     assert on_gpu(tmp_path, sync_every=180, sync_idle_us=0.0) == {}
+    # What the loader waits for is data time.
+    assert set(on_gpu(tmp_path, loader_us=40000.0, loader_sync_us=39000.0)) == {"R1"}
 
 
 def test_r9(tmp_path: Path) -> None:

@@ -94,11 +94,11 @@ def compared() -> dict[float, list[Compared]]:
 def test_it_is_at_least_as_good_as_random_search_in_nine_of_ten(
     ratio: float, compared: dict[float, list[Compared]]
 ) -> None:
-    good = [each.sweep >= (1 - TOLERANCE) * each.random for each in compared[ratio]]
+    # Not within TOLERANCE: the true rate of what the sweep takes, over that of what random search takes.
+    good = [each.sweep >= each.random for each in compared[ratio]]
     print(
         f"input/compute {ratio}: sweep {fmean(each.sweep for each in compared[ratio]):.3f}, "
-        f"random {fmean(each.random for each in compared[ratio]):.3f} of the best; as good in {sum(good)}, "
-        f"better or the same in {sum(each.sweep >= each.random for each in compared[ratio])}; "
+        f"random {fmean(each.random for each in compared[ratio]):.3f} of the best; as good in {sum(good)}; "
         f"{fmean(each.probes for each in compared[ratio]):.1f} probes, "
         f"{fmean(each.sweep_s for each in compared[ratio]):.0f} s, "
         f"grid {fmean(each.grid_s for each in compared[ratio]):.0f} s"

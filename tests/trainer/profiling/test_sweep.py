@@ -121,6 +121,29 @@ def test_flags_that_are_set_are_recommended_and_not_chosen() -> None:
     assert not swept(simulator(space, layout_factor=1.05, loader_ratio=0.1)).recommendations
 
 
+def recommending(budget_s: float) -> tuple[Result, float]:
+    """Sweep where a flag that is set would do better otherwise; return what was found, and the seconds it took."""
+    probe = simulator(a_space(train={"channels_last": False}), layout_factor=0.7, loader_ratio=0.002)
+    return swept(probe, budget_s=budget_s), probe.now() - 1000
+
+
+@pytest.mark.parametrize("used", [0.6, 0.9])
+def test_what_is_recommended_is_measured_in_what_is_left_of_the_budget(used: float) -> None:
+    """More than half of it is spent by then, and nothing was left out."""
+    _, whole_s = recommending(3600)
+    found, _ = recommending(whole_s / used)
+    assert [each.setting for each in found.recommendations] == ["train.channels_last=true"]
+    assert not found.warnings
+
+
+def test_a_budget_that_ends_before_what_may_be_recommended_did_not_end_the_sweep() -> None:
+    _, whole_s = recommending(3600)
+    found, _ = recommending(whole_s - 0.5)
+    assert not found.recommendations
+    (warning,) = found.warnings
+    assert "left no time to measure every flag that might be recommended" in warning
+
+
 def test_flags_that_are_auto_are_chosen_where_they_are_faster() -> None:
     assert swept(simulator(layout_factor=0.7, loader_ratio=0.1)).choice.flags.channels_last
     assert not swept(simulator(layout_factor=0.999, loader_ratio=0.1)).choice.flags.channels_last
