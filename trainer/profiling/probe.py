@@ -34,6 +34,8 @@ from trainer.profiling.probe_process import HELLO
 PROCESS_MODULE = "trainer.profiling.probe_process"
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
+# Seconds that importing torch and reading the shards may take, beside a first measurement.
+START_S = 60.0
 # What torch.compile compiles is waited for this many times longer.
 COMPILE_PATIENCE = 5
 # Lines of a process's log that are shown where it has failed.
@@ -51,23 +53,35 @@ class RankProbe:
         ranks: Training processes of this machine.
         threads: Intra-op threads of each, until a measurement sets its own.
         nodes: Machines that share the global batch, this one of them.
+        folder: For what the processes are told and say; unset: a temporary one.
     """
 
-    def __init__(self, config: RunConfig, *, shards: str, ranks: int, threads: int, nodes: int = 1) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        shards: str,
+        ranks: int,
+        threads: int,
+        nodes: int = 1,
+        folder: Path | None = None,
+    ) -> None:
         self._config = config
         self._assignment = _assignment(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._ranks: list[_Process] = []
         self._starts = 0
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
-        self._folder = Path()
+        self._folder = folder
         self._memory: dict[tuple[int, Flags], int | None] = {}
         self.hello: Hello | None = None
 
     def __enter__(self) -> Self:
         # Closed where the start fails, too: then nobody leaves this.
         with contextlib.ExitStack() as stack:
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            if self._folder is None:
+                self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            self._folder.mkdir(exist_ok=True)
             stack.callback(self._kill)
             self._start()
             self._stack = stack.pop_all()
@@ -194,28 +208,40 @@ class RankProbe:
             ConfigError: Not even that worked.
         """
         found = self._try_to_start()
-        if isinstance(found, Failed) and found.outcome in ("crashed", "hung"):
+        if isinstance(found, Failed) and found.outcome == "crashed":
             # By chance (another took the port), or each time: then it is told.
             found = self._try_to_start()
         if isinstance(found, Failed):
-            raise ConfigError(
-                f"the profiling run could not start: {found.outcome}: {found.reason}",
-                allowed="a network that starts on this machine, within profile.memory_bytes where that is set",
-                todo="correct what the reason names, or set parallel.slot_size and data.num_workers and run "
-                "`shardline train` alone",
-            )
+            raise self._cannot_start(found)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
         first: Hello = found[0]
         self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
 
+    def _cannot_start(self, failed: Failed) -> ConfigError:
+        given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
+        most = self._config.profile.memory_bytes
+        if failed.outcome == "out of memory" and most is not None:
+            return ConfigError(
+                f"{given} (profile.memory_bytes is {most})",
+                allowed="more memory than a rank takes for slots of two samples (without a GPU also for torch itself, "
+                "some 400 MB)",
+                todo="raise profile.memory_bytes, or leave it out: what a rank takes is in the report then",
+            )
+        return ConfigError(
+            given,
+            allowed="a network that trains slots of two samples on this machine",
+            todo="correct what the reason names; what its process said is shown above",
+        )
+
     def _try_to_start(self) -> list[Any] | Failed:
+        assert self._folder is not None
         self._starts += 1
         assignment = self._assignment.model_copy(update={"generation": self._starts})
         path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
         port = _free_port()
         self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
-        found = self._hear(HELLO, {}, timeout_s=self._config.resources.setup_timeout_s)
+        found = self._hear(HELLO, {}, timeout_s=START_S + self._config.profile.probe_timeout_s)
         if isinstance(found, Failed):
             self._kill()
         return found

@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import diagnose_choice
 from trainer.profiling.page import render_page
 from trainer.profiling.probe import RankProbe
+from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Device, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
 from trainer.shards import check_index, check_room, load_shards
@@ -69,10 +69,21 @@ def execute(stage: Stage) -> str:
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
-    probe = RankProbe(stage.config, shards=shards_uri, ranks=ranks, threads=threads_per_rank(ranks), nodes=nodes)
-    with _stops_on_sigterm(), tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
-        report = _profile(stage, output, shards, probe, Path(folder))
-        files = _publish(output.uri, Path(folder))
+    with _stops_on_sigterm(), scratch_folder() as scratch:
+        folder, probe = (
+            scratch / "out",
+            RankProbe(
+                stage.config,
+                shards=shards_uri,
+                ranks=ranks,
+                threads=threads_per_rank(ranks),
+                nodes=nodes,
+                folder=scratch / "probe",
+            ),
+        )
+        folder.mkdir()
+        report = _profile(stage, output, shards, probe, folder)
+        files = _publish(output.uri, folder)
     report = report.model_copy(update={"files": files})
     choice = report.choice
     stage.commit(
@@ -112,7 +123,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
     config, ranks, world_size = stage.config, probe.assignment.ranks, probe.assignment.world_size
     space_on = partial(make_space, config, ranks=world_size, cores_per_rank=threads_per_rank(ranks))
     # For its errors: most of them are known before seconds are spent on a start.
-    space_on(device=Device("cuda" if num_gpus() else "cpu", "not asked yet", has_bf16=True))
+    space_on(device=Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
     with probe:
         stage.ready()
         hello = probe.device
