@@ -19,7 +19,7 @@ LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "
 # Fields of parallel that say where parameters lie and in which order gradients are added.
 SPREAD_FIELDS = {"strategy", "bucket_mb", "shard_ranks", "cpu_offload"}
 
-# Fields of train that decide how long a step takes.
+# Fields of train that decide how long a step takes, and what is tried.
 SPEED_FIELDS = {
     "global_batch_size",
     "optimizer",

@@ -31,7 +31,10 @@ def describe_flags(flags: Flags) -> str:
 
 
 def describe_rate(point: ProfilePoint) -> str:
-    """Say how fast a point is; what was not measured is said to be so."""
+    """Say how fast a point is; what was not measured is said to be so.
+
+    Money is none of it: the price may have changed since the report was made.
+    """
     if point.samples_per_s is None:
         return f"{NOT_MEASURED}: {point.reason or point.outcome}"
     words = f"{point.samples_per_s:.1f} samples/s a rank"
@@ -39,8 +42,6 @@ def describe_rate(point: ProfilePoint) -> str:
         words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
     share = point.data_time_fraction
     words += f", data time {NOT_MEASURED}" if share is None else f", {share:.0%} of a step waiting for data"
-    if point.usd_per_million_samples is not None:
-        words += f", {point.usd_per_million_samples:.4f} USD per million samples"
     return words
 
 

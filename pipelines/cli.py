@@ -115,7 +115,7 @@ def profile(
     overrides: Overrides = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Most time to measure in: 120s, 2m, 120 [default: profile.budget_s]."),
+        typer.Option(metavar="TIME", help="When to stop measuring: 120s, 2m, 120 [default: profile.budget_s]."),
     ] = None,
     full_grid: Annotated[
         bool,

@@ -98,9 +98,10 @@ def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:
     nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
     found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * report.ranks * nodes)
     cost = "" if found.usd is None else f", {found.usd:.2f} USD"
+    each = "" if found.usd is None else f", {found.usd / found.samples * 1e6:.4f} USD per million samples"
     ranks, time = report.ranks * nodes, _duration(found.hours * 3600)
     yield (
-        f"training: {time}{cost} for {found.samples} samples by {ranks} ranks, steps only: "
+        f"training: {time}{cost} for {found.samples} samples by {ranks} ranks{each}, steps only: "
         "no evaluation, checkpoint or start is in it"
     )
 

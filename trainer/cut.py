@@ -88,13 +88,9 @@ def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, 
 
 
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
-    """Return what steps compute in: what is set, and for what is `auto` the profile's choice.
-
-    Raises:
-        ConfigError: torch.compile and activation checkpointing, one of them set and the other chosen.
-    """
+    """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
     chosen = profile.choice.flags if profile else Flags()
-    flags = Flags(
+    return Flags(
         precision=chosen.precision if train.precision == "auto" else train.precision,
         channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,
         compile=chosen.compile if train.compile == "auto" else train.compile == "on",
@@ -102,6 +98,14 @@ def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
         if train.activation_checkpointing == "auto"
         else train.activation_checkpointing,
     )
+
+
+def check_flags(train: TrainSection, flags: Flags) -> None:
+    """Refuse chosen flags that contradict what is set; not for a training that goes on by what a checkpoint recorded.
+
+    Raises:
+        ConfigError: torch.compile and activation checkpointing, one of them set and the other chosen.
+    """
     if flags.compile and flags.activation_checkpointing != "none":
         compiled, recomputed = train.compile, train.activation_checkpointing
         raise ConfigError(
@@ -112,7 +116,6 @@ def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
             todo="run `shardline profile` for this configuration, or set "
             + ("train.compile=off" if compiled == "auto" else "train.activation_checkpointing=none"),
         )
-    return flags
 
 
 def describe_flags(train: TrainSection, profile: ProfileReport | None) -> str:
@@ -164,6 +167,16 @@ def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> 
     if not different:
         return None
     return f"the profile was measured on other hardware ({', '.join(different)}): its choice may not be the best here"
+
+
+def find_other_batch(profile: ProfileReport, train: TrainSection) -> str | None:
+    """Say how the global batch differs from the one that was profiled; None: it does not."""
+    if profile.global_batch_size == train.global_batch_size:
+        return None
+    return (
+        f"the profile was measured at train.global_batch_size {profile.global_batch_size}, not "
+        f"{train.global_batch_size}: its choice may not be the best here"
+    )
 
 
 def _take(setting: str, explicit: int | Auto, chosen: int | None, without: int) -> tuple[int, str]:

@@ -21,7 +21,7 @@ from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import load_groups
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.schedule import Schedule
-from trainer.cut import Cut, choose_cut, choose_flags, describe_flags
+from trainer.cut import Cut, check_flags, choose_cut, choose_flags, describe_flags
 from trainer.data.device_prefetch import to_device
 from trainer.data.prefetch import Prefetcher
 from trainer.data.transforms import EvaluationTransform
@@ -71,10 +71,9 @@ class Training:
         found = self.checkpoints.resume()
         checkpoint = found.manifest
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
-        self.numerics = self._decide_numerics(profile)
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
-            self.numerics = self.numerics.or_recorded(checkpoint.numerics, self.log)
+        self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
         self.cut = self._decide_cut(profile, checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
@@ -118,10 +117,13 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
-    def _decide_numerics(self, profile: ProfileReport | None) -> Numerics:
+    def _decide_numerics(self, profile: ProfileReport | None, recorded: dict[str, str]) -> Numerics:
         if said := describe_flags(self.config.train, profile):
             self.log(said)
-        return Numerics.of(self.config.train, choose_flags(self.config.train, profile))
+        flags = choose_flags(self.config.train, profile)
+        if not recorded:
+            check_flags(self.config.train, flags)
+        return Numerics.of(self.config.train, flags).or_recorded(recorded, self.log)
 
     def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> Cut:
         recorded = checkpoint.slot_size if checkpoint else None

@@ -15,7 +15,7 @@ from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import CHECKPOINTS_FOLDER
-from trainer.cut import choose_cut, choose_flags, choose_threads, find_other_hardware
+from trainer.cut import check_flags, choose_cut, choose_flags, choose_threads, find_other_batch, find_other_hardware
 from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
@@ -60,10 +60,13 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
         stage.log(f"warning: {ignored}")
     machine = hardware()
-    if profile is not None and (other := find_other_hardware(profile, machine)):
-        stage.log(f"warning: {other}")
+    if profile is not None:
+        for other in (find_other_hardware(profile, machine), find_other_batch(profile, stage.config.train)):
+            if other:
+                stage.log(f"warning: {other}")
     choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
-    choose_flags(stage.config.train, profile)
+    if not begun:
+        check_flags(stage.config.train, choose_flags(stage.config.train, profile))
     threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)
     if reason:
         stage.log(f"{threads} threads a rank: {reason}")

@@ -117,7 +117,8 @@ class ProfileChoice(Settings):
 
     reason: str
     clear: bool = True
-    """Whether the leader's confidence interval was clear of the others when measuring ended."""
+    """Whether, when measuring ended, each of the others measured end to end was either told apart from the leader by its
+    95 % confidence interval, or within 3 % of it by the median of their pairs."""
 
 
 class Recommendation(Document):

@@ -33,7 +33,8 @@ class ProfileSection(Section):
     """`sweep`: measure loader and computing apart, predict, and measure the best of them end to end. `grid`: measure
     every combination end to end, for comparison (`--full-grid`)."""
     budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
-    """Seconds that measuring may take (`--budget`); then the best that was found is taken, with a warning."""
+    """Seconds after which no measurement is begun (`--budget`): the best that was found is taken, with a warning. The
+    start of the processes, one measurement that takes longer than its kind did before, traces and page come on top."""
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
     8, ... slots, and the largest that fits into memory."""

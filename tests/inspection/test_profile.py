@@ -58,11 +58,14 @@ def test_a_choice(settings: Settings, said: str) -> None:
         ),
         ({"outcome": "hung", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
         ({"outcome": "crashed"}, "not measured: crashed"),
-        ({"samples_per_s": 1.0, "data_time_fraction": 1.0, "usd_per_million_samples": 0.5}, "0.5000 USD per million"),
     ],
 )
 def test_a_rate_that_is_missing_is_not_zero(measured: dict[str, Any], said: str) -> None:
     assert said in describe_rate(point(**measured))
+
+
+def test_a_price_of_the_time_of_the_report_is_not_told() -> None:
+    assert "USD" not in describe_rate(point(samples_per_s=1.0, usd_per_million_samples=0.5))
 
 
 def test_a_gain_that_is_not_predicted_is_not_told() -> None:

@@ -70,6 +70,7 @@ def test_time_and_cost_are_of_this_configuration() -> None:
     # 3,000,000 samples by 2 ranks of 123.45 samples/s, at 2 USD/h.
     hours = 3e6 / (2 * 123.45) / 3600
     assert f"training: {hours:.2f} h, {2 * hours:.2f} USD for 3000000 samples by 2 ranks" in told
+    assert f"by 2 ranks, {2 * hours / 3:.4f} USD per million samples, steps only" in told
     few = RunConfig.model_validate({"train": {"epochs": 1, "max_steps": 10, "global_batch_size": 10}})
     assert "training: 0.4 s for 100 samples" in "\n".join(
         describe_profile(make_report(estimate=old), URI, few, reused=True)

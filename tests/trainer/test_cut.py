@@ -13,10 +13,12 @@ from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores
 from trainer.cursor import slot_requests
 from trainer.cut import (
+    check_flags,
     choose_cut,
     choose_flags,
     choose_threads,
     describe_flags,
+    find_other_batch,
     find_other_hardware,
     has_single_sample_slot,
 )
@@ -117,11 +119,12 @@ def test_a_chosen_flag_is_checked_against_one_that_is_set() -> None:
     """What the configuration refuses when both are written there."""
     recomputed = config(train={"global_batch_size": 64, "activation_checkpointing": "whole"}).train
     with pytest.raises(ConfigError, match=r"the profile chose torch\.compile") as caught:
-        choose_flags(recomputed, profile(config(), flags=Flags(compile=True)))
+        check_flags(recomputed, choose_flags(recomputed, profile(config(), flags=Flags(compile=True))))
     assert "train.compile=off" in caught.value.todo
     compiled = config(train={"global_batch_size": 64, "compile": "on", "activation_checkpointing": "auto"}).train
     with pytest.raises(ConfigError, match="the profile chose activation checkpointing selective"):
-        choose_flags(compiled, profile(config(), flags=Flags(activation_checkpointing="selective")))
+        chosen = profile(config(), flags=Flags(activation_checkpointing="selective"))
+        check_flags(compiled, choose_flags(compiled, chosen))
 
 
 def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
@@ -149,6 +152,12 @@ def test_other_hardware_than_the_profiles_is_told() -> None:
     assert find_other_hardware(report, HARDWARE) is None
     said = find_other_hardware(report, {**HARDWARE, "gpus": "NVIDIA L4"})
     assert said is not None and "gpus none -> NVIDIA L4" in said and "cores" not in said
+
+
+def test_another_global_batch_than_the_profiles_is_told() -> None:
+    assert find_other_batch(profile(config()), config().train) is None
+    said = find_other_batch(profile(config()), config(train={"global_batch_size": 256}).train)
+    assert said is not None and "train.global_batch_size 64, not 256" in said
 
 
 def test_the_recorded_slot_size_wins_over_all() -> None:

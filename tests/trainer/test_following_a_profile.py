@@ -127,6 +127,18 @@ def test_a_choice_that_contradicts_what_is_set_is_refused(rank: Rank, small_shar
         make_training(rank, tmp_path, small_shards, config(activation_checkpointing="whole"), profile=first)
 
 
+def test_a_later_choice_that_contradicts_changes_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    """What the checkpoint recorded holds, so that of a later profile is not even refused."""
+    values = config(activation_checkpointing="whole")
+    first = profile(tmp_path / "first", Flags(activation_checkpointing="whole"))
+    with pytest.raises(Crash):
+        train(rank, tmp_path, small_shards, values, crash_at=4, profile=first)
+    later = profile(tmp_path / "later", Flags(compile=True))
+    training = make_training(rank, tmp_path, small_shards, values, "b", profile=later)
+    assert (training.step, training.numerics.compile, training.numerics.activation_checkpointing) == (3, False, "whole")
+    assert "as recorded in the checkpoint: compile false (not true)" in logs(tmp_path, "b")
+
+
 def test_a_precision_that_a_gpu_chose_is_not_emulated_here(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     first = profile(tmp_path / "first", Flags(precision="fp16"))
     with pytest.raises(ConfigError, match="there is no GPU here") as caught:

@@ -340,11 +340,12 @@ def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused
     config = small_config(train={"activation_checkpointing": "whole"})
     chosen = ProfileChoice(slot_size=8, num_workers=1, flags=Flags(compile=True), reason="r")
     there = {**hardware(), "gpus": "NVIDIA L4"}
-    profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=there)
+    profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=there, global_batch_size=32)
     done = run(tmp_path, small_shards, "a", config, "--profile", profile)
     assert done.returncode == 2
     gpus = hardware()["gpus"]
     assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in done.stderr
+    assert "warning: the profile was measured at train.global_batch_size 32, not 16" in done.stderr
     assert "the profile chose torch.compile" in done.stderr and "set train.compile=off" in done.stderr
     assert not list(tmp_path.glob("*/checkpoints"))
 

@@ -6,6 +6,7 @@ from statistics import median
 
 from contracts.artifacts import Finding
 from contracts.artifacts.profile import Severity
+from contracts.config import CheckpointSection
 from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, at_most
 
 # Targets of the documents that this project grew from: GPU busy above 80 %, data time below 20 %, and bad above 50 %.
@@ -193,12 +194,23 @@ def checkpoint_stalls(case: Case) -> Finding | None:
         rule="R11",
         severity=_severity(share, CHECKPOINT_BAD),
         title="Steps stand still for checkpoints",
-        evidence=[f"{share:.1%} of training's time (target: {CHECKPOINT:.0%})"],
+        evidence=[
+            f"{share:.1%} of training's time (target: {CHECKPOINT:.0%})",
+            f"computed at {_describe_checkpoints(case.config.checkpoint)}",
+        ],
         change="write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out); "
         "set checkpoint.num_buffers=2 where memory allows it",
         gain=gain.factor,
         gain_from=gain.source,
     )
+
+
+def _describe_checkpoints(rules: CheckpointSection) -> str:
+    """Say how often checkpoints are written: no fingerprint of a profile knows, so a report may be found again later."""
+    given = [f"checkpoint.{name}={value:g}" for name in ("every_steps", "every_s") if (value := getattr(rules, name))]
+    if not given:
+        given = ["the interval that costs decide", f"checkpoint.preemptions_per_hour={rules.preemptions_per_hour:g}"]
+    return ", ".join([*given, f"checkpoint.num_buffers={rules.num_buffers}"])
 
 
 def _severity(value: float, bad: float) -> Severity:

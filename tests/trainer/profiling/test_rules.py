@@ -235,6 +235,13 @@ def test_r11() -> None:
     found = findings(Counters(checkpoint_stall_fraction=0.05), [])
     assert set(found) == {"R11"}
     assert found["R11"].gain == pytest.approx(1 / 0.95)
+    # The finding is of these settings, which a report that is found again may not have.
+    assert found["R11"].evidence[1] == (
+        "computed at the interval that costs decide, checkpoint.preemptions_per_hour=0.1, checkpoint.num_buffers=1"
+    )
+    often = config(checkpoint={"every_steps": 10, "num_buffers": 2})
+    found = findings(Counters(checkpoint_stall_fraction=0.05), [], config=often)
+    assert found["R11"].evidence[1] == "computed at checkpoint.every_steps=10, checkpoint.num_buffers=2"
     assert findings(Counters(checkpoint_stall_fraction=0.015), []) == {}
 
 

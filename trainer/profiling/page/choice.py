@@ -96,8 +96,11 @@ def _spread(subject: Subject) -> str:
 
 def _clear(clear: bool) -> str:
     if clear:
-        return "Its confidence interval was clear of the others when measuring ended."
-    return "Measuring ended before its confidence interval was clear of the others: another may be as good."
+        return (
+            "Each of the others measured end to end was slower than the fastest by its confidence interval, or within 3 % "
+            "of it, when measuring ended."
+        )
+    return "Measuring ended before the fastest was told apart from the others by its confidence interval: another may be as good."
 
 
 def _estimate(subject: Subject) -> Html:
