@@ -56,6 +56,11 @@ class Feed:
             )
 
     @property
+    def is_local(self) -> bool:
+        """Whether the shards are files of this machine."""
+        return storage.is_local(self._shards)
+
+    @property
     def samples(self) -> int:
         """Samples of an epoch."""
         return len(self.dataset.reader)

@@ -35,7 +35,7 @@ from trainer.life import Life
 from trainer.outcomes import Outcomes
 from trainer.parallel import describe_parallel
 from trainer.phases import reached
-from trainer.precision import Numerics
+from trainer.precision import Numerics, fix_numerics
 from trainer.preemption import Stop
 from trainer.progress import Progress
 from trainer.reporting import Reporting
@@ -55,7 +55,7 @@ class Training:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
         self._stop = stop
         self.config = RunConfig.model_validate(assignment.config)
-        _fix_numerics(assignment.threads, rank.device)
+        fix_numerics(assignment.threads, rank.device)
         self.feed = Feed(assignment, self.config, rank, self.log)
         self.total_steps = self.feed.total_steps
         self.peers = Peers.of(rank, self.config)
@@ -189,9 +189,9 @@ class Training:
             return
         sections, clock = self.ledger.sections, self.reporting.data.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
-        slots = to_device(sections.steps_of(self.feed.slots(self.progress.position, ahead)), self.rank.device, clock)
+        loaded = sections.steps_of(clock.slots(self.feed.slots(self.progress.position, ahead)))
         self.stepper.model.train()
-        for slot in clock.slots(slots):
+        for slot in to_device(loaded, self.rank.device, clock):
             reached("data")
             self.reporting.data.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
@@ -358,13 +358,6 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> N
     training.run()
     finish(training)
     life.finished()
-
-
-def _fix_numerics(threads: int, device: torch.device) -> None:
-    """Set what decides the bits of a step besides the data."""
-    torch.set_num_threads(threads)
-    if device.type == "cpu":
-        torch.use_deterministic_algorithms(True)
 
 
 def _transform_document(transform: EvaluationTransform) -> dict[str, object]:

@@ -109,6 +109,13 @@ class Numerics:
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
 
 
+def fix_numerics(threads: int, device: torch.device) -> None:
+    """Set what decides the bits of a step besides the data, for the whole process."""
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+
+
 class LossScale:
     """The factor that keeps small gradients above fp16's least number.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ class DataTime:
     copy_s: float | None
     """Of copies from host to device by the GPU's own clock; None: not measured, since there is no GPU."""
     wait_s: float | None = None
-    """In which the GPU had nothing to do but to wait for a copy, by its own clock; None: likewise."""
+    """In which the GPU had nothing to do but to wait for a copy, by its own clock; None: not measured."""
 
     def describe(self) -> str:
         """Say it as shares of the time, in percent."""
@@ -37,10 +37,16 @@ class DataTime:
 
 
 class DataClock:
-    """Adds up the waiting of one rank between two reports."""
+    """Adds up the waiting of one rank between two reports.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: Of the steps.
+        waits: On a GPU, measure its standing still for copies too.
+    """
+
+    def __init__(self, device: torch.device, *, waits: bool = False) -> None:
         self._on_gpu = device.type == "cuda"
+        self._counts_waits = waits and self._on_gpu
         self._copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._wall_s = self._loader_s = 0.0
@@ -65,8 +71,11 @@ class DataClock:
         return self._between(self._copies)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Measure how long the stream that computes stands still for what it is told inside to wait for."""
-        return self._between(self._waits)
+        """Measure how long the stream that computes stands still for what it is told inside to wait for.
+
+        Only where the clock was made for it: reading it waits for the newest computation.
+        """
+        return self._between(self._waits) if self._counts_waits else nullcontext()
 
     @contextmanager
     def _between(self, found: list[tuple[torch.cuda.Event, torch.cuda.Event]]) -> Iterator[None]:
@@ -87,7 +96,8 @@ class DataClock:
     def take(self) -> DataTime:
         """Return what was counted since the last call; on a GPU it waits for the newest copy."""
         self._count_wall()
-        copy_s, wait_s = (_take(events) for events in (self._copies, self._waits)) if self._on_gpu else (None, None)
+        copy_s = _take(self._copies) if self._on_gpu else None
+        wait_s = _take(self._waits) if self._counts_waits else None
         found = DataTime(self._wall_s, self._loader_s, copy_s, wait_s)
         self._wall_s = self._loader_s = 0.0
         return found

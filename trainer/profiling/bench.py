@@ -32,6 +32,7 @@ from trainer.data.loader import SlotBatch
 from trainer.data.prefetch import Prefetcher
 from trainer.distributed import Rank
 from trainer.feed import Feed
+from trainer.parallel import runs_in_lockstep
 from trainer.precision import Numerics
 from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
@@ -42,6 +43,10 @@ from trainer.step import Stepper
 WINDOWS = 3
 # Windows of the parts are shorter than those end to end: they decide which configurations are measured end to end.
 PART_OF_WINDOW = 0.5
+# Configurations that take turns begin at as many places of an epoch.
+PLACES_OF_A_TURN = 8
+# Compilations of one network after which torch would go on without compiling, and say nothing (its recompile_limit).
+MOST_COMPILED = 8
 # Images that are read for the tensors that stay on the device: enough for the allocator, little to decode.
 RESIDENT_SAMPLES = 4
 # A slot that is too small for BatchNorm to train on, and large enough to make the optimizer's state.
@@ -74,6 +79,9 @@ class Bench:
     def __init__(self, feed: Feed, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
         self.memory = MemoryGauge(rank.device)
+        self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
+        # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.
+        self.holds = feed.is_local
         self._steppers: dict[Flags, Stepper] = {}
         self._flags: Flags | None = None
         self._warm: set[tuple[Flags, int]] = set()
@@ -92,8 +100,8 @@ class Bench:
             # Each loader process makes its first slot before any is there in time.
             for _ in range(num_workers + 1):
                 next(slots)
-            dist.barrier()
-            rates, used = [], []
+            self._meet()
+            rates, used, passed = [], [], 0
             for _ in range(WINDOWS):
                 start, spent, samples = time.perf_counter(), processor_s(), 0
                 while (wall_s := time.perf_counter() - start) < window_s or not samples:
@@ -101,6 +109,9 @@ class Bench:
                     wall_s = time.perf_counter() - start
                 rates.append(samples / wall_s)
                 used.append((processor_s() - spent) / samples)
+                passed += samples
+        # What was read is in caches now, and would make the next measurement look fast. The same on all ranks.
+        self._advance(round(self._longest(passed) * self.rank.ranks / self.config.train.global_batch_size) + 1)
         return LoaderRate(tuple(rates), median(used))
 
     # --- steps alone --------------------------------------------------------------------------------------------------
@@ -142,10 +153,17 @@ class Bench:
                 samples += number * slot_size
             used = (processor_s() - spent) / samples
         last_s = median(times_last)
-        return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, used)
+        # Whoever waits for a GPU spins: that is no work.
+        own = used if self.rank.device.type == "cpu" else None
+        return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, own)
 
-    def alone(self, settings: Settings) -> float:
-        """Return seconds of a slot that this rank computes without waiting for any other; median."""
+    def alone(self, settings: Settings) -> float | None:
+        """Return seconds of a slot that this rank computes without waiting for any other; median.
+
+        None where a forward pass talks to the other ranks: then nothing is alone.
+        """
+        if runs_in_lockstep(self.config.parallel):
+            return None
         self._warm_up(settings.slot_size, settings.flags)
         slot = self._batch(settings.slot_size, last=False)
         times = [self.time(lambda: self.compute_slot(slot), 1, agree=False) for _ in range(WINDOWS)]
@@ -176,6 +194,8 @@ class Bench:
         steps = self._turn_stack.enter_context(self.steps(settings))
         steps.hold()
         self._turn[number] = settings, steps
+        # Whoever comes next must not find in the caches what this one has read.
+        self._advance(max(1, self._feed.steps_per_epoch // PLACES_OF_A_TURN))
 
     def window(self, number: int) -> JointRate:
         """Measure a window of a configuration that was opened; before and after it, it is as if no time passed."""
@@ -190,9 +210,11 @@ class Bench:
         return JointRate((found.rate(self.rank.ranks),), min(1.0, found.data.share(found.data.loader_s) / 100))
 
     def close(self) -> None:
-        """End all that was opened."""
+        """End all that was opened; of their networks one stays."""
         self._turn.clear()
         self._turn_stack.close()
+        self._steppers = {flags: stepper for flags, stepper in self._steppers.items() if flags == self._flags}
+        self._warm = {(flags, size) for flags, size in self._warm if flags == self._flags}
 
     @contextmanager
     def steps(self, settings: Settings) -> Iterator[Steps]:
@@ -202,15 +224,18 @@ class Bench:
         self._warm_up(settings.slot_size, settings.flags)
         cut = Cut(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
         before, start = set(active_children()), self._position
+        # Of the rank that has fewest, since all take as many steps.
+        slots_of_step = max(1, self.config.train.global_batch_size // settings.slot_size // self.rank.ranks)
         with self._slots(cut) as (slots, clock):
             steps = Steps(self, slots, clock)
             try:
-                seen = steps.take_one()
+                steps.take_one()
                 steps.workers = [process for process in active_children() if process not in before]
-                while seen < settings.num_workers + 1:
-                    seen += steps.take_one()
+                # Each loader process makes its first slot before any is there in time.
+                for _ in range(settings.num_workers // slots_of_step):
+                    steps.take_one()
                 # Loader processes deliver in bursts: of as many slots as there are processes.
-                steps.time(max(1, round(settings.num_workers / settings.slots_per_rank)))
+                steps.time(max(1, settings.num_workers // slots_of_step))
                 yield steps
             finally:
                 steps.end_workers(gently=self.rank.device.type == "cuda")
@@ -223,15 +248,36 @@ class Bench:
         self._feed.follow(cut, None)
         ahead = self._feed.prefetcher(self._position)
         loaded = self._feed.slots(self._position, ahead)
-        clock = DataClock(self.rank.device)
+        clock = DataClock(self.rank.device, waits=True)
         try:
-            yield clock.slots(_passing(to_device(loaded, self.rank.device, clock), self._position, ahead)), clock
+            # The clock within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+            timed = clock.slots(self._annotated(loaded))
+            yield _passing(to_device(timed, self.rank.device, clock), self._position, ahead), clock
         finally:
             # The processes of a loader end with its iterator: two sets of them would disturb what comes next.
             if isinstance(loaded, Generator):
                 loaded.close()
             ahead.stop()
             gc.collect()
+
+    def _annotated(self, slots: Iterator[SlotBatch]) -> Iterator[SlotBatch]:
+        """Pass slots on, each asked for within a part of its own of the step."""
+        while True:
+            with self.around("loader"):
+                slot = next(slots, None)
+            if slot is None:
+                return
+            yield slot
+
+    def _advance(self, steps: int) -> None:
+        """Go on by a number of optimizer steps, to the beginning of one."""
+        batch, samples = self.config.train.global_batch_size, self._feed.samples
+        for _ in range(steps):
+            self._position += min(batch, samples - self._position % samples)
+
+    def _meet(self) -> None:
+        if self.rank.ranks > 1:
+            dist.barrier()
 
     # --- what steps are made of ---------------------------------------------------------------------------------------
 
@@ -242,6 +288,8 @@ class Bench:
     def forget(self) -> None:
         """Let go of networks and all that was made for them: an error has left them in some state."""
         self.close()
+        if self._flags is not None and self._flags.compile:
+            torch._dynamo.reset()
         self._steppers.clear()
         self._flags = None
         self._warm.clear()
@@ -285,6 +333,10 @@ class Bench:
         if (flags, slot_size) in self._warm:
             return
         if flags.compile:
+            compiled = {size for known, size in self._warm if known == flags}
+            if len(compiled) >= MOST_COMPILED - 1:
+                torch._dynamo.reset()
+                self._warm -= {(flags, size) for size in compiled}
             stepper.settle(slot_size)
         if self._slots_per_rank(slot_size) > 1:
             self.compute_slot(self._batch(slot_size, last=False))
@@ -351,7 +403,6 @@ class Steps:
     Attributes:
         samples: Taken so far, by all ranks.
         workers: The loader's processes.
-        around: Returns a context for a part of a step: loader, slot or update.
     """
 
     def __init__(self, bench: Bench, slots: Iterator[SlotBatch], clock: DataClock) -> None:
@@ -359,18 +410,16 @@ class Steps:
         self._step_s = 0.0
         self.samples = 0
         self.workers: list[BaseProcess] = []
-        self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
 
     def take_one(self) -> int:
         """Take an optimizer step; return its slots."""
         number, last = 0, False
         while not last:
-            with self.around("loader"):
-                slot = next(self._slots)
-            with self.around("slot"):
+            slot = next(self._slots)
+            with self._bench.around("slot"):
                 self._bench.compute_slot(slot, self._clock)
             number, last = number + 1, slot.request.last_of_step
-        with self.around("update"):
+        with self._bench.around("update"):
             self._bench.take_step()
         self.samples += slot.request.batch_samples
         return number
@@ -380,8 +429,9 @@ class Steps:
         self._step_s = self._bench.time(self.take_one, number)
 
     def hold(self) -> None:
-        """Stop the loader processes where they are."""
-        self._signal(signal.SIGSTOP)
+        """Stop the loader processes where they are, if nobody else can be waiting for them."""
+        if self._bench.holds:
+            self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let them go on."""

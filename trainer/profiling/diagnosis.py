@@ -9,6 +9,7 @@ from statistics import median
 
 from contracts.artifacts import Finding, Indicators, Settings
 from contracts.config import CheckpointSection, RunConfig
+from contracts.errors import DataError
 from trainer.checkpoint.interval import optimal_interval_s
 from trainer.profiling.anonymous import strip_host
 from trainer.profiling.indicators import Counters, make_indicators
@@ -47,15 +48,27 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     choice = result.choice
     settings = Settings.model_validate(choice.model_dump(include=set(Settings.model_fields)))
     counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
+    warnings = []
+    if isinstance(counted, Failed):
+        warnings.append(f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}")
+        # What is counted without a trace.
+        counted = probe.trace(settings, steps=0, folder=folder)
     if isinstance(counted, Failed):
         return Diagnosis(
             warnings=[f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"]
         )
     summaries = []
     for one in counted:
-        if one.trace_name is not None:
-            strip_host(folder / one.trace_name)
-            summaries.append(summarise(folder / one.trace_name))
+        if one.trace_name is None:
+            continue
+        path = folder / one.trace_name
+        try:
+            strip_host(path)
+            summaries.append(summarise(path))
+        except DataError as error:
+            # What was measured is worth more than its trace.
+            warnings.append(f"a trace could not be read: {error.given}")
+            path.unlink(missing_ok=True)
     indicators = make_indicators(_count(config, settings, counted, hello), summaries)
     findings = diagnose(
         indicators,
@@ -68,7 +81,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         recommendations=result.recommendations,
         summaries=summaries,
     )
-    return Diagnosis(indicators, findings, summaries)
+    return Diagnosis(indicators, findings, summaries, warnings)
 
 
 def _count(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
@@ -91,7 +104,9 @@ def _count(config: RunConfig, settings: Settings, counted: Sequence[Counted], he
         allocation_retries=_whole(_highest([one.allocation_retries for one in counted])),
         checkpoint_stall_fraction=_stall(config.checkpoint, counted, slowest.step_s),
         nvml_utilisation_fraction=_highest([one.nvml_utilisation_fraction for one in counted]),
-        rank_step_s=tuple(one.alone_slot_s * settings.slots_per_rank for one in counted),
+        rank_step_s=tuple(
+            one.alone_slot_s * settings.slots_per_rank for one in counted if one.alone_slot_s is not None
+        ),
     )
 
 

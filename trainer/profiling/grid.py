@@ -28,7 +28,8 @@ def full_grid(
         ConfigError: Nothing could be measured.
     """
     ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h)
-    combinations = list(space.combinations())
+    # Large slots first: they are the fastest more often than not, and a budget may end this.
+    combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
     plain = [each for each in combinations if not _recomputes(space, each)]
     ledger.expected = len(plain)
     rates: dict[str, tuple[float, Settings]] = {}

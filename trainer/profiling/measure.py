@@ -114,10 +114,11 @@ class Counted:
     samples_per_s: float
     """Of this rank."""
     data_time_fraction: float
+    """Waiting in next() of the loader, and for copies from the host."""
     copy_wait_fraction: float | None
-    """The GPU waiting for copies from the host."""
-    alone_slot_s: float
-    """A slot that waits for no other rank."""
+    """The part of it that is the GPU waiting for copies, by its own clock."""
+    alone_slot_s: float | None
+    """A slot that waits for no other rank; None: all of them do."""
     flops_per_sample: float | None
     """Of the model, forward and backward, without what activation checkpointing computes again."""
     memory_peak_bytes: int | None

@@ -42,6 +42,7 @@ class MemoryGauge:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._most: int | None = None
         # One beginning for all peaks: what malloc keeps of an earlier, larger slot counts as data, and is free.
         self._before = _read_status()
 
@@ -75,6 +76,7 @@ class MemoryGauge:
 
     def limit_to(self, most: int) -> None:
         """Hold this process to a number of bytes from now on."""
+        self._most = most
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
@@ -85,14 +87,16 @@ class MemoryGauge:
     def limit_bytes(self, ranks: int) -> int | None:
         """Return what this rank may take: its limit, else its share of what is free."""
         if self._device.type == "cuda":
-            return int(torch.cuda.get_device_properties(self._device).total_memory)
+            unused, _ = torch.cuda.mem_get_info(self._device)
+            own = int(unused) + int(torch.cuda.memory_reserved(self._device))
+            return own if self._most is None else min(own, self._most)
         if (limit := data_limit()) is not None:
             return limit
         free = _free_bytes()
-        own = _read_status()
-        if free is None or own is None:
+        status = _read_status()
+        if free is None or status is None:
             return None
-        return int(free * PART_OF_FREE / ranks) + own["VmData"]
+        return int(free * PART_OF_FREE / ranks) + status["VmData"]
 
 
 def data_limit() -> int | None:
@@ -173,5 +177,9 @@ def _free_bytes() -> int | None:
     group = Path("/sys/fs/cgroup")
     # No such group, or no limit ("max").
     with suppress(OSError, ValueError):
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        limit, current = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        # Files in the page cache count as used, and are given up when memory is wanted.
+        kinds = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        given_up = sum(int(kind[1]) for kind in kinds if kind[0] in ("inactive_file", "active_file"))
+        found.append(limit - current + given_up)
     return min(found, default=None)

@@ -17,6 +17,8 @@ from trainer.profiling.predict import Predictor
 from trainer.profiling.space import Space
 
 # Share of the budget that measuring the parts may take: what is predicted has to be measured end to end as well.
+# A flag is recommended where it beats what was measured beside it by this share: less may be noise.
+WORTH_A_WORD = 0.1
 PARTS_SHARE = 0.5
 # Loader processes are doubled until they bring less than this.
 WORKERS_GAIN = 0.05
@@ -120,11 +122,16 @@ class Parts:
             elif usual is None or (flags.compile and flags.activation_checkpointing != "none"):
                 continue
             else:
-                rate = self._steps(self._middle, self.threads, flags)
-                if rate is None or rate <= (1 + TOLERANCE) * usual:
+                # Before and after it what it is compared with: minutes may lie between it and the first time.
+                rates = [self._again(one) for one in (self.flags, flags, self.flags)]
+                before, rate, after = rates
+                if before is None or rate is None or after is None or rate <= (1 + WORTH_A_WORD) * max(before, after):
                     continue
-                gain = rate / usual
-                evidence = f"steps alone at slot size {self._middle}: {rate:.0f} samples/s with it, {usual:.0f} without"
+                gain = 2 * rate / (before + after)
+                evidence = (
+                    f"steps alone at slot size {self._middle}: {rate:.0f} samples/s with it; without, just before and "
+                    f"after: {before:.0f} and {after:.0f}"
+                )
             words = {True: "true", False: "false"} if name == "channels_last" else {True: "on", False: "off"}
             word = words[value] if isinstance(value, bool) else value
             found.append(Recommendation(setting=f"train.{name}={word}", gain=gain, evidence=evidence))
@@ -135,7 +142,8 @@ class Parts:
         models = []
         for flags in dict.fromkeys(known for known, _ in self.predictor.compute):
             line = self.predictor.memory_line(flags)
-            if line is not None:
+            # Of one point the slope holds what the flags take by themselves: good enough to try a size, not to show.
+            if line is not None and self.predictor.has_two_sizes(flags):
                 limit = self.limit_bytes
                 models.append(
                     MemoryModel(
@@ -385,6 +393,17 @@ class Parts:
         rate = self.space.fill(slot_size) * slots * slot_size / found.step_s(slots)
         self._rates[flags, threads, slot_size] = rate
         return rate
+
+    def _again(self, flags: Flags) -> float | None:
+        """Measure steps alone at the middle slot size, measured before or not; None: it could not be."""
+        assert self._middle is not None
+        if not self.ledger.allows("compute"):
+            return None
+        found = self.ledger.steps(self._middle, self.threads, flags)
+        if isinstance(found, Failed):
+            return None
+        slots = self.space.slots_per_rank(self._middle)
+        return self.space.fill(self._middle) * slots * self._middle / found.step_s(slots)
 
     def _load(self, num_workers: int) -> bool:
         if not self.ledger.allows("load", share=self._share):

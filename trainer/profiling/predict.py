@@ -138,6 +138,10 @@ class Predictor:
         sizes = self.compute.get((settings.flags, settings.threads), {})
         return settings.slot_size in sizes and settings.num_workers in self.loader
 
+    def has_two_sizes(self, flags: Flags) -> bool:
+        """Whether memory was measured at two slot sizes with these flags."""
+        return len(_memory(self.compute, flags)) >= 2
+
     def memory_line(self, flags: Flags) -> MemoryLine | None:
         """Return memory as a line through the smallest and the largest slot that were measured with these flags.
 

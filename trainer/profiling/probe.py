@@ -34,6 +34,12 @@ from trainer.profiling.probe_process import HELLO
 PROCESS_MODULE = "trainer.profiling.probe_process"
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
+# Seconds that importing torch and reading the shards may take, beside a first measurement.
+START_S = 60.0
+# What torch.compile compiles is waited for this many times longer.
+COMPILE_PATIENCE = 5
+# Lines of a process's log that are shown where it has failed.
+_LAST_LINES = 30
 # Largest of failures first: of several ranks' reasons the one that explains the others.
 _WORST = ("out of memory", "crashed", "failed", "hung")
 
@@ -47,23 +53,35 @@ class RankProbe:
         ranks: Training processes of this machine.
         threads: Intra-op threads of each, until a measurement sets its own.
         nodes: Machines that share the global batch, this one of them.
+        folder: For what the processes are told and say; unset: a temporary one.
     """
 
-    def __init__(self, config: RunConfig, *, shards: str, ranks: int, threads: int, nodes: int = 1) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        shards: str,
+        ranks: int,
+        threads: int,
+        nodes: int = 1,
+        folder: Path | None = None,
+    ) -> None:
         self._config = config
         self._assignment = _assignment(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._ranks: list[_Process] = []
         self._starts = 0
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
-        self._folder = Path()
+        self._folder = folder
         self._memory: dict[tuple[int, Flags], int | None] = {}
         self.hello: Hello | None = None
 
     def __enter__(self) -> Self:
         # Closed where the start fails, too: then nobody leaves this.
         with contextlib.ExitStack() as stack:
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            if self._folder is None:
+                self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-probe-")))
+            self._folder.mkdir(exist_ok=True)
             stack.callback(self._kill)
             self._start()
             self._stack = stack.pop_all()
@@ -136,12 +154,27 @@ class RankProbe:
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure several configurations in turn, a window each."""
+        if not storage.is_local(self._assignment.shards):
+            return self._run_apart(settings, rounds)
         turn = _Turn(self, settings)
         for _ in range(rounds):
             for number in range(len(settings)):
                 turn.measure(number)
         turn.end()
         return [turn.result(number, rounds) for number in range(len(settings))]
+
+    def _run_apart(self, settings: Sequence[Settings], rounds: int) -> list[JointRate | Failed]:
+        """Measure in turn, each window from a fresh loader on: those of a bucket share caches, and cannot be held."""
+        found: list[list[JointRate]] = [[] for _ in settings]
+        failed: dict[int, Failed] = {}
+        for number in [*range(len(settings))] * rounds:
+            if number not in failed:
+                rate = self.run(settings[number], windows=1)
+                if isinstance(rate, Failed):
+                    failed[number] = rate
+                else:
+                    found[number].append(rate)
+        return [failed.get(number) or _join(rates) for number, rates in enumerate(found)]
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
@@ -157,7 +190,9 @@ class RankProbe:
         # With fsdp a forward pass is made by all ranks together.
         if (slot_size, flags) in self._memory or self._config.parallel.strategy == "fsdp":
             return None
-        found = self.ask("fit", alone=True, slot_size=slot_size, threads=threads, flags=flags)
+        if isinstance(built := self.ask("prepare", flags=flags), Failed):
+            return built
+        found = self.ask("fit", slot_size=slot_size, threads=threads, flags=flags)
         if isinstance(found, Failed):
             return found
         self._memory[slot_size, flags] = _highest(found)
@@ -172,37 +207,68 @@ class RankProbe:
             UserError: The model cannot be built, or the data is damaged.
             ConfigError: Not even that worked.
         """
+        found = self._try_to_start()
+        if isinstance(found, Failed) and found.outcome == "crashed":
+            # By chance (another took the port), or each time: then it is told.
+            found = self._try_to_start()
+        if isinstance(found, Failed):
+            raise self._cannot_start(found)
+        limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
+        first: Hello = found[0]
+        self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
+
+    def _cannot_start(self, failed: Failed) -> ConfigError:
+        given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
+        most = self._config.profile.memory_bytes
+        if failed.outcome == "out of memory" and most is not None:
+            return ConfigError(
+                f"{given} (profile.memory_bytes is {most})",
+                allowed="more memory than a rank takes for slots of two samples (without a GPU also for torch itself, "
+                "some 400 MB)",
+                todo="raise profile.memory_bytes, or leave it out: what a rank takes is in the report then",
+            )
+        return ConfigError(
+            given,
+            allowed="a network that trains slots of two samples on this machine",
+            todo="correct what the reason names; what its process said is shown above",
+        )
+
+    def _try_to_start(self) -> list[Any] | Failed:
+        assert self._folder is not None
         self._starts += 1
         assignment = self._assignment.model_copy(update={"generation": self._starts})
         path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
         port = _free_port()
         self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
-        found = self._hear(HELLO, {}, timeout_s=self._config.resources.setup_timeout_s, alone=False)
+        found = self._hear(HELLO, {}, timeout_s=START_S + self._config.profile.probe_timeout_s)
         if isinstance(found, Failed):
-            raise ConfigError(
-                f"the profiling run could not start: {found.outcome}: {found.reason}",
-                allowed="a network that starts on this machine, within profile.memory_bytes where that is set",
-                todo="correct what the reason names, or set parallel.slot_size and data.num_workers and run "
-                "`shardline train` alone",
-            )
-        limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
-        first: Hello = found[0]
-        self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
+            self._kill()
+        return found
 
-    def ask(self, name: str, *, alone: bool = False, **arguments: Any) -> list[Any] | Failed:
+    def ask(self, name: str, **arguments: Any) -> list[Any] | Failed:
         """Ask all ranks the same; return their answers in order, or why there are none.
 
         Args:
             name: Of the measurement (service.py).
-            alone: Each rank does it without the others.
             arguments: Of the measurement.
         """
-        if not self._ranks:
-            self._start()
-        return self._hear(name, arguments, timeout_s=self._config.profile.probe_timeout_s, alone=alone)
+        if not self._ranks and (failed := self._start_again()) is not None:
+            return failed
+        flags = arguments.get("flags") or getattr(arguments.get("settings"), "flags", None)
+        patience = COMPILE_PATIENCE if flags is not None and flags.compile else 1
+        return self._hear(name, arguments, timeout_s=patience * self._config.profile.probe_timeout_s)
 
-    def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float, alone: bool) -> list[Any] | Failed:
+    def _start_again(self) -> Failed | None:
+        """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
+        found = self._try_to_start()
+        if isinstance(found, Failed):
+            found = self._try_to_start()
+        if not isinstance(found, Failed):
+            return None
+        return Failed(found.outcome, f"processes could not be started again: {found.reason}")
+
+    def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> list[Any] | Failed:
         deadline = time.monotonic() + timeout_s
         answers: dict[int, Any] = {}
         for process in self._ranks:
@@ -218,23 +284,31 @@ class RankProbe:
                 if isinstance(answers[process.rank], Exception):
                     self._kill()
                     raise answers[process.rank]
-                if isinstance(answers[process.rank], Failed) and not alone:
+                if isinstance(answers[process.rank], Failed):
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
-        missing = len(answers) < len(self._ranks)
-        if missing and not failed:
-            failed = [Failed("hung", f"no answer within profile.probe_timeout_s {timeout_s:g} s")]
+        if len(answers) < len(self._ranks) and not failed:
+            failed = [Failed("hung", f"no answer within {timeout_s:g} s (profile.probe_timeout_s)")]
         if not failed:
             return [answers[process.rank] for process in self._ranks]
-        # Peers of one that failed may be anywhere in a collective. A process that has run into RLIMIT_DATA is full of
-        # pieces that malloc keeps, and fails at the next best thing.
-        together = not alone and len(self._ranks) > 1
+        # Peers of one that failed may be anywhere in a collective, or have kept what the other has let go of. A process
+        # that has run into RLIMIT_DATA is full of pieces that malloc keeps, and fails at the next best thing.
         spoilt = any(
-            one.outcome == "crashed" or (one.outcome == "out of memory" and not self._is_on_gpu) for one in failed
+            one.outcome in ("crashed", "hung") or (one.outcome == "out of memory" and not self._is_on_gpu)
+            for one in failed
         )
-        if missing or together or spoilt:
+        self._show_logs(failed)
+        if spoilt or len(self._ranks) > 1:
             self._kill()
         return min(failed, key=lambda one: _WORST.index(one.outcome))
+
+    def _show_logs(self, failed: Sequence[Failed]) -> None:
+        """Show what processes said before they failed, where one line does not explain it."""
+        if all(one.outcome == "out of memory" for one in failed):
+            return
+        for process in self._ranks:
+            for line in process.new_lines()[-_LAST_LINES:]:
+                print(f"profile: rank {process.rank}: {line}", file=sys.stderr, flush=True)
 
     @property
     def _is_on_gpu(self) -> bool:
@@ -306,6 +380,7 @@ class _Process:
 
     def __init__(self, rank: int, assignment: Assignment, path: Path, port: int, folder: Path) -> None:
         self.rank = rank
+        self._shown = 0
         self._log = folder / f"rank-{rank}-{assignment.generation}.log"
         self.connection, theirs = Pipe()
         environment = {
@@ -351,6 +426,14 @@ class _Process:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.connection.close()
+
+    def new_lines(self) -> list[str]:
+        """Return what it has said since the last call."""
+        with self._log.open("rb") as stream:
+            stream.seek(self._shown)
+            content = stream.read()
+        self._shown += len(content)
+        return content.decode(errors="replace").splitlines()
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]

@@ -14,7 +14,7 @@ from trainer.cut import choose_flags
 from trainer.distributed import Rank
 from trainer.feed import Feed
 from trainer.launch import Assignment
-from trainer.precision import Numerics
+from trainer.precision import Numerics, fix_numerics
 from trainer.profiling.bench import Bench
 from trainer.profiling.board import write_board
 from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate
@@ -41,6 +41,7 @@ class Service:
         """Do what is asked for; after an error nothing is kept that it may have spoilt."""
         methods: dict[str, Callable[..., Any]] = {
             "hello": self.hello,
+            "prepare": self.prepare,
             "load": self.load,
             "fit": self.fit,
             "compute": self.compute,
@@ -68,6 +69,7 @@ class Service:
         )
         endless = config.model_copy(update={"train": train})
         feed = Feed(self._assignment, endless, rank, lambda message: None)
+        fix_numerics(self._assignment.threads, rank.device)
         self._bench = Bench(feed, endless, rank)
         if (most := config.profile.memory_bytes) is not None:
             self._bench.memory.limit_to(most)
@@ -79,6 +81,10 @@ class Service:
             memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
             samples=feed.samples,
         )
+
+    def prepare(self, flags: Flags) -> None:
+        """Build the network with these flags, which ranks do together."""
+        self._required().prepare(flags)
 
     def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate:
         """Measure the loader alone."""

@@ -16,14 +16,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import tempfile
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import RunConfig
+from contracts.errors import Preempted
 from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
@@ -32,6 +37,7 @@ from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import diagnose_choice
 from trainer.profiling.page import render_page
 from trainer.profiling.probe import RankProbe
+from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Device, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
 from trainer.shards import check_index, check_room, load_shards
@@ -63,10 +69,21 @@ def execute(stage: Stage) -> str:
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
-    probe = RankProbe(stage.config, shards=shards_uri, ranks=ranks, threads=threads_per_rank(ranks), nodes=nodes)
-    with tempfile.TemporaryDirectory(prefix="shardline-profile-") as folder:
-        report = _profile(stage, output, shards, probe, Path(folder))
-        files = _publish(output.uri, Path(folder))
+    with _stops_on_sigterm(), scratch_folder() as scratch:
+        folder, probe = (
+            scratch / "out",
+            RankProbe(
+                stage.config,
+                shards=shards_uri,
+                ranks=ranks,
+                threads=threads_per_rank(ranks),
+                nodes=nodes,
+                folder=scratch / "probe",
+            ),
+        )
+        folder.mkdir()
+        report = _profile(stage, output, shards, probe, folder)
+        files = _publish(output.uri, folder)
     report = report.model_copy(update={"files": files})
     choice = report.choice
     stage.commit(
@@ -78,12 +95,35 @@ def execute(stage: Stage) -> str:
     return output.uri
 
 
+@contextmanager
+def _stops_on_sigterm() -> Iterator[None]:
+    """End with an exception when told to stop, so that folders and processes go, too.
+
+    Raises:
+        Preempted: A SIGTERM came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> NoReturn:
+        # The next one must not end what cleans up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Preempted("SIGTERM came: nothing of this profiling run is kept; the same command begins it anew")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankProbe, folder: Path) -> ProfileReport:
     """Measure and diagnose; leave the files beside the report in `folder`."""
     config, ranks, world_size = stage.config, probe.assignment.ranks, probe.assignment.world_size
     space_on = partial(make_space, config, ranks=world_size, cores_per_rank=threads_per_rank(ranks))
     # For its errors: most of them are known before seconds are spent on a start.
-    space_on(device=Device("cuda" if num_gpus() else "cpu", "not asked yet", has_bf16=True))
+    space_on(device=Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
     with probe:
         stage.ready()
         hello = probe.device

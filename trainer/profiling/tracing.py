@@ -6,7 +6,7 @@ The profiler exists for the traced steps only: nothing of it is in the steps tha
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -47,6 +47,8 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         taken.hold()
         with bench.memory.peak(timed=True) as peak:
             taken.go_on()
+            # On a GPU memory is allocated anew, since its peak is counted.
+            taken.take_one()
             passed = taken.for_about(COUNTED_WINDOWS * bench.config.profile.window_s)
             busy = gauges.values().get("gpu/utilization_percent")
         reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
@@ -58,7 +60,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
     return Counted(
         step_s=passed.data.wall_s / passed.steps,
         samples_per_s=passed.rate(bench.rank.ranks),
-        data_time_fraction=min(1.0, passed.data.loader_s / passed.data.wall_s),
+        data_time_fraction=min(1.0, (passed.data.loader_s + (passed.data.wait_s or 0.0)) / passed.data.wall_s),
         copy_wait_fraction=None if passed.data.wait_s is None else passed.data.wait_s / passed.data.wall_s,
         alone_slot_s=alone_s,
         flops_per_sample=flops,
@@ -77,7 +79,7 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
     activities = [ProfilerActivity.CPU]
     if bench.rank.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    taken.around = _annotate
+    bench.around = _annotate
     path.parent.mkdir(parents=True, exist_ok=True)
     with profile(
         activities=activities,
@@ -98,11 +100,13 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
         start = time.perf_counter()
         for number in range(steps):
             taken.take_one()
-            bench.synchronise()
             if number == steps - 1:
+                # Once: the host runs ahead of a GPU from step to step.
+                bench.synchronise()
                 spent_s = time.perf_counter() - start
                 taken.hold()
             profiler.step()
+    bench.around = lambda part: nullcontext()
     taken.go_on()
     return spent_s / steps
 

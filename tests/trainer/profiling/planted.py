@@ -1,6 +1,7 @@
 """What a configuration of the tests names as module:callable: networks and loaders with something wrong with them."""
 
 import ctypes
+import os
 import time
 from typing import Any
 
@@ -18,10 +19,13 @@ class PlantedNetwork(nn.Module):
         hang_at: int = 0,
         seconds: float = 0.0,
         bytes_per_sample: int = 0,
+        starved_rank: int = -1,
+        starved_at: int = 0,
     ) -> None:
         super().__init__()
         self.crash_at, self.hang_at, self.seconds = crash_at, hang_at, seconds
         self.bytes_per_sample = bytes_per_sample
+        self.starved_at = starved_at if os.environ.get("RANK") == str(starved_rank) else 0
         self.layer = nn.Conv2d(3, 4, 3, padding=1)
         self.head = nn.Linear(4, num_classes)
 
@@ -30,6 +34,8 @@ class PlantedNetwork(nn.Module):
         number = len(images) if self.training else -1
         if number == self.crash_at:
             ctypes.string_at(0)
+        if number == self.starved_at:
+            raise MemoryError("planted")
         if number == self.hang_at:
             time.sleep(600)
         features = self.layer(images).relu().mean(dim=(2, 3))

@@ -69,13 +69,30 @@ def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp
 
 def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
     fault = planted(crash_at=4, hang_at=8)
-    with probe(small_shards, profile={"probe_timeout_s": 4}, **fault) as running:
+    with probe(small_shards, profile={"probe_timeout_s": 10}, **fault) as running:
         crashed = running.compute(slot_size=4, threads=1, flags=Flags())
         assert isinstance(crashed, Failed) and crashed.outcome == "crashed" and "SIGSEGV" in crashed.reason
         hung = running.run(Settings(slot_size=8, slots_per_rank=2, num_workers=1), windows=1)
-        assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s 4 s" in hung.reason
+        assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s" in hung.reason
         assert isinstance(running.compute(slot_size=2, threads=1, flags=Flags()), ComputeTime)
     assert children() == []
+
+
+def test_ranks_with_different_numbers_of_slots_stay_together(small_shards: str) -> None:
+    """Three slots for two ranks: one has two of them, the other one, and both take as many steps."""
+    settings = Settings(slot_size=4, slots_per_rank=2, num_workers=1)
+    with probe(small_shards, ranks=2, train={"global_batch_size": 12}, profile={"probe_timeout_s": 60}) as running:
+        for _ in range(2):
+            assert isinstance(running.run(settings, windows=2), JointRate)
+        assert all(isinstance(rate, JointRate) for rate in running.run_in_turn([settings] * 2, rounds=2))
+
+
+def test_one_rank_that_has_no_memory_leaves_the_others_where_they_can_go_on(small_shards: str) -> None:
+    fault = planted(starved_rank=1, starved_at=8)
+    with probe(small_shards, ranks=2, profile={"probe_timeout_s": 60}, **fault) as running:
+        starved = running.compute(slot_size=8, threads=1, flags=Flags())
+        assert isinstance(starved, Failed) and starved.outcome == "out of memory"
+        assert isinstance(running.compute(slot_size=4, threads=1, flags=Flags()), ComputeTime)
 
 
 def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:
