@@ -21,7 +21,7 @@ def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, C
     """Run a line with one rank; return its profile, its result, and what the ranks said of how they load."""
     sections["profile"] = {**ONLY, "slot_sizes": "auto", "num_workers": [0], **sections.get("profile", {})}
     sections["train"] = {"epochs": 1, **sections.get("train", {})}
-    done = shardline("run", write_config(folder, pictures, resources={"ranks": 1}, **sections))
+    done = shardline("run", write_config(folder, pictures, resources={"ranks": 1, "threads": 1}, **sections))
     line = folder / "runs/small"
     [profile] = [path.parent for path in line.glob("profile/*/manifest.json")]
     [trained] = [path.parent for path in line.glob("train/*/manifest.json")]

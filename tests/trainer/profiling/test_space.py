@@ -82,7 +82,7 @@ def test_every_combination_holds_the_global_batch_and_gives_every_rank_a_slot(
     except ConfigError:
         # Only where it is true that there is none.
         sizes = [batch // ranks] if listed == "auto" else listed
-        assert all(size < 1 or -(-batch // size) < ranks for size in sizes)
+        assert all(size < 1 or size > batch or -(-batch // size) < ranks for size in sizes)
         return
     combinations = list(found.combinations())
     assert len({each.model_dump_json() for each in combinations}) == len(combinations)
