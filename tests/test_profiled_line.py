@@ -20,7 +20,8 @@ ONLY = {
 def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, CheckpointManifest, str]:
     """Run a line with one rank; return its profile, its result, and what the ranks said of how they load."""
     sections["profile"] = {**ONLY, "slot_sizes": "auto", "num_workers": [0], **sections.get("profile", {})}
-    done = shardline("run", write_config(folder, pictures, resources={"ranks": 1, "threads": 1}, train={"epochs": 1}, **sections))
+    sections["train"] = {"epochs": 1, **sections.get("train", {})}
+    done = shardline("run", write_config(folder, pictures, resources={"ranks": 1, "threads": 1}, **sections))
     line = folder / "runs/small"
     [profile] = [path.parent for path in line.glob("profile/*/manifest.json")]
     [trained] = [path.parent for path in line.glob("train/*/manifest.json")]
@@ -38,7 +39,11 @@ def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, C
 @pytest.mark.slow
 def test_for_a_loader_that_sleeps_training_takes_more_processes(pictures: Path, tmp_path: Path) -> None:
     slow = {"transform": f"{PLANTED}:slow_image"}
-    report, trained, said = run(tmp_path, pictures, data=slow, profile={"num_workers": [0, 3], "slot_sizes": [8]})
+    tried = {"num_workers": [0, 3], "slot_sizes": [8], "trace_steps": 0}
+    small = {"precision": "fp32", "max_batch": 8}
+    report, trained, said = run(
+        tmp_path, pictures, data=slow, profile=tried, train={"epochs": 1, "max_steps": 2}, export=small
+    )
     assert report.choice.num_workers == 3
     assert trained.environment["num_workers"] == "3" and "num_workers 3: chosen by the profile" in said
 

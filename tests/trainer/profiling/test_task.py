@@ -188,7 +188,13 @@ def test_the_same_is_reused_and_other_cores_are_not_the_same(
     assert "holds a result of other inputs (hardware)" in capfd.readouterr().err
 
 
-# --- what was planted (a loader that sleeps: tests/test_profiled_line.py) --------------------------------------------
+# --- what was planted ------------------------------------------------------------------------------------------------
+
+
+def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path: Path) -> None:
+    slow = {"data": {"transform": f"{PLANTED}:slow_image"}, "profile": {"num_workers": [0, 3], "slot_sizes": [4]}}
+    assert profile(small_shards, tmp_path / "slow", **slow) == 0
+    assert report_of(tmp_path / "slow").choice.num_workers == 3
 
 
 def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, tmp_path: Path) -> None:
