@@ -27,7 +27,13 @@ def write_config(folder: Path, pictures: Path, **sections: dict[str, Any]) -> Pa
     changes: dict[str, dict[str, Any]] = {
         "run": {"name": "small", "root": str(folder / "runs")},
         "sharding": {"source": str(pictures)},
-        "profile": {"slot_sizes": [4, 8], "num_workers": [0], "window_s": 0.05},
+        "profile": {
+            "slot_sizes": [4, 8],
+            "num_workers": [0],
+            "window_s": 0.05,
+            "exclude": ["threads", "precision", "channels_last"],
+            "trace_steps": 1,
+        },
         "parallel": {"slot_size": "auto"},
         "data": {"num_workers": "auto"},
     }

@@ -155,7 +155,13 @@ def test_a_bad_sample_in_the_bucket_ends_training_with_its_name(
 def test_a_profile_of_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
     config = small_config(
         data={**BLOCKS, "num_workers": "auto"},
-        profile={"num_workers": [0, 1], "window_s": 0.05, "slot_sizes": [4]},
+        profile={
+            "num_workers": [0, 1],
+            "window_s": 0.05,
+            "slot_sizes": [4],
+            "exclude": ["threads", "prefetch_factor", "precision", "channels_last"],
+            "trace_steps": 0,
+        },
         parallel={"slot_size": "auto"},
     )
     assert run_stage_of("profile", tmp_path / "out", shards, config) == 0
