@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts import storage
-from contracts.artifacts import Document
 from contracts.errors import ShardlineError
 from contracts.stores import ObjectInfo
 from inspection.run.event_file import MOST_TAGS, EventFile, Rows
 from inspection.run.event_message import Budget
+from inspection.run.view import Curve, Curves
 
 # Rows of all files together: 20 bytes each are held.
 MOST_ROWS = 4_000_000
@@ -33,32 +33,6 @@ _SMALL_FILES = 64
 _LATEST_TIME = 253_402_300_799.0
 # Words about what is missing: a page shows them all.
 _MOST_WORDS = 50
-
-
-class Curve(Document):
-    """What was told under one tag."""
-
-    name: str
-    """The tag."""
-    steps: list[int]
-    """Rising; as long as `times` and `values`."""
-    times: list[float]
-    """When each was told: seconds since 1970, in UTC."""
-    values: list[float]
-    """Finite."""
-    rows: int
-    """Before they were thinned out."""
-
-
-class Curves(Document):
-    """What a training told of itself."""
-
-    curves: list[Curve]
-    """In the order of their names."""
-    rows: int
-    """Of all curves, before they were thinned out."""
-    missing: list[str]
-    """What could not be read, or was left out."""
 
 
 class CurveReader:

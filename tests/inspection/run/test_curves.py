@@ -16,7 +16,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from contracts import storage
 from inspection.run import curves, event_file, event_message
-from inspection.run.curves import CurveReader, Curves, read_curves, thin
+from inspection.run.curves import CurveReader, read_curves, thin
+from inspection.run.view import Curves
 from records.tfrecord import mask_crc
 from rehearsal.gcs import BucketServer
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contracts.artifacts import Finding
-from trainer.profiling.page.markup import Html, element, figure, join, section, shorten
-from trainer.profiling.page.quantities import factor, percent
+from pages.markup import Html, element, figure, join, section, shorten
+from pages.quantities import factor, percent
 from trainer.profiling.page.subject import Subject
 
 # A shape and a word beside the colour.
