@@ -30,7 +30,7 @@ from contracts.artifacts import (
 )
 from contracts.errors import DataError
 from contracts.refusal import find_refusal
-from contracts.result import StageResult, find_result, leave_result, run_uri
+from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
 from inspection.outputs import write_metadata, write_parameter
 from inspection.stages import export, profile, shard, train
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
     evaluation: EvaluationReport | str = "not of this stage"
     if isinstance(document, CheckpointManifest):
         evaluation = _look("the evaluation", lambda: _read_evaluation(document, result.uri))
-    view = _look("the run", lambda: _read_view(options.line, options.run_id))
+    view = _look("the run", lambda: _read_view(options))
     told = _tell(document, evaluation, view, options)
     hashes = describe_hashes(result, document, told)
     page, page_said = make_page(view, options.stage)
@@ -194,10 +194,12 @@ def _tell(
     return train.tell(document, train.Beside(evaluation, goodput, None if isinstance(view, Said) else view.money))
 
 
-def _read_view(line: str, run_id: str) -> RunView:
+def _read_view(options: argparse.Namespace) -> RunView:
+    from inspection.run.find import RunPlace
     from inspection.run.read import read_run
 
-    return read_run(run_uri(line, run_id))
+    # The other two pages show none, and each image is a request.
+    return read_run(RunPlace(options.line, options.run_id), pictures=options.stage in ("shard", "train"))
 
 
 def _read_evaluation(document: CheckpointManifest, uri: str) -> EvaluationReport:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from pages.markup import UNPRINTABLE, shorten
 
-# Beside what HTML needs: code, emphasis, links, strike-through, formulas, headings, and what cuts a table into cells. An
-# underscore within a word means nothing; an address would become a link.
+# Beside what HTML needs: code, emphasis, links, strike-through, formulas, headings, and what cuts a table into cells.
+# An underscore within a word means nothing; an address would become a link.
 _SPECIAL = re.compile(r"[&<>`*\[\]\\|~$#]|(?<!\w)_|_(?!\w)|:(?=//)")
 # A bar cuts a table's row within code too, and not all readers keep HTML out of code.
 _ENDS_CODE = re.compile("[`|<>&]")

@@ -8,7 +8,7 @@ from pages.style import STYLE
 
 def plain_page(title: str, said: str) -> str:
     """Return an HTML document with a heading and a paragraph; it runs nothing and asks for nothing."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     head = element(
         "head",
         element("meta", charset="utf-8"),

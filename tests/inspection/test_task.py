@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -224,10 +225,10 @@ def test_a_damaged_evaluation_is_said_and_fails_nothing(
 
 def test_hostile_events_fail_no_report(tmp_path: Path, line: str) -> None:
     publish_training(line, None)
-    write_attempt(line, "train", f"{RUN}.a", [{"time": "x", "event": "spent"}, {"time": 1, "event": "folder"}])
-    write_attempt(
-        line, "train", f"{RUN}.b", [{"time": 1, "event": "folder", "fingerprint": "t"}, {"time": "x", "event": "spent"}]
-    )
+    folder = {"time": 1.0, "event": "folder", "fingerprint": "t"}
+    write_attempt(line, "train", f"{RUN}.a", [folder, {"time": "x", "event": "spent"}, {"time": 2.0, "event": 7}])
+    # Of a process that nobody has told of.
+    write_attempt(line, "train", f"{RUN}.b", [folder, {"time": 2.0, "event": "spent", "life": "?", "step": "many"}])
     assert report(tmp_path, line, "train") == 0
     assert "where the time went cannot be shown" in (tmp_path / "out" / "summary").read_text()
 
@@ -253,7 +254,7 @@ def test_a_page_that_cannot_be_made_says_why(
         assert said == "the page cannot be shown: deep <b>"
         assert "deep &lt;b&gt;" in written and "default-src &#x27;none&#x27;" in written
     else:
-        assert "1,100,000 bytes" in said and said in written
+        assert "1,100,000 bytes" in said and escape(said) in written
 
 
 def test_what_a_service_has_made_is_found_where_it_should_be(tmp_path: Path, line: str) -> None:
