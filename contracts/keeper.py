@@ -1,8 +1,8 @@
 """Copies what an attempt leaves on this machine's disk to a bucket, while it works and when it ends.
 
 Events, errors and TensorBoard's files are appended to as work goes on; objects of a bucket cannot be. So they are
-written on the disk, and copied whole when they have changed: a machine that goes away takes an interval of them along (30 s,
-less in the first minutes), and nothing that training continues from.
+written on the disk, and copied whole when they have changed: a machine that goes away takes an interval of them along
+(30 s, less in the first minutes), and nothing that training continues from.
 """
 
 from __future__ import annotations
