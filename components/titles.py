@@ -23,14 +23,17 @@ TITLES: dict[str, str] = {
     "report": "Report on the stage",
     "report-training": "Report on the training",
     "register": "Register the model",
-    "gate": "Is it proven?",
+    "gate": "Check the proof",
     "find-model": "Look for the model",
     "model-upload": "Upload a new version",
     "registered": "Note the new version",
     "model-upload-2": "Upload the first version",
     "registered-2": "Note the first version",
-    "refused": "Not proven: no upload",
+    "refused": "Leave it out as unproven",
+    "importer": "Triton repository",
+    "importer-2": "Model known so far",
     "record": "Record the run",
+    "vertex-pipelines-notification-email": "Send mail",
 }
 """By the task's name in the compiled pipeline."""
 

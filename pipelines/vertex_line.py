@@ -69,6 +69,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
             build(configs, run_config, given)
             return
         mail = never_cached(VertexNotificationEmailOp(recipients=list(config.vertex.mail)))
+        titled(mail, "vertex-pipelines-notification-email")
         with dsl.ExitHandler(mail, name="line"):
             build(configs, run_config, given)
 

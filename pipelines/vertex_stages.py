@@ -299,10 +299,12 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
                 decided.outputs["artifact_uri"],
                 {"containerSpec": _container_spec(decided.outputs["image"])},
             )
+            titled(served, "importer")
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
                 parent = _import(
                     artifact_types.VertexModel, known.outputs["uri"], {"resourceName": known.outputs["resource"]}
                 )
+                titled(parent, "importer-2")
                 version = ModelUploadOp(unmanaged_container_model=served.output, parent_model=parent.output, **model)
                 sent = titled(never_cached(version), "model-upload").outputs["gcp_resources"]
                 titled(own(registered(upload=sent, **given), image), "registered")
