@@ -1,15 +1,32 @@
-"""The pages of a run, as HTML."""
+"""The page of a run and of each stage: RunView in, self-contained HTML out, a module a section.
+
+Nothing here reads a file: inspection/run has read all that is shown. Every string of a run is text, never markup.
+"""
 
 from __future__ import annotations
 
-from inspection.run.view import RunView
+from inspection.page.document import (
+    MAX_REPORT_BYTES,
+    MAX_STAGE_BYTES,
+    POLICY,
+    SECTIONS,
+    STYLE,
+    navigation,
+    render_body,
+    render_header,
+    render_report,
+    render_stage,
+)
 
-
-def render_report(view: RunView) -> str:
-    """Return the page of a run."""
-    raise NotImplementedError(f"there is no page of run {view.id} yet")
-
-
-def render_stage(view: RunView, stage: str) -> str:
-    """Return the page of one stage."""
-    raise NotImplementedError(f"there is no page of stage {stage} of run {view.id} yet")
+__all__ = [
+    "MAX_REPORT_BYTES",
+    "MAX_STAGE_BYTES",
+    "POLICY",
+    "SECTIONS",
+    "STYLE",
+    "navigation",
+    "render_body",
+    "render_header",
+    "render_report",
+    "render_stage",
+]
