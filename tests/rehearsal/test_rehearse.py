@@ -12,9 +12,9 @@ import yaml
 
 from contracts.canonical import canonical_hash
 from contracts.config import STAGES
+from tests.browser import opened, started_chromium
 from tests.conftest import small_config
 from tests.rehearsal.artifacts import KINDS, check_artifact, follow_engine, reported_artifacts
-from tests.trainer.profiling.browser import opened, started_chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

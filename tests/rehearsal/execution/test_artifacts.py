@@ -18,12 +18,12 @@ from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, ExportManifest, 
 from contracts.config import STAGES
 from contracts.result import leave_result
 from rehearsal.gcs import BucketServer
+from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
 from tests.inspection.stages.documents import HOSTILE, evaluation, hostile_shards, trained_with_evaluation
 from tests.inspection.stages.test_summaries import check_markdown
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
 from tests.rehearsal.artifacts import KINDS, check_artifact, follow_engine, reported_artifacts
 from tests.rehearsal.execution.world import Pipelines, states
-from tests.trainer.profiling.browser import NEEDS_CHROMIUM, opened, started_chromium
 
 LINE, RUN = "gs://line/reported line", "run-1"
 
@@ -88,6 +88,7 @@ def test_every_artifact_of_a_run_is_one_that_the_consoles_render(
                 check_markdown(content.splitlines())
                 assert "<img" not in content
             if name == "page":
+                assert "said" not in artifact["metadata"], artifact["metadata"]["said"]
                 check_page(chromium, tmp_path / f"{stage}.html", content)
     # kfp's compiler has put the titles into the specification; the service's own name stays.
     assert "Report on shard" in str(reports.pipeline_spec)
