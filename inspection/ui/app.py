@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp
 
 from contracts import storage
 from contracts.errors import ShardlineError, UserError
-from inspection.page.style import STYLE as PAGE_STYLE
+from inspection.page import STYLE
 from inspection.run.view import RunLine
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
@@ -27,7 +28,6 @@ from inspection.ui.guard import FOREIGN_POLICY, Guard
 from inspection.ui.run_list import RowBook, list_page
 from inspection.ui.shell import failure
 from inspection.ui.store import RunStore, Shown
-from pages.style import STYLE
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _STATIC = ("list.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
@@ -87,7 +87,7 @@ class _Handlers:
     def runs(self, request: Request) -> Response:
         listing = self._store.listing()
         found = [
-            {**line.model_dump(mode="json"), "address": f"/run/{key.path}"}
+            {**_finite(line), "address": f"/run/{key.path}"}
             for key, line in zip(listing.keys, listing.lines, strict=True)
         ]
         return _json({"root": self._store.root, "runs": found})
@@ -176,6 +176,14 @@ def _end(request: Request) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
 
+def _finite(line: RunLine) -> dict[str, Any]:
+    """Return a line as JSON knows it: what is no number is null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.model_dump(mode="json").items()
+    }
+
+
 def _json(value: Any) -> Response:
     # What is half of a surrogate pair in a name has no UTF-8: escaped, it passes.
     return Response(json.dumps(value, allow_nan=False, separators=(",", ":")), media_type="application/json")
@@ -184,7 +192,7 @@ def _json(value: Any) -> Response:
 def _read_static() -> dict[str, tuple[bytes, str]]:
     folder = resources.files("inspection.ui") / "static"
     files = {name: ((folder / name).read_bytes(), _TYPES[name[name.rindex(".") :]]) for name in _STATIC}
-    style = STYLE + PAGE_STYLE + (folder / _OWN_STYLE).read_text()
+    style = STYLE + (folder / _OWN_STYLE).read_text()
     return files | {"style.css": (style.encode(), _TYPES[".css"])}
 
 

@@ -58,9 +58,7 @@ def _run(letter: str, shown: Shown) -> Html:
 
 
 def _results(lines: tuple[RunLine | None, RunLine | None]) -> Html:
-    rows = [
-        (column.title, *(Html("") if line is None else column.cell(line) for line in lines)) for column in COLUMNS
-    ]
+    rows = [(column.title, *(Html("") if line is None else column.cell(line) for line in lines)) for column in COLUMNS]
     return table("Of both runs", ("", "A", "B"), rows, id_="results-table", words=3)
 
 

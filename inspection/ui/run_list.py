@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -35,14 +36,16 @@ class Column:
 
 
 def _shown(value: float | None, how: Callable[[float], str]) -> Html:
-    return Html("") if value is None else element("data", how(value), value=repr(value))
+    return Html("") if value is None or not math.isfinite(value) else element("data", how(value), value=repr(value))
 
 
 def _state(line: RunLine) -> Html:
     if line.problem:
-        said = element("small", shorten(f"cannot be read: {line.problem}", _ERROR_LENGTH), class_="said")
+        said = element("small", shorten(f"cannot be read: {line.problem}", _ERROR_LENGTH), class_="because")
     else:
-        said = element("small", shorten(" · ".join(filter(None, (line.stage, line.error))), _ERROR_LENGTH), class_="said")
+        said = element(
+            "small", shorten(" · ".join(filter(None, (line.stage, line.error))), _ERROR_LENGTH), class_="because"
+        )
     return join([chip(line.state), said])
 
 
@@ -61,7 +64,9 @@ COLUMNS = (
         lambda line: _shown(line.goodput_percent, lambda value: percent(value / 100)),
         lambda line: line.goodput_percent,
     ),
-    Column("Preemptions", lambda line: _shown(line.preemptions, lambda value: f"{value:,}"), lambda line: line.preemptions),
+    Column(
+        "Preemptions", lambda line: _shown(line.preemptions, lambda value: f"{value:,}"), lambda line: line.preemptions
+    ),
     Column("Cost", lambda line: _shown(line.cost_usd, usd), lambda line: line.cost_usd),
 )
 
@@ -174,9 +179,13 @@ def list_page(root: str, known: dict[str, Any], problem: str) -> str:
         element("header", element("h1", "Runs"), element("p", element("code", root), class_="machine")),
         element(
             "main",
-            element("section", controls, element("p", problem, id="problem", class_="missing block", hidden=not problem),
-                    element("p", "No runs yet.", id="empty", class_="missing block", hidden=bool(known["rows"])),
-                    element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs")),
+            element(
+                "section",
+                controls,
+                element("p", problem, id="problem", class_="missing block", hidden=not problem),
+                element("p", "No runs yet.", id="empty", class_="missing block", hidden=bool(known["rows"])),
+                element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs"),
+            ),
             id="content",
             class_="wide",
             data_version=known["version"],

@@ -79,4 +79,3 @@ def log_page(shown: Shown, stage: str, attempt: AttemptView, piece: Piece) -> st
 def plain_text(piece: Piece) -> str:
     """Return part of a log as text: colours of a terminal left out, progress bars as lines."""
     return _COLOUR.sub("", piece.content.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
-

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from pages.markup import Html, element, join, text
 
+
 def document(title: str, *parts: str, scripts: Sequence[str] = ()) -> str:
     """Return a page.
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from contracts import storage
 from contracts.config import STAGES
 from contracts.result import RUNS_FOLDER
-from inspection.page import render_body
+from inspection.page import navigation, render_body, render_header
 from inspection.run.find import RunPlace, list_places
 from inspection.run.read import read_run
 from inspection.run.summary import RunLister
 from inspection.run.view import RunLine, RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
 from inspection.ui.shared import Shared
+from pages.markup import join
 
 # Of all runs that are remembered: their pages and views, as text.
 CACHE_BYTES = 64 << 20
@@ -134,8 +135,10 @@ class _Remembered:
                 view = view.model_copy(update={"pictures": last.view.pictures, "worst": last.view.worst})
             else:
                 view = read_run(self.place)
-        body = str(render_body(view, href=links_of(self.key, view)))
-        self._last = Shown(self.key, view, body, hashlib.sha256(body.encode()).hexdigest()[:16])
+        main = render_body(view, href=links_of(self.key, view))
+        # Not of the header: it says when this was read.
+        digest = hashlib.sha256(f"{view.state} {main}".encode()).hexdigest()[:16]
+        self._last = Shown(self.key, view, join([render_header(view), navigation(), main]), digest)
         return self._last
 
 

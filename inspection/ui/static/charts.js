@@ -54,7 +54,7 @@
     make("label", {}, "over ", over),
     make("span", { class: "note" }, "Drag to look closer, double click for the whole."),
   );
-  const panel = make("div", { class: "charts" }, controls, canvas, events);
+  const panel = make("div", { class: "live-charts" }, make("h3", {}, "Look closer"), controls, canvas, events);
 
   const offer = () => {
     const names = Array.from(new Set(runs.flatMap((run) => run.curves.map((found) => found.name))));
@@ -81,6 +81,15 @@
       .map((mark) => ({ ...mark, x: over.value === "times" ? mark.time : mark.step }))
       .filter((mark) => mark.x !== null && KINDS[mark.kind] && (runs.length === 1 || KINDS[mark.kind][2]));
 
+  // Marks may lie before the first point and behind the last: they belong to the whole.
+  const rangeOf = (chart, low, high) => {
+    if (zoomed) return [low, high];
+    const places = runs.flatMap(marksOf).map((mark) => mark.x);
+    const all = [low, high, ...places].filter((place) => place !== null);
+    const [first, last] = [Math.min(...all), Math.max(...all)];
+    return first < last ? [first, last] : [first - 1, last + 1];
+  };
+
   const drawMarks = (chart) => {
     const { left, top, width, height } = chart.bbox;
     const context = chart.ctx;
@@ -99,10 +108,10 @@
         context.setLineDash(DASHES[at] ? DASHES[at].map((size) => size * pixels) : []);
         context.globalAlpha = mark.kind === "checkpoint" ? 0.5 : 1;
         context.beginPath();
-        context.moveTo(x, mark.kind === "checkpoint" ? top + height * 0.94 : top + 16 * pixels);
+        context.moveTo(x, mark.kind === "checkpoint" ? top + height * 0.94 : top);
         context.lineTo(x, top + height);
         context.stroke();
-        if (mark.kind !== "checkpoint") context.fillText(shape + letters[at], x, top + pixels);
+        if (mark.kind !== "checkpoint") context.fillText(shape + letters[at], x, top - 16 * pixels);
       }
     });
     context.restore();
@@ -113,7 +122,7 @@
     for (const mark of runs.flatMap(marksOf)) counts.set(mark.kind, (counts.get(mark.kind) || 0) + 1);
     events.replaceChildren(
       ...Array.from(counts, ([kind, count]) => {
-        const shape = make("span", { class: "mark", "aria-hidden": "true" }, kind === "checkpoint" ? "╷" : KINDS[kind][0]);
+        const shape = make("span", { class: "event-mark", "aria-hidden": "true" }, kind === "checkpoint" ? "╷" : KINDS[kind][0]);
         // By CSSOM: the policy allows no style of a string.
         shape.style.color = colour(KINDS[kind][1]);
         return make("li", {}, shape, `${kind} (${count})`);
@@ -136,7 +145,8 @@
     const options = {
       width: canvas.clientWidth || 600,
       height: HEIGHT,
-      scales: { x: { time: false } },
+      padding: [20, 16, 0, 0],
+      scales: { x: { time: false, range: rangeOf } },
       axes: [
         {
           ...axis,

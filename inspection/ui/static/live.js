@@ -38,7 +38,7 @@
     after.querySelectorAll("details").forEach((details, place) => {
       if (place < open.length) details.open = open[place];
     });
-    const charts = before.querySelector(".charts");
+    const charts = before.querySelector(".live-charts");
     if (charts) after.querySelector("h2").after(charts);
     before.replaceWith(after);
     after.querySelectorAll(".scroll").forEach((box, place) => {
@@ -72,7 +72,7 @@
     const anchor = anchorOf();
     if (!sameForm) {
       // Sections came or went: the whole, once.
-      const charts = content.querySelector(".charts");
+      const charts = content.querySelector(".live-charts");
       content.replaceChildren(...parse(html).children);
       if (charts) document.querySelector("#curves h2")?.after(charts);
       said = texts;
