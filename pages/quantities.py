@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 NBSP = "\u00a0"
 
 
@@ -92,3 +94,11 @@ def hours(value: float) -> str:
 def several(number_of: int, thing: str) -> str:
     """Return a number of things: 1 worker, 2 workers."""
     return f"{number_of} {thing}" if number_of == 1 else f"{number_of} {thing}s"
+
+
+def instant(value: float) -> str:
+    """Return a time, in seconds since the epoch, as date and time of day in UTC; one that no calendar has, as it is."""
+    try:
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}{NBSP}UTC"
+    except (ValueError, OverflowError, OSError):
+        return repr(value)
