@@ -12,6 +12,7 @@ from pages.markup import Html, absent, element, join, section, shorten, table
 _VALUE_LENGTH = 400
 # A configuration has about a hundred keys.
 _ROWS = 500
+_NO_CHART = "No curves yet, or no script to draw them."
 SCRIPTS = ("uPlot.iife.min.js", "charts.js", "live.js")
 
 
@@ -45,7 +46,7 @@ def compare_body(a: Shown, b: Shown, lines: tuple[RunLine | None, RunLine | None
     return element(
         "main",
         section("results", "Results", _results(lines)),
-        section("curves", "Learning curves", element("p", "Charts need a script of this server.", class_="missing")),
+        section("curves", "Learning curves", element("p", _NO_CHART, class_="missing needs-script")),
         section("configuration", "Configuration", _configuration(a, b)),
         section("choice", "What the profiling run chose", _choice(a, b)),
         section("lineage", "Where it came from", _lineage(a, b)),

@@ -16,6 +16,8 @@ from inspection.ui.addresses import NotFoundError
 
 # Of a log at a time: some thousand lines, which a browser shows at once.
 WINDOW_BYTES = 256 << 10
+# A line that is longer is cut at its start.
+_LINE_BYTES = 16 << 10
 # Of a page at most; a profiling run's are below 2 MB.
 PAGE_BYTES = 16 << 20
 
@@ -37,7 +39,7 @@ class Piece:
 
 
 def read_piece(root: str, uri: str, *, end: int | None = None, most: int = WINDOW_BYTES) -> Piece:
-    """Return the whole lines that end at a byte; a line longer than the piece is cut.
+    """Return the whole lines that end at a byte; very long ones are cut.
 
     Args:
         root: URI of the folder that files may be of.
@@ -55,7 +57,7 @@ def read_piece(root: str, uri: str, *, end: int | None = None, most: int = WINDO
             return Piece(file.read(0, end), 0, file.size)
         content = file.read(start - 1, end - start + 1)
     # The byte before tells whether a line begins here.
-    cut = content.find(b"\n", 0, -1) + 1 or 1
+    cut = content.find(b"\n", 0, min(len(content) - 1, _LINE_BYTES)) + 1 or 1
     return Piece(content[cut:], start - 1 + cut, file.size)
 
 

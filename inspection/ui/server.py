@@ -45,7 +45,7 @@ def serve(root: str, *, host: str, port: int, say: Callable[[str], None], warn: 
         StorageError: The root cannot be read.
     """
     list_places(root)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     address = listener.getsockname()[0]
     if not is_loopback(address):
         warn(f"warning: there is no login: who reaches {address} reads every run below {storage.display(root)}")
@@ -58,7 +58,16 @@ def serve(root: str, *, host: str, port: int, say: Callable[[str], None], warn: 
     _Server(config).run(sockets=[listener])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: Name or address.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: Nothing can listen there.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]

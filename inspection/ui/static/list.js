@@ -57,7 +57,8 @@
       row.hidden = !terms.every((term) => text.includes(term));
       if (!row.hidden) shown += 1;
     }
-    say(count, terms.length ? `${shown} of ${body.rows.length} runs` : `${body.rows.length} runs`);
+    const runs = body.rows.length === 1 ? "run" : "runs";
+    say(count, `${terms.length ? `${shown} of ` : ""}${body.rows.length} ${runs}`);
     document.getElementById("empty").hidden = body.rows.length > 0;
   };
 
