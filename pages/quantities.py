@@ -33,6 +33,11 @@ def percent(value: float) -> str:
     return f"{shown:.0f}{NBSP}%" if abs(shown) >= 99.95 or shown == 0 else f"{shown:.1f}{NBSP}%"
 
 
+def exact_percent(value: float) -> str:
+    """Return a fraction in percent with two decimals: accuracies, of which one image in thousands counts."""
+    return f"{value * 100:.2f}{NBSP}%"
+
+
 def seconds(value: float) -> str:
     """Return seconds in the unit that suits them."""
     if value >= 7200:

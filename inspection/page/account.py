@@ -104,7 +104,7 @@ def _counts(found: GoodputRecord) -> Html:
         tile("Steps", figure("time.steps", found.steps, count), "that count"),
         tile("Lost steps", figure("time.lost_steps", found.lost_steps, count), "taken again"),
         tile("Attempts", figure("time.attempts", found.attempts, count), f"{found.starts:,} starts of the ranks"),
-        tile("Node-hours", figure("time.node_hours", found.node_hours, number), "wall time × machines"),
+        tile("Node-hours", figure("time.node_hours", found.node_hours, number), "wall time \u00d7 machines"),
     ]
     return element("div", *tiles, class_="tiles")
 

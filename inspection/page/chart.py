@@ -86,7 +86,7 @@ def decimals_of(step: float) -> int:
         return 0
     digits = max(0, -math.floor(math.log10(step)))
     # 2.5 and 25 have one more than 2 and 20.
-    return digits + (round(step * 10**digits) != round(step * 10**digits, 6))
+    return digits if float(round(step * 10**digits, 6)).is_integer() else digits + 1
 
 
 def value_axis(values: Sequence[float], *, percent: bool = False, most: int = 5) -> Axis:

@@ -35,9 +35,11 @@ class Chart:
 
     @property
     def is_fraction(self) -> bool:
+        """Whether all values are shares of 1, shown in percent."""
         return all(curve.name.endswith(FRACTIONS) for curve in self.curves)
 
     def show(self, value: float) -> str:
+        """Return a value as text."""
         return percent(value) if self.is_fraction else number(value)
 
 

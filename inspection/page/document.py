@@ -171,8 +171,8 @@ def _main(subject: Subject) -> Html:
 def _footer(view: RunView) -> Html:
     return element(
         "footer",
-        f"Run {shorten(view.id, 120)}, read {instant(view.seen_at)}. A value that could not be measured or read says so, "
-        "and is never 0. Money is an estimate.",
+        f"Run {shorten(view.id, 120)}, read {instant(view.seen_at)}. A value that could not be measured or read "
+        "says so, and is never 0. Money is an estimate.",
     )
 
 

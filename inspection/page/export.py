@@ -9,7 +9,7 @@ from contracts.proof import find_unproven_targets
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, seconds, size
+from pages.quantities import count, exact_percent, number, percent, seconds, size
 
 TITLE = "Export"
 
@@ -42,17 +42,9 @@ def _verdict(subject: Subject, found: ExportManifest) -> Html:
     if not unproven:
         words = "Every engine ran on its GPU and passed its gates."
         return element("p", chip("proven"), " ", words, class_="reason", data_verdict="proven")
-    targets = {entry.target for entry in found.engines}
-    if set(unproven) <= targets:
-        which = ", ".join(unproven)
-        words = (
-            f"No GPU has run {'this engine' if len(unproven) == 1 else 'these engines'} yet: {which}. What ran is named "
-            "in the tables below. "
-        )
-        rest = join(
-            [words, element("code", "shardline verify"), f" on a GPU of {'it' if len(unproven) == 1 else 'each'} "
-             "completes the proof."]
-        )  # fmt: skip
+    if set(unproven) <= {entry.target for entry in found.engines}:
+        words = f"No GPU has run these engines yet: {', '.join(unproven)}. What ran is named in the tables below. "
+        rest = join([words, element("code", "shardline verify"), " on a GPU of each completes the proof."])
     else:
         rest = join([f"Nothing proves it: {subject.name('; '.join(unproven))}."])
     return element("p", chip("unproven"), " ", rest, class_="reason", data_verdict="unproven")
@@ -66,7 +58,11 @@ def _tiles(found: ExportManifest) -> Html:
     asked = "as asked for" if found.precision == found.asked_precision else f"{found.asked_precision} was asked for"
     tiles = [
         tile("Ships", element("span", found.precision, data_text="export.precision"), asked),
-        tile("Accuracy", figure("export.accuracy", accuracy, _exact), f"{drop}; {found.test_samples:,} test samples"),
+        tile(
+            "Accuracy",
+            figure("export.accuracy", accuracy, exact_percent),
+            f"{drop}; {found.test_samples:,} test samples",
+        ),
         tile(
             "Gates passed",
             join([figure("export.gates_passed", states["passed"], count), f" of {len(found.gates)}"]),
@@ -79,10 +75,6 @@ def _tiles(found: ExportManifest) -> Html:
 
 def _builders(found: ExportManifest) -> str:
     return ", ".join(sorted({shorten(entry.builder, 60) for entry in found.engines})) or "none was built"
-
-
-def _exact(value: float) -> str:
-    return f"{value * 100:.2f}\u00a0%"
 
 
 def _tried(subject: Subject, found: ExportManifest) -> Html:
@@ -136,7 +128,9 @@ def _parity_row(subject: Subject, ran: str, name: str, parity: Parity) -> list[s
     key = f"parity.{ran}.{name}"
     state = "not run" if parity.passed is None else "passed" if parity.passed else "failed"
     few = parity.reference_classes is not None and parity.reference_classes < 5
-    agreed = figure(f"{key}.top1", parity.top1_agreement, _exact, NO_VALUE, note="too few classes to say" if few else "")
+    agreed = figure(
+        f"{key}.top1", parity.top1_agreement, exact_percent, NO_VALUE, note="too few classes to say" if few else ""
+    )
     return [
         f"{ran} {subject.name(name)}",
         chip(state),
@@ -160,7 +154,7 @@ def _accuracy(subject: Subject, found: ExportManifest) -> Html:
         rows.append(
             [
                 subject.name(name),
-                figure(f"accuracy.{name}", value, _exact),
+                figure(f"accuracy.{name}", value, exact_percent),
                 figure(f"accuracy.{name}.drop", drop, lambda v: f"{v:+.2f}" if v else "0", NO_VALUE)
                 if name != "torch"
                 else NO_VALUE,

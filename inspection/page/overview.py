@@ -10,7 +10,7 @@ from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import AttemptView, StageView
 from pages.markup import Html, bar, element, figure, join, section, table
-from pages.quantities import count, instant, percent, seconds, usd
+from pages.quantities import count, exact_percent, instant, percent, seconds, usd
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -48,7 +48,7 @@ def _headline(subject: Subject) -> Html:
     accuracy = test_accuracy(subject)
     tiles = [
         tile("State", chip(view.state), STATES[view.state]),
-        tile("Test accuracy", figure("overview.test_accuracy", accuracy, _accuracy, "not yet"), _samples(subject)),
+        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, "not yet"), _samples(subject)),
         _precision(subject),
         tile(
             "Wall time",
@@ -59,7 +59,7 @@ def _headline(subject: Subject) -> Html:
             "Goodput",
             figure(
                 "overview.goodput_percent",
-                view.goodput and view.goodput.goodput_percent,
+                view.goodput.goodput_percent if view.goodput is not None else None,
                 lambda value: percent(value / 100),
                 "not yet" if view.state == "running" else "not known",
             ),
@@ -76,10 +76,6 @@ def test_accuracy(subject: Subject) -> float | None:
     if view.evaluation is not None:
         return view.evaluation.accuracy
     return view.checkpoint.metrics.get("test_accuracy") if view.checkpoint is not None else None
-
-
-def _accuracy(value: float) -> str:
-    return f"{value * 100:.2f}\u00a0%"
 
 
 def _samples(subject: Subject) -> str:

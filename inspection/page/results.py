@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from contracts.artifacts import ClassOutcome, EvaluationReport
 from inspection.page.confusion import confusion
 from inspection.page.data import picture
@@ -9,7 +11,7 @@ from inspection.page.roc import roc
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import WorstView
 from pages.markup import Html, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent
+from pages.quantities import count, exact_percent, number, percent
 
 TITLE = "Results"
 
@@ -54,8 +56,8 @@ def _metrics(subject: Subject) -> Html:
     return join([element("p", said), table("Metrics of the best checkpoint", ["Metric", "Value"], rows, id_="metrics")])
 
 
-def _metric(name: str):  # type: ignore[no-untyped-def]
-    return (lambda value: f"{value * 100:.2f}\u00a0%") if name.endswith("accuracy") else number
+def _metric(name: str) -> Callable[[float], str]:
+    return exact_percent if name.endswith("accuracy") else number
 
 
 def _tiles(found: EvaluationReport) -> Html:
@@ -63,7 +65,7 @@ def _tiles(found: EvaluationReport) -> Html:
     recalls = [outcome.right / outcome.samples for outcome in found.classes if outcome.samples]
     areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
     tiles = [
-        tile("Accuracy", figure("results.accuracy", found.accuracy, lambda v: f"{v * 100:.2f}\u00a0%"), "test split"),
+        tile("Accuracy", figure("results.accuracy", found.accuracy, exact_percent), "test split"),
         tile("Wrong", figure("results.wrong", found.samples - right, count), f"of {found.samples:,} samples"),
         tile("Loss", figure("results.loss", found.loss, number), "mean cross-entropy, nats"),
         tile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from contracts.artifacts import ClassOutcome, EvaluationReport
 from inspection.page.chart import Axis, Line, legend, plot
@@ -20,7 +21,7 @@ def roc(subject: Subject, found: EvaluationReport) -> Html:
         return Html("")
     worst = sorted(known, key=lambda outcome: (_area(outcome), outcome.name))[:WORST]
     whole = micro_average(known, found.samples)
-    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(whole, whole[1:], strict=False))
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(whole))
     drawn = [("micro-average", area, whole)]
     drawn += [(shorten(o.name, 40), _area(o), rates(o, found.samples)) for o in worst] if len(known) > 1 else []
     lines = []

@@ -51,8 +51,16 @@ def _choice(report: ProfileReport) -> Html:
         tile("Slots a rank", figure("sweep.slots_per_rank", chosen.slots_per_rank, count), "in an optimizer step"),
         tile("Loader processes", figure("sweep.num_workers", chosen.num_workers, count), "of a rank"),
         tile("Computing", element("span", describe_flags(chosen.flags), class_="words"), "precision and flags"),
-        tile("Measured", figure("sweep.samples_per_s", point and point.samples_per_s, rate), "of the slowest rank"),
-        tile("Data time", figure("sweep.data_time_fraction", point and point.data_time_fraction, percent), "of a step"),
+        tile(
+            "Measured",
+            figure("sweep.samples_per_s", point.samples_per_s if point else None, rate),
+            "of the slowest rank",
+        ),
+        tile(
+            "Data time",
+            figure("sweep.data_time_fraction", point.data_time_fraction if point else None, percent),
+            "of a step",
+        ),
     ]
     return element("div", *tiles, class_="tiles")
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from contracts.artifacts import Finding, Indicators, ProfilePoint, ProfileReport
 from pages.quantities import percent, seconds, size
-from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
+from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from tests.trainer.profiling.reports import cpu_report, cpu_summary, gpu_report, gpu_summary
 from trainer.profiling.indicators import Counters, make_indicators
