@@ -16,6 +16,7 @@ from inspection.run.find import RunPlace
 from inspection.run.read import read_run
 from inspection.run.view import RunView
 from inspection.ui import store as store_module
+from inspection.ui.addresses import NotFoundError
 from inspection.ui.files import WINDOW_BYTES, read_piece
 from inspection.ui.guard import POLICY, allowed_hosts
 from inspection.ui.server import listen, serve
@@ -325,8 +326,7 @@ def give_page(folder: Path, content: bytes) -> None:
     """Write a page into a profile report's folder, and its entry into the report."""
     (folder / "profile.html").write_bytes(content)
     report = json.loads((folder / "manifest.json").read_text())
-    entry = {"name": "profile.html", "bytes": len(content), "crc32c": storage.crc32c(content)}
-    report["page"] = entry
+    report["files"].append({"name": "profile.html", "bytes": len(content), "crc32c": storage.crc32c(content)})
     (folder / "manifest.json").write_text(json.dumps(report))
 
 
@@ -394,8 +394,12 @@ def test_a_root_in_a_bucket(own: Planted, bucket_server: BucketServer) -> None:
         assert (run["address"], run["state"]) == (f"/run/{FRESH}", "succeeded")
         assert 'id="overview"' in server.get(f"/api/run/{FRESH}")["body"]
         assert server.get(f"/api/curves/{FRESH}")["curves"]
-        assert "train: starts" in server.ask(f"{LOG}/text").text
         assert server.ask(f"/run/{FRESH}/log/train/..%2f..").status == 404
+    root, log = "gs://bucket-1/lines", "gs://bucket-1/lines/roses/train/attempts/20261122-070000-0001/log.txt"
+    assert read_piece(root, log, most=10).content == b"</script>\n"
+    for other in ("gs://bucket-1/lines-2/log.txt", f"{log}.gone", "file:///etc/passwd", "gs://bucket-2/lines/log.txt"):
+        with pytest.raises(NotFoundError):
+            read_piece(root, other)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
