@@ -1,6 +1,7 @@
 """The goodput ledger: from the events of a training's attempts to where its time went. Pure arithmetic.
 
-The first rank tells of itself (trainer/sections.py):
+The launcher of each machine tells its place (machine: node_rank, nodes), and the first rank tells of itself
+(trainer/sections.py):
 
     life     life, started_at: its process is up; `life` names it in the events below
     resume   life, step, ranks, nodes: training goes on from a step (0: from the start)
@@ -75,6 +76,8 @@ class _Life:
 class _Attempt:
     launched_at: float
     ended_at: float
+    node_rank: int = 0
+    """Place of its machine; only the first machine's tells of the training."""
     ended: bool = False
     """Its end was seen."""
     exit_seen: bool = False
@@ -90,10 +93,9 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
         attempts: The events of each attempt, as they were written. Attempts that found a finished training are left
             out; one that goes on, or was killed, counts up to its last event.
     """
-    read = sorted(
-        (_read(events) for events in attempts if events and not any(event["event"] == "reused" for event in events)),
-        key=lambda attempt: attempt.launched_at,
-    )
+    told = (_read(events) for events in attempts if events and not any(event["event"] == "reused" for event in events))
+    # The hours of the other machines are counted with the first's, whose attempt knows how many there are.
+    read = sorted((one for one in told if one.node_rank == 0), key=lambda attempt: attempt.launched_at)
     seconds = dict.fromkeys(CLASS_NAMES, 0.0)
     for attempt in read:
         _add_gaps(attempt, seconds)
@@ -132,6 +134,8 @@ def _read(events: Sequence[Event]) -> _Attempt:
                 attempt.ended = attempt.exit_seen = True
             case "finish" | "error":
                 attempt.ended = True
+            case "machine":
+                attempt.node_rank, attempt.nodes = int(event["node_rank"]), int(event["nodes"])
             case "life":
                 attempt.lives[event["life"]] = _Life(float(event["started_at"]))
             case "resume" | "spent" | "stop":

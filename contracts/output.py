@@ -63,6 +63,23 @@ class Lock:
             self._stream = None
 
 
+def is_locked(uri: str) -> bool | None:
+    """Whether a process of this machine holds the lock of a folder; None: there is no lock, so nobody knows.
+
+    Only looked at: who takes the lock meanwhile may be refused once. For locks that are taken before anybody knows of
+    the folder, as a run's.
+    """
+    folder = storage.local_path(uri)
+    try:
+        with folder.with_name(f".{folder.name}.lock").open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
 def mark_folder(uri: str, stage: str) -> None:
     """See to it that a folder given by --output is a stage's own: new, empty, or marked by an attempt of it.
 

@@ -16,6 +16,7 @@ import typer
 
 from pipelines.commands import compile as compile_command
 from pipelines.commands import images as images_commands
+from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
@@ -28,7 +29,7 @@ app = typer.Typer(
     name="shardline",
     help="Raw images to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -44,6 +45,7 @@ submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
 rehearse_command.register(app)
+inspection_commands.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]

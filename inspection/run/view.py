@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from contracts.artifacts import (
     CheckpointManifest,
     Document,
@@ -74,7 +76,7 @@ class StageView(Document):
     manifest_sha256: str | None = None
     error: str = ""
     progress: ProgressView | None = None
-    attempts: list[AttemptView] = []
+    attempts: list[AttemptView] = Field(default=[])
 
 
 class SplitView(Document):
@@ -126,6 +128,8 @@ class DataView(Document):
     num_rejected: int
     rejected: list[Rejected]
     """The first of them."""
+    rejected_by_reason: dict[str, int]
+    """The most frequent reasons, with the number of files; of all that were rejected."""
     num_ignored: int
     formats: dict[str, int]
     width: list[int] | None
@@ -157,7 +161,7 @@ class Curves(Document):
     curves: list[Curve]
     rows: int
     """All that were read."""
-    missing: list[str] = []
+    missing: list[str] = Field(default=[])
     """What could not be read, in words."""
 
 
@@ -251,7 +255,7 @@ class RunView(Document):
     config: dict[str, Any]
     stages: list[StageView]
     data: DataView | None = None
-    pictures: list[PictureView] = []
+    pictures: list[PictureView] = Field(default=[])
     profile: ProfileReport | None = None
     profile_page: str | None = None
     """URI of profile.html."""
@@ -261,13 +265,13 @@ class RunView(Document):
     money: MoneyView | None = None
     checkpoint: CheckpointManifest | None = None
     evaluation: EvaluationReport | None = None
-    worst: list[WorstView] = []
+    worst: list[WorstView] = Field(default=[])
     export: ExportManifest | None = None
-    verifications: list[Verification] = []
+    verifications: list[Verification] = Field(default=[])
     registration: dict[str, Any] | None = None
     """What became of it in the model registry."""
-    lineage: list[LineageView] = []
-    missing: list[Missing] = []
+    lineage: list[LineageView] = Field(default=[])
+    missing: list[Missing] = Field(default=[])
 
     def stage(self, name: str) -> StageView | None:
         """Return a stage by its name."""

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tests.trainer.profiling.browser import opened, started_chromium
+from tests.browser import opened, started_chromium
 
 WIDTH, HEIGHT = 1180, 1560
 

@@ -1,0 +1,115 @@
+"""Which run a user means by RUN, and which runs there are below a root.
+
+A run is known by its first document, runs/ID/run-start.json below its line's folder. The line may have been moved, or
+copied out of a bucket: where it is now counts, not where its documents say they were written.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.config import RunSection
+from contracts.errors import ConfigError
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+
+# Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
+_THREADS = 16
+_TIME = re.compile(r"\d{8}-\d{6}(?!.*\d{8}-\d{6})")
+
+
+@dataclass(frozen=True, order=True)
+class RunPlace:
+    """Where a run's documents are."""
+
+    line: str
+    """URI of the line's folder."""
+    run_id: str
+
+    @property
+    def folder(self) -> str:
+        """URI of the run's own folder."""
+        return run_uri(self.line, self.run_id)
+
+    @property
+    def start_uri(self) -> str:
+        """URI of the document that makes it a run."""
+        return storage.join(self.folder, RUN_START_NAME)
+
+
+def find_place(run: str) -> RunPlace:
+    """Return where a run is.
+
+    Args:
+        run: Folder of a run, or of a line for its newest run (path or URI), or the id of a run below ./runs.
+
+    Raises:
+        ConfigError: There is no such run.
+        StorageError: The place cannot be read.
+    """
+    uri = storage.normalise(run)
+    if storage.exists(storage.join(uri, RUN_START_NAME)):
+        folder, _, run_id = uri.rpartition("/")
+        return RunPlace(folder.rpartition("/")[0], _decoded(uri, run_id))
+    if places := runs_of_line(uri):
+        return places[-1]
+    if "/" not in run:
+        root = storage.normalise(RunSection().root)
+        for name in storage.list_names(root):
+            place = RunPlace(storage.join(root, name), run)
+            if storage.exists(place.start_uri):
+                return place
+    raise ConfigError(
+        f"{run} is no run",
+        allowed="the folder of a run (LINE/runs/ID) or of a line that has one, as a path or gs://, or an id below "
+        f"./{RunSection().root}",
+        todo="see what there is: shardline runs [ROOT]",
+    )
+
+
+def runs_of_line(line: str) -> list[RunPlace]:
+    """Return the runs of a line, the oldest first, by the time in their ids."""
+    runs = storage.join(line, RUNS_FOLDER)
+    names = [name for name in storage.list_names(runs) if not name.startswith(".")]
+    places = [RunPlace(line, name) for name in names]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        there = list(pool.map(lambda place: storage.exists(place.start_uri), places))
+    found = [place for place, is_run in zip(places, there, strict=True) if is_run]
+    return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
+
+
+def list_places(root: str) -> list[RunPlace]:
+    """Return every run below a root: of the lines in it, or of the line that it is.
+
+    Args:
+        root: Path or URI.
+
+    Raises:
+        ConfigError: Nothing is there.
+    """
+    uri = storage.normalise(root)
+    names = storage.list_names(uri)
+    if RUNS_FOLDER in names and (own := runs_of_line(uri)):
+        return own
+    if not names and not storage.exists(uri):
+        raise ConfigError(
+            f"{root} is not there",
+            allowed="the folder that holds lines (run.root), or one line, as a path or gs://",
+            todo="check the path; `shardline run CONFIG` makes ./runs",
+        )
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(runs_of_line, [storage.join(uri, name) for name in names if not name.startswith(".")])
+    return [place for places in found for place in places]
+
+
+def _decoded(uri: str, name: str) -> str:
+    # A URI of a local file is percent-encoded, an id is not.
+    return storage.local_path(uri).name if storage.is_local(uri) else name
+
+
+def _time_in(run_id: str) -> str:
+    """Return the time in an id (20261122-073447-7019, digits-20261122-073447-7019); empty: it has none."""
+    found = _TIME.search(run_id)
+    return found[0] if found else ""
