@@ -122,7 +122,8 @@ def check_look(line: Path, record: RunRecord) -> None:
             shown.check_quiet()
             sections = shown.page.eval_on_selector_all("[data-section]", "all => all.map(e => e.dataset.section)")
             assert sections == [name for name, _ in SECTIONS]
-            assert f"{record.results['metrics']['test_accuracy']:.2%}" in shown.page.inner_text("main")
+            accuracy = f"{record.results['metrics']['test_accuracy']:.2%}".replace("%", "\u00a0%")
+            assert accuracy in shown.page.inner_text("main")
 
 
 def find_evaluation(line: Path) -> str:
