@@ -104,7 +104,8 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
     wall_s = sum(attempt.ended_at - attempt.launched_at for attempt in read)
     node_hours = sum((attempt.ended_at - attempt.launched_at) * attempt.nodes for attempt in read) / 3600
     # Of the newest one that says nothing more, nobody knows whether it goes on.
-    preemptions = sum(attempt.preempted for attempt in read) + sum(not attempt.ended for attempt in read[:-1])
+    silent = [not attempt.ended for attempt in read[:-1]] + [False] * len(read[-1:])
+    preemptions = sum(attempt.preempted or mute for attempt, mute in zip(read, silent, strict=True))
     return GoodputRecord(
         **{name: round(value, 3) for name, value in seconds.items()},
         wall_s=round(wall_s, 3),

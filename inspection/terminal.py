@@ -99,11 +99,9 @@ def _head(view: RunView) -> Iterator[str]:
 def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (data := view.data) is not None:
         counts = ", ".join(f"{split.name} {split.samples}" for split in data.splits)
-        yield (
-            "data",
-            f"{counts}; {data.num_classes} classes, {sum(s.shards for s in data.shards)} shards, "
-            + (f"{size(sum(s.bytes for s in data.shards))}; {data.num_rejected} files rejected"),
-        )
+        shards, total = sum(part.shards for part in data.shards), size(sum(part.bytes for part in data.shards))
+        held = f"{data.num_classes} classes, {shards} shards, {total}; {data.num_rejected} files rejected"
+        yield "data", f"{counts}; {held}"
     if (profile := view.profile) is not None:
         choice = profile.choice
         cut = f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {choice.num_workers} workers"
@@ -121,11 +119,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         )
     if (money := view.money) is not None:
         demand = f"; on demand {_range(money.on_demand_low_usd, money.on_demand_high_usd)}"
-        yield (
-            "cost",
-            f"{_range(money.cost_low_usd, money.cost_high_usd)} (estimate, {money.strategy or 'configured'})"
-            + (demand if money.on_demand_low_usd is not None else ""),
-        )
+        cost = f"{_range(money.cost_low_usd, money.cost_high_usd)} (estimate, {money.strategy or 'configured'})"
+        yield "cost", cost + (demand if money.on_demand_low_usd is not None else "")
     if (exported := view.export) is not None:
         fell = f", {exported.asked_precision} was asked for" if exported.precision != exported.asked_precision else ""
         yield "export", f"{exported.precision}, {exported.verdict}{fell}"

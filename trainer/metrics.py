@@ -1,4 +1,4 @@
-"""The scalars that TensorBoard shows."""
+"""The scalars that TensorBoard shows; what else it shows comes out of trainer/board/."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ class Scalars:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+
+    def show(self, step: int, summary: Any) -> None:
+        """Write a summary that is no scalar, at an optimizer step."""
+        if self._writer is not None:
+            self._writer.file_writer.add_summary(summary, step)
 
     def flush(self) -> None:
         """Write what is still in memory."""

@@ -129,6 +129,10 @@ class Outcomes:
         """Return the samples whose label got the lowest probability, the lowest first."""
         return self._worst
 
+    def counts(self) -> Integers:
+        """Return samples by log-odds: [2, classes, bins], those that are not of the class, and those of it."""
+        return self._histogram.cpu().numpy()
+
     def confusion(self) -> tuple[list[tuple[int, int, int]], int]:
         """Return the cells (label, predicted, samples) that are not empty, and the samples in cells left out.
 
@@ -153,7 +157,7 @@ class Outcomes:
         guesses = np.bincount(predicted, weights=self._counts, minlength=self.num_classes).astype(np.int64)
         hits = labels == predicted
         right = np.bincount(labels[hits], weights=self._counts[hits], minlength=self.num_classes).astype(np.int64)
-        histogram = self._histogram.cpu().numpy()
+        histogram = self.counts()
         return [
             ClassOutcome(
                 name=name,

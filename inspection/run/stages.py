@@ -47,6 +47,9 @@ def read_stage(
     told.sort(key=lambda event: float(event["time"]))
     shown = [*attempts][: MOST_ATTEMPTS // 2] + [*attempts][MOST_ATTEMPTS // 2 :][-MOST_ATTEMPTS // 2 :]
     views = [_attempt(place, name, attempt, attempts[attempt]) for attempt in shown]
+    if views and result is not None and views[-1].exit_code is None and not views[-1].error:
+        # A job of Dataflow publishes the stage's document, and is gone.
+        views[-1] = views[-1].model_copy(update={"exit_code": 0})
     state = _state(recorded, result, told, views, over=over)
     ended = [view for view in views if view.error]
     uri, made = _outcome(recorded, result, told)

@@ -88,6 +88,16 @@ def test_machines_beside_the_first_are_in_the_hours_and_not_in_the_time(line: Pa
     assert ask(ID) == before
 
 
+def test_a_machine_that_was_told_and_then_taken_is_one_preemption(line: Path) -> None:
+    path = line / "train" / "attempts" / ID / "events.jsonl"
+    stop = {"time": 111, "event": "stop", "life": "0", "step": 8, "cause": "SIGTERM", "preempted": True}
+    path.write_text(path.read_text().removesuffix('{"time": 1'))
+    with path.open("a") as stream:
+        stream.write(json.dumps(stop) + "\n")
+    write_attempt(line, f"{ID}.2", 200, step=8)
+    assert (ask(ID)["attempts"], ask(ID)["preemptions"]) == (2, 1)
+
+
 def test_a_damaged_line_is_left_out(line: Path) -> None:
     path = line / "train" / "attempts" / ID / "events.jsonl"
     path.write_bytes(b'\x00\x00{"ti\n[1]\n{"time": 1}\n' + path.read_bytes())

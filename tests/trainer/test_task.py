@@ -145,7 +145,10 @@ def check_scalars(folder: Path) -> None:
     accumulator = EventAccumulator(str(folder))
     accumulator.Reload()
     train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
-    names = {*train, "validation/accuracy", "validation/loss", "data/time_percent"}
+    train |= {"train/samples_per_s", "train/epoch"}
+    names = {*train, "validation/accuracy", "validation/loss", "data/time_percent", "test/accuracy", "test/loss"}
+    names |= {"best/validation_accuracy", "best/validation_loss"}
+    names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
     assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
