@@ -114,7 +114,7 @@ def _mark(mark: Mark, share: float) -> Html:
     # A drawing within the drawing: its place is a share of the width, its size is not.
     return element(
         "svg",
-        element("path", element("title", _words(mark, word)), d=d, class_=f"mark m-{mark.kind}"),
+        element("g", element("title", _words(mark, word)), element("path", d=d, class_=f"mark m-{mark.kind}")),
         x=f"{share * 100:.2f}%",
         y=(row + 0.5) * ROW_H,
         overflow="visible",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_TRY_AGAIN, EXIT_USER_ERROR
 from contracts.proof import find_unproven_targets
+from inspection.page.account import usd_range
 from inspection.page.dag import dag
 from inspection.page.links import link
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import AttemptView, StageView
 from pages.markup import Html, bar, element, figure, join, section, table
-from pages.quantities import count, exact_percent, instant, percent, seconds, usd
+from pages.quantities import count, exact_percent, instant, percent, seconds
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -80,7 +81,7 @@ def test_accuracy(subject: Subject) -> float | None:
 
 def _samples(subject: Subject) -> str:
     found = subject.view.evaluation
-    return f"{round(found.accuracy * found.samples):,} of {found.samples:,} samples" if found is not None else ""
+    return f"{sum(each.right for each in found.classes):,} of {found.samples:,} samples" if found is not None else ""
 
 
 def verdict(subject: Subject) -> str:
@@ -108,10 +109,7 @@ def _cost(subject: Subject) -> Html:
     if money is None:
         shown = element("span", "not known", class_="missing", data_figure="overview.cost", data_missing=True)
         return tile("Cost", shown, "see “Time and money”")
-    low, high = money.cost_low_usd, money.cost_high_usd
-    words = figure("overview.cost", high, usd)
-    if f"{low:.2f}" != f"{high:.2f}":
-        words = join([f"{low:,.2f} to ", words])
+    words = usd_range("overview.cost", money.cost_low_usd, money.cost_high_usd)
     return tile("Cost", words, f"of the training's machines, {money.strategy.lower()}; an estimate")
 
 
@@ -192,7 +190,7 @@ def _attempts(subject: Subject) -> Html:
         return Html("")
     # The newest say most: how it ended.
     shown = found[-subject.limits.attempts :]
-    rows = [_attempt_row(subject, stage, attempt) for stage, attempt in shown]
+    rows = [_attempt_row(subject, place, stage, attempt) for place, (stage, attempt) in enumerate(shown)]
     head = ["Attempt", "Stage", "Ended", "Started", "Took", "Log"]
     note = left_out(len(shown), len(found), "attempts, all older ones,")
     whole = table("Every start of a stage", head, rows, id_="attempts", words=4, note=note)
@@ -200,10 +198,13 @@ def _attempts(subject: Subject) -> Html:
     return element("details", element("summary", many), whole, id="attempts-all", open=len(found) <= 12)
 
 
-def _attempt_row(subject: Subject, stage: StageView, attempt: AttemptView) -> list[str]:
+def _attempt_row(subject: Subject, place: int, stage: StageView, attempt: AttemptView) -> list[str]:
     if attempt.exit_code is None:
         last = stage.attempts and attempt is stage.attempts[-1]
-        ended = "runs" if stage.state == "running" and last else "without a word"
+        ended = "without a word"
+        if last and stage.state in ("running", "done"):
+            # Dataflow's service ends its jobs itself: nothing tells of it.
+            ended = "runs" if stage.state == "running" else "its end was not told"
     else:
         ended = f"{_EXITS.get(attempt.exit_code, 'ended')} (exit code {attempt.exit_code})"
     took = None
@@ -212,12 +213,11 @@ def _attempt_row(subject: Subject, stage: StageView, attempt: AttemptView) -> li
     words: list[str] = [ended]
     if attempt.error:
         words.append(element("small", subject.name(attempt.error.splitlines()[0]), class_="block-line"))
-    name = f"attempts.{stage.name}.{attempt.name}"
     return [
         element("code", subject.name(attempt.name)),
         stage.name,
         join(words),
         instant(attempt.started_at) if attempt.started_at is not None else NO_VALUE,
-        figure(name, took, seconds, NO_VALUE),
+        figure(f"attempts.{place}.took_s", took, seconds, NO_VALUE),
         link(subject.href, attempt.log, "log") if attempt.log is not None else "none",
     ]
