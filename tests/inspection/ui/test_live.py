@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
 from tests.inspection.lines import plant
@@ -183,7 +184,7 @@ def test_a_real_run(browser: Browser, pictures: Path, root: Path) -> None:
         "sharding.target_shard_bytes=8192", "data.image_size=16", "data.num_workers=0", "model.architecture=resnet",
         "model.arguments={layer_type: basic, embedding_size: 8, hidden_sizes: [8, 16], depths: [1, 1]}",
         "train.global_batch_size=16", "train.epochs=2", "train.learning_rate=0.01", "parallel.slot_size=4",
-        "resources.nodes=1", "resources.ranks_per_node=1", "profile.budget_s=5", f"run.root={root}", "run.name=real",
+        "resources.ranks=1", "profile.window_s=0.3", f"run.root={root}", "run.name=real",
     ]  # fmt: skip
     config = root.parent / "config.yaml"
     config.write_text("{}\n")
@@ -197,7 +198,10 @@ def test_a_real_run(browser: Browser, pictures: Path, root: Path) -> None:
             process = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=root.parent, env=environment)
         try:
             row = listed.page.locator("#rows tr").first
-            row.wait_for()
+            try:
+                row.wait_for()
+            except PlaywrightError:
+                raise AssertionError(f"no run appeared: {log.read_text()}") from None
             key = row.get_attribute("data-run")
             with opened(browser, f"{server.url}/run/{key}") as watched:
                 mark(watched.page)
