@@ -55,7 +55,13 @@ def split_values(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list
         entries = value if isinstance(value, list) else [value]
         if entries and all(isinstance(entry, dsl.Artifact) for entry in entries):
             artifacts[name] = [
-                {"name": e.name, "uri": e.uri, "metadata": canonical(e.metadata), "schema_title": e.schema_title}
+                {
+                    "name": e.name,
+                    "uri": e.uri,
+                    "metadata": canonical(e.metadata),
+                    "schema_title": e.schema_title,
+                    "schema_version": e.schema_version,
+                }
                 for e in entries
             ]
         else:

@@ -201,6 +201,7 @@ class Orchestration:
                 declared = component.output_definitions.artifacts[name].artifact_type
                 for entry in entries:
                     entry["schema_title"] = declared.schema_title or entry["schema_title"]
+                    entry["schema_version"] = declared.schema_version or entry["schema_version"]
             self._reporter.task(path, "SUCCEEDED", outputs=parameters, artifacts_out=artifacts)
         else:
             self._reporter.task(path, "FAILED", error=self._errors.setdefault(path, self.error(path)))
