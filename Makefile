@@ -28,7 +28,7 @@ demo: $(STAMP) ## write the digits as images and run the whole line on them
 	$(BIN)/shardline run configs/digits.yaml
 
 test: check ## all checks, and all tests but slow and gpu ones; pages are tested with /usr/bin/chromium
-	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu"

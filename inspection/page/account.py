@@ -6,7 +6,7 @@ from contracts.artifacts import GoodputRecord
 from inspection.page.subject import Subject, tile
 from inspection.run.view import MoneyView
 from pages.markup import Html, element, figure, join, section, table
-from pages.quantities import count, number, percent, seconds, usd
+from pages.quantities import NBSP, count, number, percent, seconds, usd
 
 TITLE = "Time and money"
 
@@ -112,11 +112,13 @@ def _counts(found: GoodputRecord) -> Html:
 def _money(money: MoneyView) -> Html:
     tiles = [
         tile(
-            "Cost", _range("money.cost", money.cost_low_usd, money.cost_high_usd), f"{money.strategy.lower()} machines"
+            "Cost",
+            usd_range("money.cost", money.cost_low_usd, money.cost_high_usd),
+            f"{money.strategy.lower()} machines",
         ),
         tile(
             "On demand",
-            _range("money.on_demand", money.on_demand_low_usd, money.on_demand_high_usd),
+            usd_range("money.on_demand", money.on_demand_low_usd, money.on_demand_high_usd),
             "what the same hours would have cost",
         ),
         tile("Saved", _saved(money), "by not taking on-demand machines"),
@@ -127,10 +129,13 @@ def _money(money: MoneyView) -> Html:
     return join([element("div", *tiles, class_="tiles wide"), element("ul", *items, class_="note", id="money-notes")])
 
 
-def _range(name: str, low: float | None, high: float | None) -> Html:
-    if low is None or high is None or f"{low:.2f}" == f"{high:.2f}":
+def usd_range(name: str, low: float | None, high: float | None) -> Html:
+    """Return an estimate between two ends as figures; one where both read the same."""
+    if low is None or high is None or usd(low) == usd(high):
         return figure(name, high if high is not None else low, usd, "not known")
-    return join([figure(f"{name}.low", low, lambda value: f"{value:,.2f}"), " to ", figure(name, high, usd)])
+    return join(
+        [figure(f"{name}.low", low, lambda value: usd(value).partition(NBSP)[0]), " to ", figure(name, high, usd)]
+    )
 
 
 def _saved(money: MoneyView) -> Html:
@@ -142,7 +147,7 @@ def _saved(money: MoneyView) -> Html:
     low, high = sorted((low, high))
     if high <= 0:
         return element("span", "nothing", data_figure="money.saved", data_missing=True, class_="missing")
-    return _range("money.saved", max(0.0, low), high)
+    return usd_range("money.saved", max(0.0, low), high)
 
 
 def _unknown(subject: Subject) -> Html:

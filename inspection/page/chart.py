@@ -55,9 +55,10 @@ def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
         room = abs(low) * 0.1 or 1.0
         low, high = low - room, high + room
     width = (high - low) / (most - 1)
-    power = 10.0 ** math.floor(math.log10(width)) if width > 0 else 0.0
-    if not power or not math.isfinite(power):
+    if not math.isfinite(width) or width < max(1e-200, 1e-13 * max(abs(low), abs(high))):
+        # Numbers that differ by their last bits have no round ones between them.
         return [low, high]
+    power = 10.0 ** math.floor(math.log10(width))
     for factor in (1, 2, 2.5, 5, 10, 20, 25, 50, 100):
         step = factor * power
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -86,7 +87,7 @@ def decimals_of(step: float) -> int:
         return 0
     digits = max(0, -math.floor(math.log10(step)))
     # 2.5 and 25 have one more than 2 and 20.
-    return digits if float(round(step * 10**digits, 6)).is_integer() else digits + 1
+    return digits if round(step * 10.0**digits, 6).is_integer() else digits + 1
 
 
 def value_axis(values: Sequence[float], *, percent: bool = False, most: int = 5) -> Axis:
@@ -98,11 +99,12 @@ def value_axis(values: Sequence[float], *, percent: bool = False, most: int = 5)
         most: Ticks at most.
     """
     low, high = min(values), max(values)
-    if low > 0 and low < 0.35 * high:
-        low = 0.0
+    if low >= 0 and (low < 0.35 * high or low == high):
+        low, high = 0.0, high or 1.0
     scale = 100.0 if percent else 1.0
     ticks = round_ticks(low * scale, high * scale, most)
-    named = [(tick / scale, tick_label(tick, ticks)) for tick in ticks]
+    sign = "\u00a0%" if percent else ""
+    named = [(tick / scale, tick_label(tick, ticks) + sign) for tick in ticks]
     return Axis(ticks[0] / scale, ticks[-1] / scale, named)
 
 
@@ -120,8 +122,11 @@ def time_axis(seconds: float, most: int = 6) -> Axis:
 def tick_label(value: float, ticks: Sequence[float]) -> str:
     """Return a tick's number, with as many decimals as its neighbours need."""
     step = min((b - a for a, b in pairwise(ticks)), default=1.0)
-    if max(abs(tick) for tick in ticks) >= 1e7 or step < 1e-4:
-        return f"{value:.2g}"
+    most = max(abs(tick) for tick in ticks)
+    if most >= 1e7 or step < 1e-4:
+        # As many digits as tell neighbours apart.
+        digits = math.floor(math.log10(most)) - math.floor(math.log10(step)) + 2 if most > 0 and step > 0 else 2
+        return f"{value:.{max(1, digits)}g}"
     return f"{value:,.{decimals_of(step)}f}"
 
 

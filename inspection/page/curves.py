@@ -51,7 +51,7 @@ def curves(subject: Subject) -> Html:
         why = subject.absent("curves", "train", "Learning curves")
         return section("curves", TITLE, why, *_happened(subject, []))
     charts = group(drawn, subject.limits)
-    many, points = sum(curve.rows for curve in drawn), max(len(curve.values) for curve in drawn)
+    many, points = found.rows if found else 0, max(len(curve.values) for curve in drawn)
     thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
     shown = min(points, subject.limits.points)
     said = f"{many:,} rows, {shown:,} points a curve at most." if thinned else f"{many:,} rows, all drawn."
@@ -115,9 +115,14 @@ def _over_steps(subject: Subject, chart: Chart) -> Html:
 
 def _figure(subject: Subject, chart: Chart, drawing: Html, lines: Sequence[Line]) -> Html:
     last = [chart.show(values[-1]) if (values := finite(curve.values)) else NO_VALUE for curve in chart.curves]
+    if len(lines) == 1:
+        tag = "" if chart.title == chart.curves[0].name else f" {chart.curves[0].name}"
+        named = join([element("b", subject.name(chart.title)), element("small", f"{subject.name(tag)} {last[0]}")])
+    else:
+        named = join([element("b", subject.name(chart.title)), legend(lines, last)])
     return element(
         "figure",
-        element("figcaption", element("b", subject.name(chart.title)), legend(lines, last)),
+        element("figcaption", named),
         drawing,
         class_="chart-box",
         data_chart=chart.title,
@@ -161,9 +166,12 @@ def _happened(subject: Subject, charts: Sequence[Chart]) -> list[Html]:
         drawn.append(_figure(subject, chart, plot(lines, x, _y(chart), label=label, gaps=gaps, rules=rules), lines))
     parts.append(element("div", *drawn, class_="charts"))
     if gaps:
+        idle = sum(end - begin for begin, end in gaps)
         parts.append(
             element(
-                "p", f"Shaded: nobody worked, {seconds(sum(end - begin for begin, end in gaps))} in all.", class_="note"
+                "p",
+                f"Shaded: from an end or a crash to the next start, {seconds(idle)} in all.",
+                class_="note",
             )
         )
     return parts

@@ -12,8 +12,12 @@ from inspection.run.view import StageView
 from pages.markup import Html, element, join, shorten
 from pages.quantities import percent, seconds
 
-BOX_W, BOX_H = 180, 112
-GAP = 40
+WIDTH, BOX_H, GAP = 1046, 126, 40
+WIDEST = 240
+NARROW = 276
+"""Width of a box where they stand one below the other: fits a phone."""
+CHARACTER = 6.9
+"""Width of a character of the small text, on average."""
 # Besides each stage's own neighbour: the split of the shards that training and the proof read.
 FURTHER = (("shard", "train"), ("shard", "export"))
 
@@ -31,17 +35,17 @@ class _Layout:
         return 44
 
     @property
-    def size(self) -> tuple[int, int]:
-        along = self.number * (BOX_W if self.across else BOX_H) + (self.number - 1) * GAP
-        return (along + 4, BOX_H + self.lane + 4) if self.across else (BOX_W + 90 + self.lane + 4, along + 4)
-
-    def corner(self, place: int) -> tuple[int, int]:
-        along = 2 + place * ((BOX_W if self.across else BOX_H) + GAP)
-        return (along, self.lane + 2) if self.across else (self.lane + 2, along)
+    def box_w(self) -> int:
+        return min(WIDEST, (WIDTH + GAP) // self.number - GAP) if self.across else NARROW
 
     @property
-    def box_w(self) -> int:
-        return BOX_W if self.across else BOX_W + 90
+    def size(self) -> tuple[int, int]:
+        along = self.number * (self.box_w if self.across else BOX_H) + (self.number - 1) * GAP
+        return (along + 4, BOX_H + self.lane + 4) if self.across else (NARROW + self.lane + 4, along + 4)
+
+    def corner(self, place: int) -> tuple[int, int]:
+        along = 2 + place * ((self.box_w if self.across else BOX_H) + GAP)
+        return (along, self.lane + 2) if self.across else (self.lane + 2, along)
 
 
 def dag(subject: Subject) -> Html:
@@ -73,7 +77,7 @@ def _drawing(subject: Subject, stages: Sequence[StageView], *, across: bool) -> 
         *arrows,
         *boxes,
         viewBox=f"0 0 {width} {height}",
-        style=f"max-width:{round(width * (1.15 if across else 1.1))}px",
+        style=f"max-width:{width}px",
         role="group",
         aria_label="Stages of the run: " + ", then ".join(f"{stage.name} {stage.state}" for stage in stages),
     )
@@ -82,7 +86,7 @@ def _drawing(subject: Subject, stages: Sequence[StageView], *, across: bool) -> 
 def _arrow(layout: _Layout, place: int) -> Html:
     x, y = layout.corner(place)
     if layout.across:
-        start, middle = x + BOX_W, y + BOX_H // 2
+        start, middle = x + layout.box_w, y + BOX_H // 2
         return element("path", d=f"M{start} {middle}h{GAP - 3}m-6 -5l6 5l-6 5", class_="arrow")
     start, middle = y + BOX_H, x + layout.box_w // 2
     return element("path", d=f"M{middle} {start}v{GAP - 3}m-5 -6l5 6l5 -6", class_="arrow")
@@ -94,7 +98,7 @@ def _passing(layout: _Layout, start: int, end: int, level: int) -> Html:
     if layout.across:
         x1, y = layout.corner(start)
         x2, _ = layout.corner(end)
-        x1, x2 = x1 + BOX_W // 2 + 30 + 16 * level, x2 + BOX_W // 2 - 12 * level
+        x1, x2 = x1 + layout.box_w // 2 + 30 + 16 * level, x2 + layout.box_w // 2 - 12 * level
         rise = layout.lane - off
         d = f"M{x1} {y}v-{y - rise - 8}q0 -8 8 -8H{x2 - 8}q8 0 8 8V{y - 3}m-5 -6l5 6l5 -6"
     else:
@@ -110,7 +114,7 @@ def _box(subject: Subject, layout: _Layout, place: int, stage: StageView) -> Htm
     x, y = layout.corner(place)
     width = layout.box_w
     took = f" · {seconds(stage.wall_s)}" if stage.wall_s is not None and stage.state != "reused" else ""
-    lines = _wrap(stage.made or _words(stage), 28 if layout.across else 40, 2)
+    lines = _wrap(stage.made or _words(stage), int((width - 28) / CHARACTER), 3)
     parts = [
         element("title", f"{stage.name}: {stage.state}{took}. {subject.reason(stage.made)}"),
         element("rect", x=x, y=y, width=width, height=BOX_H, rx=8, class_=f"box {colour(stage.state)}"),
@@ -150,10 +154,10 @@ def _links(subject: Subject, stage: StageView, x: int, y: int) -> Html:
     address = subject.href(logs[-1]) if logs else None
     if address is not None:
         words = "log of the last attempt" if len(stage.attempts) > 1 else "log"
-        return element("a", element("text", words, x=x + 14, y=y + BOX_H - 12, class_="link"), href=address)
+        return element("a", element("text", words, x=x + 14, y=y + BOX_H - 14, class_="link"), href=address)
     folder = stage.uri and console(stage.uri)
     if folder:
-        return element("a", element("text", "in the bucket", x=x + 14, y=y + BOX_H - 12, class_="link"), href=folder)
+        return element("a", element("text", "in the bucket", x=x + 14, y=y + BOX_H - 14, class_="link"), href=folder)
     return Html("")
 
 

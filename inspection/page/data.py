@@ -11,8 +11,8 @@ from statistics import median
 from inspection.page.chart import bars
 from inspection.page.subject import Subject, left_out, tile
 from inspection.run.view import DataView, PictureView, ShardView
-from pages.markup import Html, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, size
+from pages.markup import Html, element, figure, join, section, shorten, table
+from pages.quantities import count, number, percent, several, size
 
 TITLE = "Data"
 
@@ -40,7 +40,7 @@ def _tiles(found: DataView) -> Html:
     by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits)
     shards, size_b = sum(each.shards for each in found.shards), sum(each.bytes for each in found.shards)
     copies, leaks = found.duplicate_copies, found.leaking_groups
-    increments = f", {found.generation} increments" if found.generation else ""
+    increments = f", {several(found.generation, 'increment')}" if found.generation else ""
     tiles = [
         tile("Samples", figure("data.samples", samples, count), by_split),
         tile("Classes", figure("data.classes", found.num_classes, count)),
@@ -83,7 +83,8 @@ def _classes(subject: Subject, found: DataView) -> Html:
         [
             element("span", subject.name(found.classes[place])),
             *(figure(f"data.{s.name}.{place}", at(s.by_class, place), count) for s in found.splits),
-            join([figure(f"data.class.{place}", totals[place], count), bar(totals[place] / most)]),
+            figure(f"data.class.{place}", totals[place], count),
+            _stacked([at(split.by_class, place) / most for split in found.splits]),
         ]
         for place in places
     ]
@@ -92,10 +93,23 @@ def _classes(subject: Subject, found: DataView) -> Html:
             element("strong", "all"),
             *(figure(f"data.{split.name}", split.samples, count) for split in found.splits),
             figure("data.all", sum(split.samples for split in found.splits), count),
+            Html(""),
         ]
     )
-    head = ["Class", *(split.name for split in found.splits), "all splits"]
+    keys = [
+        join([element("span", class_=f"swatch p{place % 4}", aria_hidden="true"), split.name])
+        for place, split in enumerate(found.splits)
+    ]
+    head = ["Class", *keys, "all splits", "to scale"]
     return table("Samples of each class, by split", head, rows, id_="classes", note=note)
+
+
+def _stacked(shares: list[float]) -> Html:
+    """Return a bar of a class, a piece a split: what it says is in the cells beside it."""
+    pieces = [
+        element("i", style=f"width:{share * 100:.1f}%", class_=f"p{place % 4}") for place, share in enumerate(shares)
+    ]
+    return element("span", *pieces, class_="pieces", aria_hidden="true")
 
 
 def at(values: list[int], place: int) -> int:
@@ -108,10 +122,10 @@ def _sheet(subject: Subject) -> Html:
     if not pictures:
         return Html("")
     shown = pictures[: subject.limits.pictures]
+    splits = {each.split for each in shown}
+    where = f" of the {shorten(shown[0].split, 20)} split" if len(splits) == 1 else ""
     items = [
-        element(
-            "li", picture(each), element("span", shorten(each.label, 40)), element("small", shorten(each.split, 20))
-        )
+        element("li", picture(each), element("span", shorten(each.label, 40)), *_split(each, len(splits) > 1))
         for each in shown
     ]
     more = left_out(len(shown), len(pictures), "pictures")
@@ -119,9 +133,13 @@ def _sheet(subject: Subject) -> Html:
         [
             element("h3", "Sample images"),
             element("ul", *items, class_="sheet", id="sheet"),
-            element("p", f"From the shards, as they are read in training; made small. {more}", class_="note"),
+            element("p", f"From the shards{where}, made small. {more}", class_="note"),
         ]
     )
+
+
+def _split(each: PictureView, is_said: bool) -> list[Html]:
+    return [element("small", shorten(each.split, 20))] if is_said else []
 
 
 def picture(shown: PictureView, width: int = 72) -> Html:
@@ -134,7 +152,7 @@ def picture(shown: PictureView, width: int = 72) -> Html:
     return element(
         "img",
         src=f"data:image/jpeg;base64,{content}",
-        alt=shorten(shown.label, 80),
+        alt=f"image labelled {shorten(shown.label, 80)}",
         width=width,
         height=max(1, round(width * min(max(shown.height, 1) / max(shown.width, 1), 3))),
         title=shorten(f"{shown.label}, {shown.split}, {shown.key}", 200),
@@ -171,21 +189,22 @@ def _rejected(subject: Subject, found: DataView) -> Html:
     if not found.num_rejected:
         return Html("")
     listed = found.rejected
-    kinds = Counter(kind_of(each.reason) for each in listed)
+    kinds: Counter[str] = Counter()
+    for reason, files in found.rejected_by_reason.items():
+        kinds[kind_of(reason)] += files
     limit = subject.limits.rows
     rows = [
-        [subject.name(kind), figure(f"data.rejected.{place}", number_of, count), percent(number_of / len(listed))]
-        for place, (kind, number_of) in enumerate(kinds.most_common(limit))
+        [subject.name(kind), figure(f"data.rejected.{place}", files, count), percent(files / found.num_rejected)]
+        for place, (kind, files) in enumerate(kinds.most_common(limit))
     ]
-    note = left_out(len(rows), len(kinds), "reasons")
-    if len(listed) < found.num_rejected:
-        note = f"Of the first {len(listed):,} of {found.num_rejected:,} rejected files. {note}"
+    other = found.num_rejected - sum(kinds.values())
+    note = " ".join(words for words in (left_out(len(rows), len(kinds), "reasons"), _other(other)) if words)
     first = listed[:limit]
-    files = [[element("code", subject.name(each.path)), subject.name(each.reason)] for each in first]
+    files_each = [[element("code", subject.name(each.path)), subject.name(each.reason)] for each in first]
     each = table(
         "Files that were rejected, by their path in the source",
         ["File", "Reason"],
-        files,
+        files_each,
         id_="rejected",
         words=2,
         note=left_out(len(first), found.num_rejected, "files"),
@@ -198,6 +217,10 @@ def _rejected(subject: Subject, found: DataView) -> Html:
             element("details", element("summary", f"The first {len(first):,} of them"), each, id="rejected-files"),
         ]
     )
+
+
+def _other(files: int) -> str:
+    return f"{files:,} files were rejected for reasons that are rarer still." if files > 0 else ""
 
 
 def kind_of(reason: str) -> str:

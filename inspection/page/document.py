@@ -10,7 +10,7 @@ from inspection.page.curves import curves
 from inspection.page.data import data
 from inspection.page.export import export
 from inspection.page.lineage import lineage
-from inspection.page.links import CONSOLE, Href, beside, console, console_page
+from inspection.page.links import CONSOLE, Href, beside, console, console_page, shown_uri
 from inspection.page.missing import missing
 from inspection.page.overview import overview
 from inspection.page.results import results
@@ -151,7 +151,7 @@ def render_header(view: RunView) -> Html:
             class_="machine",
             data_text="machine",
         ),
-        element("p", element("code", shorten(view.line, 300)), class_="machine"),
+        element("p", element("code", shorten(shown_uri(view.line), 300)), class_="machine"),
     )
 
 

@@ -9,7 +9,7 @@ from contracts.proof import find_unproven_targets
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, exact_percent, number, percent, seconds, size
+from pages.quantities import count, exact_percent, number, percent, seconds, several, size
 
 TITLE = "Export"
 
@@ -80,17 +80,18 @@ def _builders(found: ExportManifest) -> str:
 def _tried(subject: Subject, found: ExportManifest) -> Html:
     """Return what became of each precision: one that its gates refused stands out, with the reason."""
     items = []
-    for attempt in found.tried:
+    for place, attempt in enumerate(found.tried):
         refused = attempt.outcome == "failed"
-        parts: list[str] = [
-            element("h4", chip(attempt.outcome, "refused by its gates" if refused else "ships"), attempt.precision)
-        ]
+        word = "refused by its gates" if refused else "ships" if place + 1 == len(found.tried) else "kept"
+        parts: list[str] = [element("h4", chip(attempt.outcome, word), attempt.precision)]
         if attempt.reason:
             parts.append(element("p", subject.reason(attempt.reason)))
         if attempt.kept_fp32:
             kept = ", ".join(attempt.kept_fp32[:20])
             parts.append(
-                element("p", f"{len(attempt.kept_fp32):,} nodes kept in fp32: {subject.name(kept)}", class_="note")
+                element(
+                    "p", f"{several(len(attempt.kept_fp32), 'node')} kept in fp32: {subject.name(kept)}", class_="note"
+                )
             )
         items.append(element("li", *parts, class_="bad" if refused else "good", data_tried=attempt.precision))
     if not items:
@@ -175,14 +176,15 @@ def _gates(subject: Subject, gates: list[Gate], id_: str, caption: str) -> Html:
 
 
 def _gate_row(subject: Subject, gate: Gate) -> list[str]:
-    lines = []
-    for name, value in list(gate.figures.items())[:16]:
-        limit = gate.limits.get(name)
-        words = f"{name.replace('_', ' ')} {_figure(value)}"
-        shown: list[str] = [subject.name(words)]
-        if limit is not None:
-            shown.append(element("small", f" limit {_figure(limit)}"))
-        lines.append(element("span", *shown, class_="block-line"))
+    lines, rest = [], []
+    for name, value in list(gate.figures.items())[:24]:
+        words = subject.name(f"{name.replace('_', ' ')} {_figure(value)}")
+        if (limit := gate.limits.get(name)) is not None:
+            lines.append(element("span", words, element("small", f" limit {_figure(limit)}"), class_="block-line"))
+        else:
+            rest.append(words)
+    if rest:
+        lines.append(element("small", ", ".join(rest), class_="block-line"))
     return [
         f"{subject.name(gate.name)} {shorten(gate.precision, 20)}",
         chip(gate.status),

@@ -9,6 +9,9 @@ from pages.markup import Html, element, join, section, shorten, table
 
 TITLE = "Lineage"
 
+OWN = " (its own)"
+"""Marks a hash of something that a document holds, among those that it was made from."""
+
 
 def lineage(subject: Subject) -> Html:
     """Return the section on hashes."""
@@ -34,6 +37,9 @@ def _known(before: list[LineageView]) -> dict[str, str]:
             found.setdefault(entry.fingerprint, f"fingerprint of {entry.name}")
         if entry.sha256:
             found.setdefault(entry.sha256, f"content of {entry.name}")
+        for name, value in entry.made_from.items():
+            if name.endswith(OWN):
+                found.setdefault(value, f"{name.removesuffix(OWN)} of {entry.name}")
     return found
 
 
@@ -52,13 +58,14 @@ def _row(subject: Subject, entry: LineageView, known: dict[str, str]) -> list[st
     name.append(element("small", f"stage {entry.stage}" if entry.stage else "", class_="block-line"))
     if entry.uri is not None:
         name.append(element("small", link(subject.href, entry.uri, "open"), class_="block-line"))
-    own = [
-        _pair("fingerprint", entry.fingerprint, ""),
-        _pair("content (sha256)", entry.sha256, ""),
-    ]
+    own = [_pair("content (sha256)", entry.sha256, "")]
+    if entry.fingerprint != entry.sha256:
+        own.insert(0, _pair("fingerprint", entry.fingerprint, ""))
+    own += [_pair(shorten(key, 60), value, "") for key, value in entry.made_from.items() if key.endswith(OWN)]
     made = [
         _pair(shorten(key, 60), value, known.get(value, ""))
         for key, value in list(entry.made_from.items())[: subject.limits.rows]
+        if not key.endswith(OWN)
     ]
     return [join(name), join(own), join(made) if made else NO_VALUE]
 

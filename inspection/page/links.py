@@ -6,7 +6,7 @@ A URI comes from a run: `javascript:` and its like stay text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from contracts import storage
 from pages.markup import Html, element, join
@@ -56,13 +56,13 @@ def console_page(address: str | None) -> str | None:
 def link(href: Href, uri: str, words: str) -> Html:
     """Return a link to a URI, where there is an address for it; a bucket's objects show their URI beside it."""
     address = href(uri)
-    shown = element("code", storage_display(uri), class_="uri")
+    shown = element("code", shown_uri(uri), class_="uri")
     if address is None:
         return join([words, " ", shown])
     opened = element("a", words, href=address)
     return join([opened, " ", shown]) if uri.startswith("gs://") else opened
 
 
-def storage_display(uri: str) -> str:
-    """Return a URI as a user would type it; one that is none, as it is."""
-    return storage.display(uri) if storage.is_local(uri) else uri
+def shown_uri(uri: str) -> str:
+    """Return a URI as a user would type it: a local file's path, in full, since a page may be read anywhere."""
+    return unquote(uri.removeprefix("file://")) if storage.is_local(uri) else uri

@@ -21,7 +21,7 @@ MARKS: dict[str, tuple[int, str, str]] = {
     "preemption": (2, "M0 -5L5.5 5H-5.5z", "preemption"),
     "crash": (2, "M-5 -3L-3 -5L0 -2L3 -5L5 -3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "crash"),
 }
-ROWS = ("runs", "saves", "losses")
+ROWS = ("runs", "saves", "stops")
 ROW_H = 22
 
 
@@ -114,7 +114,7 @@ def _mark(mark: Mark, share: float) -> Html:
     # A drawing within the drawing: its place is a share of the width, its size is not.
     return element(
         "svg",
-        element("path", element("title", _words(mark, word)), d=d, class_=f"mark m-{mark.kind}"),
+        element("g", element("title", _words(mark, word)), element("path", d=d, class_=f"mark m-{mark.kind}")),
         x=f"{share * 100:.2f}%",
         y=(row + 0.5) * ROW_H,
         overflow="visible",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_TRY_AGAIN, EXIT_USER_ERROR
 from contracts.proof import find_unproven_targets
+from inspection.page.account import usd_range
 from inspection.page.dag import dag
 from inspection.page.links import link
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import AttemptView, StageView
 from pages.markup import Html, bar, element, figure, join, section, table
-from pages.quantities import count, exact_percent, instant, percent, seconds, usd
+from pages.quantities import count, exact_percent, instant, percent, seconds
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -46,9 +47,10 @@ def overview(subject: Subject) -> Html:
 def _headline(subject: Subject) -> Html:
     view = subject.view
     accuracy = test_accuracy(subject)
+    pending = _pending(subject)
     tiles = [
         tile("State", chip(view.state), STATES[view.state]),
-        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, "not yet"), _samples(subject)),
+        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, pending), _samples(subject)),
         _precision(subject),
         tile(
             "Wall time",
@@ -61,13 +63,18 @@ def _headline(subject: Subject) -> Html:
                 "overview.goodput_percent",
                 view.goodput.goodput_percent if view.goodput is not None else None,
                 lambda value: percent(value / 100),
-                "not yet" if view.state == "running" else "not known",
+                pending,
             ),
             "of the training's time in steps that count",
         ),
         _cost(subject),
     ]
     return element("div", *tiles, class_="tiles head")
+
+
+def _pending(subject: Subject) -> str:
+    """Return what a figure reads that is not there: a run that goes on may bring it."""
+    return "not yet" if subject.view.state in ("running", "silent") else "none"
 
 
 def test_accuracy(subject: Subject) -> float | None:
@@ -80,7 +87,7 @@ def test_accuracy(subject: Subject) -> float | None:
 
 def _samples(subject: Subject) -> str:
     found = subject.view.evaluation
-    return f"{round(found.accuracy * found.samples):,} of {found.samples:,} samples" if found is not None else ""
+    return f"{sum(each.right for each in found.classes):,} of {found.samples:,} samples" if found is not None else ""
 
 
 def verdict(subject: Subject) -> str:
@@ -94,7 +101,10 @@ def verdict(subject: Subject) -> str:
 def _precision(subject: Subject) -> Html:
     found = subject.view.export
     if found is None:
-        return tile("Ships", element("span", "not yet", class_="missing", data_figure="overview.precision"))
+        return tile(
+            "Ships",
+            element("span", _pending(subject), class_="missing", data_figure="overview.precision", data_missing=True),
+        )
     words = [element("span", found.precision, data_text="overview.precision"), " ", chip(verdict(subject))]
     if found.precision != found.asked_precision:
         note = f"{found.asked_precision} was asked for, and refused by its gates"
@@ -108,10 +118,7 @@ def _cost(subject: Subject) -> Html:
     if money is None:
         shown = element("span", "not known", class_="missing", data_figure="overview.cost", data_missing=True)
         return tile("Cost", shown, "see “Time and money”")
-    low, high = money.cost_low_usd, money.cost_high_usd
-    words = figure("overview.cost", high, usd)
-    if f"{low:.2f}" != f"{high:.2f}":
-        words = join([f"{low:,.2f} to ", words])
+    words = usd_range("overview.cost", money.cost_low_usd, money.cost_high_usd)
     return tile("Cost", words, f"of the training's machines, {money.strategy.lower()}; an estimate")
 
 
@@ -192,18 +199,21 @@ def _attempts(subject: Subject) -> Html:
         return Html("")
     # The newest say most: how it ended.
     shown = found[-subject.limits.attempts :]
-    rows = [_attempt_row(subject, stage, attempt) for stage, attempt in shown]
-    head = ["Attempt", "Stage", "Ended", "Started", "Took", "Log"]
+    rows = [_attempt_row(subject, place, stage, attempt) for place, (stage, attempt) in enumerate(shown)]
+    head = ["Attempt", "Stage", "Ended", "Log", "Started", "Took"]
     note = left_out(len(shown), len(found), "attempts, all older ones,")
     whole = table("Every start of a stage", head, rows, id_="attempts", words=4, note=note)
     many = f"Attempts ({len(found):,})"
     return element("details", element("summary", many), whole, id="attempts-all", open=len(found) <= 12)
 
 
-def _attempt_row(subject: Subject, stage: StageView, attempt: AttemptView) -> list[str]:
+def _attempt_row(subject: Subject, place: int, stage: StageView, attempt: AttemptView) -> list[str]:
     if attempt.exit_code is None:
         last = stage.attempts and attempt is stage.attempts[-1]
-        ended = "runs" if stage.state == "running" and last else "without a word"
+        ended = "without a word"
+        if last and stage.state in ("running", "done"):
+            # Dataflow's service ends its jobs itself: nothing tells of it.
+            ended = "runs" if stage.state == "running" else "its end was not told"
     else:
         ended = f"{_EXITS.get(attempt.exit_code, 'ended')} (exit code {attempt.exit_code})"
     took = None
@@ -212,12 +222,11 @@ def _attempt_row(subject: Subject, stage: StageView, attempt: AttemptView) -> li
     words: list[str] = [ended]
     if attempt.error:
         words.append(element("small", subject.name(attempt.error.splitlines()[0]), class_="block-line"))
-    name = f"attempts.{stage.name}.{attempt.name}"
     return [
         element("code", subject.name(attempt.name)),
         stage.name,
         join(words),
+        element("small", link(subject.href, attempt.log, "log")) if attempt.log is not None else "none",
         instant(attempt.started_at) if attempt.started_at is not None else NO_VALUE,
-        figure(name, took, seconds, NO_VALUE),
-        link(subject.href, attempt.log, "log") if attempt.log is not None else "none",
+        figure(f"attempts.{place}.took_s", took, seconds, NO_VALUE),
     ]

@@ -14,6 +14,8 @@ from pages.markup import Html, bar, element, figure, join, section, shorten, tab
 from pages.quantities import count, exact_percent, number, percent
 
 TITLE = "Results"
+BESIDE = 12
+"""Classes whose matrix leaves room beside it."""
 
 
 def results(subject: Subject) -> Html:
@@ -24,19 +26,15 @@ def results(subject: Subject) -> Html:
 def result_parts(subject: Subject) -> list[Html]:
     """Return what is in it; the stage page of training has it too."""
     found = subject.view.evaluation
-    parts = [_metrics(subject)]
     if found is None:
-        return [*parts, subject.absent("results", "train", "The evaluation on the test split")]
-    return [
-        *parts,
-        _tiles(found),
-        element("h3", "Confusion"),
-        confusion(subject, found),
-        element("h3", "Classes"),
-        _classes(subject, found),
-        roc(subject, found),
-        _worst(subject),
-    ]
+        return [_metrics(subject), subject.absent("results", "train", "The evaluation on the test split")]
+    matrix = join([element("h3", "Confusion"), confusion(subject, found)])
+    classes = join([element("h3", "Classes"), _classes(subject, found)])
+    curves = roc(subject, found)
+    if len(found.classes) <= BESIDE:
+        both = element("div", element("div", matrix, curves), element("div", classes), class_="duo")
+        return [_tiles(found), both, _worst(subject), _metrics(subject)]
+    return [_tiles(found), matrix, classes, curves, _worst(subject), _metrics(subject)]
 
 
 def _metrics(subject: Subject) -> Html:
@@ -48,12 +46,18 @@ def _metrics(subject: Subject) -> Html:
         for name, value in sorted(trained.metrics.items())[: subject.limits.rows]
     ]
     said = (
-        f"Best checkpoint: step {trained.best_step:,} of {trained.step:,}, epoch {trained.epoch:,}"
+        f"Step {trained.best_step:,} of {trained.step:,}, epoch {trained.epoch:,}"
         + (f", weights of the {trained.evaluated}" if trained.evaluated else "")
         + (f"; ended by {trained.ended_by}" if trained.ended_by else "")
         + "."
     )
-    return join([element("p", said), table("Metrics of the best checkpoint", ["Metric", "Value"], rows, id_="metrics")])
+    return join(
+        [
+            element("h3", "Best checkpoint"),
+            element("p", said),
+            table("Metrics of the best checkpoint", ["Metric", "Value"], rows, id_="metrics"),
+        ]
+    )
 
 
 def _metric(name: str) -> Callable[[float], str]:

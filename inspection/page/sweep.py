@@ -9,7 +9,7 @@ from inspection.profile import describe_choice, describe_flags
 from pages.findings import finding_list, recommendation_list
 from pages.heat_map import heat_map, is_chosen, is_failed
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section
-from pages.quantities import count, percent, rate, seconds
+from pages.quantities import count, number, percent, seconds
 
 TITLE = "Sweep"
 
@@ -53,8 +53,8 @@ def _choice(report: ProfileReport) -> Html:
         tile("Computing", element("span", describe_flags(chosen.flags), class_="words"), "precision and flags"),
         tile(
             "Measured",
-            figure("sweep.samples_per_s", point.samples_per_s if point else None, rate),
-            "of the slowest rank",
+            figure("sweep.samples_per_s", point.samples_per_s if point else None, number),
+            "samples/s, slowest rank",
         ),
         tile(
             "Data time",
