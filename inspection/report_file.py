@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts import storage
 from contracts.errors import ConfigError, StorageError
 from inspection.page import render_report
+from inspection.page.links import elsewhere
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 
@@ -25,7 +26,9 @@ def write_report(run: str, output: str | None) -> str:
     target = storage.normalise(output) if output else storage.join(place.folder, PAGE_NAME)
     if storage.is_local(target) and storage.local_path(target).is_dir():
         target = storage.join(target, PAGE_NAME)
-    page = render_report(read_run(place))
+    # Beside the run's own documents, links to them stay right when the whole line is moved or copied.
+    is_beside = target.rpartition("/")[0] == place.folder
+    page = render_report(read_run(place), href=None if is_beside else elsewhere)
     try:
         storage.replace(target, page.encode())
     except (OSError, StorageError) as error:

@@ -22,7 +22,7 @@ def _matrix(subject: Subject, found: EvaluationReport) -> Html:
     head = element(
         "tr",
         element("th", "label ↓ said →", scope="col", class_="corner"),
-        *(element("th", name, scope="col") for name in names),
+        *(element("th", element("span", name), scope="col", title=name) for name in names),
     )
     rows = []
     for label, outcome in enumerate(found.classes):
@@ -45,7 +45,8 @@ def _matrix(subject: Subject, found: EvaluationReport) -> Html:
         element("thead", head),
         element("tbody", *rows),
         id="confusion",
-        class_="heat matrix",
+        # Names that are longer than a number stand upright.
+        class_="heat matrix upright" if max(map(len, names), default=0) > 3 else "heat matrix",
     )
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 

@@ -12,7 +12,7 @@ from inspection.run.view import StageView
 from pages.markup import Html, element, join, shorten
 from pages.quantities import percent, seconds
 
-WIDTH, BOX_H, GAP = 1046, 112, 40
+WIDTH, BOX_H, GAP = 1046, 126, 40
 WIDEST = 240
 NARROW = 276
 """Width of a box where they stand one below the other: fits a phone."""
@@ -114,7 +114,7 @@ def _box(subject: Subject, layout: _Layout, place: int, stage: StageView) -> Htm
     x, y = layout.corner(place)
     width = layout.box_w
     took = f" · {seconds(stage.wall_s)}" if stage.wall_s is not None and stage.state != "reused" else ""
-    lines = _wrap(stage.made or _words(stage), int((width - 28) / CHARACTER), 2)
+    lines = _wrap(stage.made or _words(stage), int((width - 28) / CHARACTER), 3)
     parts = [
         element("title", f"{stage.name}: {stage.state}{took}. {subject.reason(stage.made)}"),
         element("rect", x=x, y=y, width=width, height=BOX_H, rx=8, class_=f"box {colour(stage.state)}"),
@@ -154,10 +154,10 @@ def _links(subject: Subject, stage: StageView, x: int, y: int) -> Html:
     address = subject.href(logs[-1]) if logs else None
     if address is not None:
         words = "log of the last attempt" if len(stage.attempts) > 1 else "log"
-        return element("a", element("text", words, x=x + 14, y=y + BOX_H - 12, class_="link"), href=address)
+        return element("a", element("text", words, x=x + 14, y=y + BOX_H - 14, class_="link"), href=address)
     folder = stage.uri and console(stage.uri)
     if folder:
-        return element("a", element("text", "in the bucket", x=x + 14, y=y + BOX_H - 12, class_="link"), href=folder)
+        return element("a", element("text", "in the bucket", x=x + 14, y=y + BOX_H - 14, class_="link"), href=folder)
     return Html("")
 
 

@@ -12,7 +12,7 @@ from inspection.page.chart import bars
 from inspection.page.subject import Subject, left_out, tile
 from inspection.run.view import DataView, PictureView, ShardView
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, size
+from pages.quantities import count, number, percent, several, size
 
 TITLE = "Data"
 
@@ -40,7 +40,7 @@ def _tiles(found: DataView) -> Html:
     by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits)
     shards, size_b = sum(each.shards for each in found.shards), sum(each.bytes for each in found.shards)
     copies, leaks = found.duplicate_copies, found.leaking_groups
-    increments = f", {found.generation} increments" if found.generation else ""
+    increments = f", {several(found.generation, 'increment')}" if found.generation else ""
     tiles = [
         tile("Samples", figure("data.samples", samples, count), by_split),
         tile("Classes", figure("data.classes", found.num_classes, count)),

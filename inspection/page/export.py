@@ -9,7 +9,7 @@ from contracts.proof import find_unproven_targets
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, exact_percent, number, percent, seconds, size
+from pages.quantities import count, exact_percent, number, percent, seconds, several, size
 
 TITLE = "Export"
 
@@ -89,7 +89,9 @@ def _tried(subject: Subject, found: ExportManifest) -> Html:
         if attempt.kept_fp32:
             kept = ", ".join(attempt.kept_fp32[:20])
             parts.append(
-                element("p", f"{len(attempt.kept_fp32):,} nodes kept in fp32: {subject.name(kept)}", class_="note")
+                element(
+                    "p", f"{several(len(attempt.kept_fp32), 'node')} kept in fp32: {subject.name(kept)}", class_="note"
+                )
             )
         items.append(element("li", *parts, class_="bad" if refused else "good", data_tried=attempt.precision))
     if not items:

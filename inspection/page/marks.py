@@ -21,7 +21,7 @@ MARKS: dict[str, tuple[int, str, str]] = {
     "preemption": (2, "M0 -5L5.5 5H-5.5z", "preemption"),
     "crash": (2, "M-5 -3L-3 -5L0 -2L3 -5L5 -3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "crash"),
 }
-ROWS = ("runs", "saves", "losses")
+ROWS = ("runs", "saves", "stops")
 ROW_H = 22
 
 

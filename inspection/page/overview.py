@@ -47,9 +47,10 @@ def overview(subject: Subject) -> Html:
 def _headline(subject: Subject) -> Html:
     view = subject.view
     accuracy = test_accuracy(subject)
+    pending = _pending(subject)
     tiles = [
         tile("State", chip(view.state), STATES[view.state]),
-        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, "not yet"), _samples(subject)),
+        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, pending), _samples(subject)),
         _precision(subject),
         tile(
             "Wall time",
@@ -62,13 +63,18 @@ def _headline(subject: Subject) -> Html:
                 "overview.goodput_percent",
                 view.goodput.goodput_percent if view.goodput is not None else None,
                 lambda value: percent(value / 100),
-                "not yet" if view.state == "running" else "not known",
+                pending,
             ),
             "of the training's time in steps that count",
         ),
         _cost(subject),
     ]
     return element("div", *tiles, class_="tiles head")
+
+
+def _pending(subject: Subject) -> str:
+    """Return what a figure reads that is not there: a run that goes on may bring it."""
+    return "not yet" if subject.view.state in ("running", "silent") else "none"
 
 
 def test_accuracy(subject: Subject) -> float | None:
@@ -95,7 +101,10 @@ def verdict(subject: Subject) -> str:
 def _precision(subject: Subject) -> Html:
     found = subject.view.export
     if found is None:
-        return tile("Ships", element("span", "not yet", class_="missing", data_figure="overview.precision"))
+        return tile(
+            "Ships",
+            element("span", _pending(subject), class_="missing", data_figure="overview.precision", data_missing=True),
+        )
     words = [element("span", found.precision, data_text="overview.precision"), " ", chip(verdict(subject))]
     if found.precision != found.asked_precision:
         note = f"{found.asked_precision} was asked for, and refused by its gates"
@@ -191,7 +200,7 @@ def _attempts(subject: Subject) -> Html:
     # The newest say most: how it ended.
     shown = found[-subject.limits.attempts :]
     rows = [_attempt_row(subject, place, stage, attempt) for place, (stage, attempt) in enumerate(shown)]
-    head = ["Attempt", "Stage", "Ended", "Started", "Took", "Log"]
+    head = ["Attempt", "Stage", "Ended", "Log", "Started", "Took"]
     note = left_out(len(shown), len(found), "attempts, all older ones,")
     whole = table("Every start of a stage", head, rows, id_="attempts", words=4, note=note)
     many = f"Attempts ({len(found):,})"
@@ -217,7 +226,7 @@ def _attempt_row(subject: Subject, place: int, stage: StageView, attempt: Attemp
         element("code", subject.name(attempt.name)),
         stage.name,
         join(words),
+        element("small", link(subject.href, attempt.log, "log")) if attempt.log is not None else "none",
         instant(attempt.started_at) if attempt.started_at is not None else NO_VALUE,
         figure(f"attempts.{place}.took_s", took, seconds, NO_VALUE),
-        link(subject.href, attempt.log, "log") if attempt.log is not None else "none",
     ]

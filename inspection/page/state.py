@@ -14,21 +14,21 @@ SHAPES: dict[str, tuple[str, str]] = {
     "proven": ("good", _CHECK),
     "kept": ("good", _CHECK),
     "reused": ("good", "M11.2 6.2A3.7 3.7 0 1 0 11.7 8.6M11.6 3.6V6.4H8.8"),
-    "running": ("note", "M6.2 4.8v6.4L11.4 8z"),
-    "waiting": ("calm", "M8 4.4V8l2.4 1.6"),
+    "running": ("live", "M6.2 4.8v6.4L11.4 8z"),
+    "waiting": ("idle", "M8 4.4V8l2.4 1.6"),
     "silent": ("warning", "M5 8h.01M8 8h.01M11 8h.01"),
     "stopped": ("warning", "M5.6 5.6h4.8v4.8H5.6z"),
     "unproven": ("warning", "M8 4.2v4.6M8 11.4h.01"),
     "not decidable": ("warning", "M8 4.2v4.6M8 11.4h.01"),
-    "not run": ("calm", "M5 8h6"),
-    "not started": ("calm", "M5 8h6"),
+    "not run": ("idle", "M5 8h6"),
+    "not started": ("idle", "M5 8h6"),
     "failed": ("bad", _CROSS),
 }
-_UNKNOWN = ("calm", "M5 8h6")
+_UNKNOWN = ("idle", "M5 8h6")
 
 
 def colour(state: str) -> str:
-    """Return the class of a state's colour: good, warning, bad, note or calm."""
+    """Return the class of a state's colour: good, warning, bad, live or idle."""
     return SHAPES.get(state, _UNKNOWN)[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 STYLE = """
-:root{--calm:var(--soft);--s0:#1f5fbf;--s1:#b04a00;--s2:#1c6b3c;--s3:#8a2f8f;--s4:#566070;--gap:#e9edf2;--p1:#e0902f;--p2:#6fa8ec;
+:root{--s0:#1f5fbf;--s1:#b04a00;--s2:#1c6b3c;--s3:#8a2f8f;--s4:#566070;--gap:#e9edf2;--p1:#e0902f;--p2:#6fa8ec;
 --g-productive:#58ab7b;--g-start-up:#8fa3b8;--g-data-wait:#d98a3d;--g-checkpoint:#4f8fd0;--g-evaluation:#8f86d8;
 --g-lost:#c94f44;--g-recovery:#e0a19b;--g-stop:#b9bec6}
 @media(prefers-color-scheme:dark){:root{--s0:#84b6f4;--s1:#f2a25c;--s2:#79d19b;--s3:#d9a0e6;--s4:#9ba7b6;--gap:#202832;--p1:#e0a04a;--p2:#3f6fae;
@@ -13,9 +13,8 @@ h1 .id{font-size:15px;font-weight:400;color:var(--soft);margin-left:8px;overflow
 h1{overflow-wrap:anywhere}
 h4{font-size:14px;margin:0 0 4px}
 a{color:var(--accent)}
-.good{--c:var(--good)}.bad{--c:var(--bad)}.warning{--c:var(--warning)}.note-c,.note{--c:var(--note)}.calm{--c:var(--calm)}
+.good{--c:var(--good)}.bad{--c:var(--bad)}.warning{--c:var(--warning)}.live{--c:var(--note)}.idle{--c:var(--soft)}
 .chip{color:var(--c);font-weight:600;white-space:nowrap}
-.chip.note,.chip.calm,.shape.calm{border:0;padding:0;margin:0;font-size:inherit}
 .chip svg{width:1em;height:1em;margin-right:.35em;vertical-align:-.12em}
 .shape{display:inline-block;fill:none;stroke:var(--c);stroke-width:1.5;stroke-linecap:round;
 stroke-linejoin:round}
@@ -30,9 +29,9 @@ b.good,b.bad{color:var(--c)}
 .dag{margin:0 0 12px}.dag svg{width:100%;height:auto;overflow:visible}
 .narrow-only{display:none}
 .box{fill:var(--bg);stroke:var(--c);stroke-width:1.5}
-.box.calm{stroke:var(--line);stroke-dasharray:5 4}
+.box.idle{stroke:var(--line);stroke-dasharray:5 4}
 .dag text{font-size:12.5px;fill:var(--ink)}.dag .stage{font-size:15px;font-weight:700}
-.dag text.good,.dag text.bad,.dag text.warning,.dag text.note,.dag text.calm{fill:var(--c)}.dag .word{font-weight:600}
+.dag text.good,.dag text.bad,.dag text.warning,.dag text.live,.dag text.idle{fill:var(--c)}.dag .word{font-weight:600}
 .dag .link{fill:var(--accent);text-decoration:underline}
 .arrow{fill:none;stroke:var(--soft);stroke-width:1.5;stroke-linecap:round;stroke-linejoin:round}
 .arrow.far{stroke-dasharray:2 4}
@@ -80,6 +79,11 @@ min-width:2px;background:var(--k);color:#10161f}
 .matrix .none{color:var(--soft)}.matrix .off{outline:2px solid var(--bad);outline-offset:-2px}
 .matrix tbody th{text-align:right;max-width:160px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .matrix thead th{max-width:90px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.upright thead th:not(.corner){vertical-align:bottom;padding:4px 2px;max-width:none}
+.upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);max-height:120px;overflow:hidden;
+text-overflow:ellipsis;display:inline-block}
+td.words{min-width:110px}#stages td:nth-child(3){min-width:200px}
+td:has(>.chip){white-space:nowrap;padding-right:14px}
 .tried{list-style:none;padding:0;margin:0 0 12px;display:grid;gap:8px}
 .tried li{border:1px solid var(--line);border-left:5px solid var(--c);border-radius:8px;padding:10px 14px}
 .tried h4{display:flex;gap:10px;flex-wrap:wrap}.tried p{margin:0}
@@ -88,6 +92,7 @@ min-width:2px;background:var(--k);color:#10161f}
 .pieces{display:flex;height:10px;min-width:180px;margin-top:6px;gap:1px}.pieces i{background:var(--k)}
 .p0{--k:var(--s0)}.p1{--k:var(--p1)}.p2{--k:var(--p2)}.p3{--k:var(--s4)}
 #class-outcomes tbody th{min-width:70px}#classes{width:100%}#classes td:last-child{width:45%}
+#classes thead th:last-child{text-align:left}
 .hash{user-select:all;word-break:break-all}
 .match{color:var(--good);font-size:13px;white-space:nowrap}
 #lineage-chain td{min-width:280px}

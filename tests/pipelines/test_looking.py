@@ -1,6 +1,7 @@
 """`shardline report`, `inspect` and `runs` as commands: what they print, and what they refuse."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,9 @@ def test_the_page_is_written_into_the_runs_folder(root: Path) -> None:
     page = root / "runs" / "photos" / "runs" / RUN / "report.html"
     assert answer.stdout.splitlines() == [str(page.relative_to(root))]
     assert page.read_text().startswith("<!DOCTYPE html>")
+    linked = re.findall(r'href="(\.\./\.\./[^"]*)"', page.read_text())
+    assert linked
+    assert all((page.parent / target).parent.is_dir() for target in linked)
 
 
 @pytest.mark.parametrize("output", ["page.html", "folder"])
@@ -35,7 +39,10 @@ def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
     (root / "folder").mkdir()
     answer = CliRunner().invoke(app, ["report", RUN, "--output", output])
     assert answer.exit_code == 0, answer.stderr
-    assert (root / answer.stdout.strip()).stat().st_size > 10_000
+    page = (root / answer.stdout.strip()).read_text()
+    assert len(page) > 10_000
+    assert 'href="../../' not in page
+    assert f'href="file://{root}/runs/photos/' in page
 
 
 def test_what_cannot_be_written_is_said(root: Path) -> None:
