@@ -22,6 +22,7 @@ from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
+from pipelines.commands import tensorboard as tensorboard_command
 from pipelines.commands import ui as ui_command
 from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported, show_error
@@ -48,6 +49,7 @@ run_state_commands.register(app)
 rehearse_command.register(app)
 ui_command.register(app)
 inspection_commands.register(app)
+tensorboard_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+# Whoever watches sees rows of so many seconds ago, at most; the writer's own two minutes are long beside an epoch.
+FLUSH_S = 10
+
 
 class Scalars:
     """TensorBoard scalars of one attempt; ranks other than the first write nothing."""
@@ -16,7 +19,7 @@ class Scalars:
 
             # purge_step: what a killed attempt wrote beyond its last checkpoint is hidden.
             # The step that it went on from was written before it was saved, and does not come again.
-            self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
+            self._writer = SummaryWriter(str(folder), purge_step=first_step + 1, flush_secs=FLUSH_S)
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Write values by name at an optimizer step."""

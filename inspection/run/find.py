@@ -72,7 +72,7 @@ def find_place(run: str) -> RunPlace:
 def runs_of_line(line: str) -> list[RunPlace]:
     """Return the runs of a line, the oldest first, by the time in their ids."""
     runs = storage.join(line, RUNS_FOLDER)
-    names = [name for name in storage.list_names(runs) if not name.startswith(".")]
+    names = [name for name in storage.list_names(runs) if _may_be_one(name)]
     places = [RunPlace(line, name) for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
         there = list(pool.map(lambda place: storage.exists(place.start_uri), places))
@@ -100,8 +100,13 @@ def list_places(root: str) -> list[RunPlace]:
             todo="check the path; `shardline run CONFIG` makes ./runs",
         )
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(runs_of_line, [storage.join(uri, name) for name in names if not name.startswith(".")])
+        found = pool.map(runs_of_line, [storage.join(uri, name) for name in names if _may_be_one(name)])
     return [place for places in found for place in places]
+
+
+def _may_be_one(name: str) -> bool:
+    """Whether a folder may be a line or a run: not hidden, and its name is text, without which it has no URI."""
+    return not name.startswith(".") and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _decoded(uri: str, name: str) -> str:

@@ -155,6 +155,17 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     )
 
 
+def find_folder(place: RunPlace, stage: str) -> str | None:
+    """Return the URI of the folder that a stage of a run has worked on last; None where there is none in the line."""
+    reading = _Reading(place)
+    _read_start(reading)
+    record = _read_record(reading)
+    told = _read_attempts(reading, stage)
+    view = read_stage(place, stage, told, record=record, over=True, located=reading.located, missing=reading.missing)
+    folder = view.uri or _training_folder(reading, told)
+    return folder if folder is not None and reading.inside(folder) else None
+
+
 def _read_start(reading: _Reading) -> dict[str, Any]:
     uri = reading.place.start_uri
     start = reading.attempt("the run's first document", lambda: _object(reading.document("start", uri), uri)) or {}

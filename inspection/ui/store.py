@@ -63,7 +63,7 @@ class RunStore:
         self.root = storage.normalise(root)
         self._cache_bytes = cache_bytes
         self._lister = RunLister(root)
-        self._listing = Shared(self._list, lambda _, took_s: max(1.0, took_s))
+        self._listing = Shared(self._list, lambda _, took_s: max(1.0, 3 * took_s))
         self._places = Shared(self._find, lambda _, took_s: max(1.0, took_s))
         self._known: dict[RunKey, RunPlace] = {}
         self._runs: OrderedDict[RunKey, _Remembered] = OrderedDict()

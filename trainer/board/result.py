@@ -1,8 +1,8 @@
 """What TensorBoard shows of a finished training: hyperparameters with results, curves, confusion, the worst images.
 
 It is one file of a fixed name, written again as a whole by an attempt that repeats the end, here and in a bucket: so
-nothing is there twice. Its name sorts behind those of attempts, so that TensorBoard reads it last, and no restart
-that they tell of makes it void.
+nothing is there twice. It is in a folder of its own, which to TensorBoard is a run: in one whose name ends with ".", as
+that of the training's own folder does, its table of hyperparameters finds no results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.outcomes import Integers
 if TYPE_CHECKING:
     from trainer.loop import Training
 
-RESULT_NAME = "events.out.tfevents.9999999999.result"
+RESULT_NAME = "result/events.out.tfevents.0000000000.result"
 # Curves by class, those with the smallest area first; the one over all classes comes on top.
 MOST_CURVES = 20
 WORST_IMAGES = 16
@@ -73,6 +73,7 @@ def write_result(folder: Path, training: Training, best: CheckpointManifest, tes
                     writer.file_writer.add_summary(summary, best.step)
                 _add_curves(writer, test, best.step)
         (path,) = Path(temporary).iterdir()
+        (folder / RESULT_NAME).parent.mkdir(parents=True, exist_ok=True)
         storage.replace(storage.normalise(folder / RESULT_NAME), path.read_bytes())
 
 

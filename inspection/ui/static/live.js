@@ -20,34 +20,41 @@
     notice.hidden = !text;
   };
 
-  // Where an element is below its section: tags and places, as long as the page's form stays what it was.
-  const pathOf = (element, section) => {
-    const path = [];
-    for (let node = element; node !== section; node = node.parentElement) {
-      path.unshift(Array.from(node.parentElement.children).indexOf(node));
-    }
-    return path;
+  // What an element is to its reader: the same one is looked for in the new section.
+  const nameOf = (element) => {
+    const own = element.id || element.getAttribute("href") || element.getAttribute("aria-label");
+    return `${element.tagName} ${own || element.querySelector("summary")?.textContent || ""}`;
   };
-  const follow = (section, path) => path.reduce((node, place) => node?.children[place], section);
+  // Elements by their names; of equal names, in their order.
+  const namesOf = (section, selector) => {
+    const found = new Map();
+    for (const element of section.querySelectorAll(selector)) {
+      const name = nameOf(element);
+      let number = 0;
+      while (found.has(`${number} ${name}`)) number += 1;
+      found.set(`${number} ${name}`, element);
+    }
+    return found;
+  };
+  // Hands what each element of a kind is like on to the one of the same name.
+  const carry = (before, after, selector, hand) => {
+    const old = namesOf(before, selector);
+    for (const [name, element] of namesOf(after, selector)) if (old.has(name)) hand(old.get(name), element);
+  };
+  const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 
   const swap = (before, after) => {
-    const held = before.contains(document.activeElement) ? document.activeElement : null;
-    const path = held && pathOf(held, before);
-    const open = Array.from(before.querySelectorAll("details"), (details) => details.open);
-    const scrolled = Array.from(before.querySelectorAll(".scroll"), (box) => [box.scrollLeft, box.scrollTop]);
-    after.querySelectorAll("details").forEach((details, place) => {
-      if (place < open.length) details.open = open[place];
-    });
+    const held = document.activeElement;
+    carry(before, after, "details", (from, to) => (to.open = from.open));
     const charts = before.querySelector(".live-charts");
     if (charts) after.querySelector("h2").after(charts);
+    // A box scrolls only within the page, and what is taken out of it has lost its place.
+    const places = new Map(Array.from(before.querySelectorAll(".scroll"), (box) => [box, [box.scrollLeft, box.scrollTop]]));
     before.replaceWith(after);
-    after.querySelectorAll(".scroll").forEach((box, place) => {
-      if (place < scrolled.length) [box.scrollLeft, box.scrollTop] = scrolled[place];
-    });
-    if (held) {
-      const same = held.id ? document.getElementById(held.id) : follow(after, path);
-      if (same?.tagName === held.tagName) same.focus({ preventScroll: true });
-    }
+    carry(before, after, ".scroll", (from, to) => ([to.scrollLeft, to.scrollTop] = places.get(from)));
+    if (before.contains(held)) {
+      carry(before, after, FOCUSABLE, (from, to) => from === held && to.focus({ preventScroll: true }));
+    } else if (charts?.contains(held)) held.focus({ preventScroll: true });
   };
 
   const isSelected = (section) => {

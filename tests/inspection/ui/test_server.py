@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +22,9 @@ from inspection.ui.addresses import NotFoundError
 from inspection.ui.files import WINDOW_BYTES, read_piece
 from inspection.ui.guard import POLICY, allowed_hosts
 from inspection.ui.server import listen, serve
+from inspection.ui.store import RunStore
 from rehearsal.gcs import BucketServer
-from tests.inspection.lines import Planted, plant
+from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import Serving, serving
 
 FRESH = "roses/20261122-070000-0001"
@@ -106,6 +109,13 @@ def test_a_new_run_is_one_row(small_shards: str, tmp_path: Path) -> None:
         assert set(news["order"]) == {f"b/{later.run_id}", "a/20261122-070000-0001"}
 
 
+def test_a_root_may_be_a_line(root: Path) -> None:
+    with serving(root / "tulips") as server:
+        assert [run["address"] for run in server.get("/api/runs")["runs"]] == [f"/run/{RESUMED}"]
+        assert server.ask(f"/run/{RESUMED}").status == 200
+        assert server.ask(f"/run/{FRESH}").status == 404
+
+
 def test_a_run_is_sent_once(server: Serving) -> None:
     first = server.get(f"/api/run/{FRESH}")
     assert first["ended"]
@@ -176,6 +186,25 @@ def test_what_is_remembered_is_bounded(root: Path, monkeypatch: pytest.MonkeyPat
         for run in (FRESH, RESUMED, FRESH):
             server.get(f"/api/run/{run}")
     assert len(reads) == 3
+
+
+def test_pictures_are_decoded_once(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = plant(tmp_path / "roses", small_shards, kind="running")
+    decoded: list[bool] = []
+
+    def counted(place: RunPlace, **options: Any) -> RunView:
+        decoded.append(options.get("pictures", True))
+        return read_run(place, **options)
+
+    monkeypatch.setattr(store_module, "read_run", counted)
+    with alive(run), serving(tmp_path) as server:
+
+        def is_read_again() -> bool:
+            assert "data:image/jpeg" in server.get(f"/api/run/{FRESH}")["body"]
+            return len(decoded) > 2
+
+        wait_for(is_read_again)
+    assert decoded[:3] == [True, False, False]
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch, before: Any = None) -> list[str]:
@@ -364,11 +393,22 @@ def test_names_are_text(own: Planted) -> None:
         assert server.ask(run["address"]).status == 200
 
 
+def test_folders_whose_names_are_no_text_are_left_out(own: Planted) -> None:
+    for folder in (own.line.parent / os.fsdecode(b"\xff") / "runs" / "1", own.line / "runs" / os.fsdecode(b"\xfe")):
+        folder.mkdir(parents=True)
+        (folder / "run-start.json").write_text("{}")
+    with serving(own.line.parent) as server:
+        assert [run["address"] for run in server.get("/api/runs")["runs"]] == [f"/run/{FRESH}"]
+
+
 def test_numbers_that_are_none(own: Planted) -> None:
     record = own.folder / "run.json"
-    record.write_text(record.read_text().replace('"wall_s": ', '"wall_s": NaN, "was": ', 1))
+    document = json.loads(record.read_text())
+    document["results"]["metrics"]["test_accuracy"] = float("nan")
+    record.write_text(json.dumps({**document, "wall_s": float("inf")}))
     with serving(own.line.parent) as server:
-        assert server.ask("/api/runs").status == 200
+        (run,) = server.get("/api/runs")["runs"]
+        assert (run["wall_s"], run["test_accuracy"], run["state"]) == (None, None, "succeeded")
         assert server.ask("/api/rows").status == 200
 
 
@@ -410,17 +450,42 @@ def start(root: Path | str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_ends_it_at_once(root: Path) -> None:
-    import signal
-
+def test_ctrl_c_ends_it(root: Path) -> None:
     process = start(root, "--port", "0")
     try:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert Serving(int(url.rstrip("/").rpartition(":")[2]), None).ask("/").status == 200  # type: ignore[arg-type]
+        port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        assert Serving(port, RunStore(str(root))).ask("/").status == 200
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
         assert (process.returncode, out, err) == (130, "", "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_does_not_wait_for_what_is_read(root: Path) -> None:
+    code = f"""
+import threading
+from inspection.ui import server, store
+
+def read_for_ever(self):
+    print("reads", flush=True)
+    threading.Event().wait()
+
+store.RunStore.listing = read_for_ever
+server.serve({str(root)!r}, host="127.0.0.1", port=0, say=lambda url: print(url, flush=True), warn=print)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert process.stdout.readline() == "reads\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+        assert process.returncode == 130
     finally:
         process.kill()
         process.communicate()

@@ -37,17 +37,17 @@ def read(folder: Path) -> Any:
     found = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"images": 0, "pr_curves": 0, "scalars": 0})
     found.AddRunsFromDirectory(str(folder))
     found.Reload()
-    assert list(found.Runs()) == ["."]
+    assert set(found.Runs()) == {".", "result"}
     return found
 
 
-def picture(found: Any, tag: str) -> tuple[int, Image.Image, str]:
+def picture(found: Any, run: str, tag: str) -> tuple[int, Image.Image, str]:
     """Return step, picture and description; there is exactly one."""
-    (row,) = found.Tensors(".", tag)
+    (row,) = found.Tensors(run, tag)
     width, height, content = tensor_util.make_ndarray(row.tensor_proto)
     image = Image.open(io.BytesIO(content))
     assert image.size == (int(width), int(height))
-    return row.step, image, found.SummaryMetadata(".", tag).summary_description
+    return row.step, image, found.SummaryMetadata(run, tag).summary_description
 
 
 def check_all(folder: Path, result: CheckpointManifest) -> None:
@@ -55,20 +55,20 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     found = read(folder)
     assert result.evaluation is not None
     report = EvaluationReport.load(result.evaluation.uri(storage.normalise(folder.parent)))
-    step, _, said = picture(found, "images/first_slot")
+    step, _, said = picture(found, ".", "images/first_slot")
     assert step == 1
     assert all(line.endswith(("blue</code>", "green</code>", "red</code>")) for line in said.splitlines()[2:])
-    step, _, said = picture(found, "test/confusion_matrix")
+    step, _, said = picture(found, "result", "test/confusion_matrix")
     assert step == result.step
     assert f"{report.samples} samples, accuracy {report.accuracy:.4f}" in said
-    step, sheet, said = picture(found, "test/worst_images")
+    step, sheet, said = picture(found, "result", "test/worst_images")
     assert step == result.step
     assert sheet.width > 4 * THUMBNAIL
     assert said.count("<code>") == 16
-    curves = found.PluginRunToTagToContent("pr_curves")["."]
+    curves = found.PluginRunToTagToContent("pr_curves")["result"]
     assert set(curves) == {f"precision_recall/{name}" for name in ("all_classes", "0-blue", "1-green", "2-red")}
     for number, tag in enumerate(("precision_recall/0-blue", "precision_recall/1-green")):
-        (row,) = found.Tensors(".", tag)
+        (row,) = found.Tensors("result", tag)
         data = tensor_util.make_ndarray(row.tensor_proto)
         assert data.shape == (6, 127)
         assert data[:4, 0].tolist() == [
@@ -77,13 +77,13 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
             0,
             0,
         ]
-    (row,) = found.Tensors(".", "precision_recall/all_classes")
+    (row,) = found.Tensors("result", "precision_recall/all_classes")
     assert tensor_util.make_ndarray(row.tensor_proto)[:4].sum(axis=0).tolist() == [3.0 * report.samples] * 127
-    content = found.PluginRunToTagToContent("hparams")["."]["_hparams_/session_start_info"]
+    content = found.PluginRunToTagToContent("hparams")["result"]["_hparams_/session_start_info"]
     values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert values["architecture"].string_value == "resnet"
     assert (values["slot_size"].number_value, values["ranks"].number_value) == (4, 1)
-    shown = read_curves(storage.normalise(folder)).curves
+    shown = read_curves(storage.normalise(folder / "result")).curves
     last = {curve.name: (curve.steps, curve.values) for curve in shown}
     assert last["test/accuracy"] == ([result.step], [np.float32(report.accuracy)])
     assert last["best/validation_accuracy"] == ([result.step], [np.float32(result.metrics["validation_accuracy"])])
@@ -141,8 +141,10 @@ def test_without_a_test_split_there_are_still_hyperparameters(pictures: Path, tm
     with one_rank() as rank:
         train(rank, tmp_path, storage.normalise(tmp_path / "shards"), config)
     found = read(tmp_path / BOARD)
-    assert set(found.PluginRunToTagToContent("images")["."]) == {"images/first_slot"}
-    assert found.PluginRunToTagToContent("hparams")["."]
+    assert {run: set(tags) for run, tags in found.PluginRunToTagToContent("images").items()} == {
+        ".": {"images/first_slot"}
+    }
+    assert found.PluginRunToTagToContent("hparams")["result"]
     assert "pr_curves" not in found.ActivePlugins()
 
 
@@ -150,7 +152,7 @@ def test_a_folder_that_cannot_be_written_ends_no_training(small_shards: str, tmp
     with one_rank() as rank:
         training = make_training(rank, tmp_path, small_shards, small_config())
         training.run()
-        (tmp_path / BOARD / RESULT_NAME).mkdir()
+        (tmp_path / BOARD / RESULT_NAME).mkdir(parents=True)
         finish(training)
     assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
     assert "the result is not in TensorBoard's files" in logs(tmp_path)
