@@ -26,13 +26,25 @@ REPORT_NAME = "report.md"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write run.json and report.md of the run, and copy them to the line's top."""
+    """Write run.json and report.md of the run, copy them to the line's top, and leave the run's page beside them."""
     config = read_stage_config(options.config, None, None)
     record = collect(options.line, options.run_id, config)
     close_run(record, line=options.line)
+    print(leave_page(options.line, record.id))
     if config.vertex.experiment:
         print(log_experiment(record, config, options.line))
     print(f"record: {record.state}{': ' + record.error.splitlines()[0] if record.error else ''}")
+
+
+def leave_page(line: str, run_id: str) -> str:
+    """Write report.html of the run; return what became of that, in a line: the run is recorded either way."""
+    from inspection.report_file import write_report
+
+    try:
+        return f"record: {write_report(run_uri(line, run_id), None)}"
+    except Exception as error:  # noqa: BLE001 - a page that cannot be drawn is no reason to fail a run
+        said = (str(error).splitlines() or [""])[0]
+        return f"record: warning: no page: {type(error).__name__}: {said}"
 
 
 def log_experiment(record: RunRecord, config: RunConfig, line: str) -> str:
