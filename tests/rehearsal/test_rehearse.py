@@ -71,7 +71,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     raw, faults = tmp_path / "raw", tmp_path / "faults.json"
     subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
     faults.write_text(json.dumps(FAULTS))
-    # The row is written under the run's own name; it changes neither the specification nor what comes out.
+    # The run's last task writes a row of it.
     given = (DIGITS, "vertex.experiment=digits")
     found, kept = rehearse(tmp_path, *given, "--source", raw, "--preempt", 2, "--faults", faults)
 
@@ -85,7 +85,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert found["parameters"] is not None
 
     # What was submitted is what is compiled.
-    done = shardline(tmp_path, "compile", DIGITS, "--output", tmp_path / "line.yaml")
+    done = shardline(tmp_path, "compile", *given, "--output", tmp_path / "line.yaml")
     assert f"sha256:{found['hash']}" in done.stdout
     assert found["hash"] == canonical_hash(yaml.safe_load((tmp_path / "line.yaml").read_text()))
 
