@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import yaml
 
 from inspection.page.subject import Subject
@@ -16,7 +18,10 @@ def configuration(subject: Subject) -> Html:
     if not config:
         why = "The configuration is not known: the run's record could not be read; see “Missing”."
         return section("configuration", TITLE, element("p", why, class_="missing block", data_absent="configuration"))
-    words = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
+    # YAML of a very large configuration would take minutes, and be cut in any case.
+    plain = json.dumps(config, ensure_ascii=False, indent=1, default=str)
+    is_large = len(plain) > 2 * subject.limits.config
+    words = plain if is_large else yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
     cut = shorten(words, subject.limits.config)
     parts = [
         element("p", "As it was resolved: defaults, then the file, then overrides.", class_="note"),

@@ -15,6 +15,8 @@ from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, number, percent, several, size
 
 TITLE = "Data"
+MOST_SPLITS = 6
+"""There are three; a document from elsewhere may have any number."""
 
 
 def data(subject: Subject) -> Html:
@@ -37,7 +39,7 @@ def data(subject: Subject) -> Html:
 
 def _tiles(found: DataView) -> Html:
     samples = sum(split.samples for split in found.splits)
-    by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits)
+    by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits[:MOST_SPLITS])
     shards, size_b = sum(each.shards for each in found.shards), sum(each.bytes for each in found.shards)
     copies, leaks = found.duplicate_copies, found.leaking_groups
     increments = f", {several(found.generation, 'increment')}" if found.generation else ""
@@ -64,6 +66,7 @@ def _ignored(found: DataView) -> str:
 def _classes(subject: Subject, found: DataView) -> Html:
     if not found.classes:
         return element("p", "The classes could not be read.", class_="missing block")
+    splits = found.splits[:MOST_SPLITS]
     totals = [sum(at(split.by_class, place) for split in found.splits) for place in range(len(found.classes))]
     most = max(totals, default=0) or 1
     places = list(range(len(found.classes)))
@@ -82,23 +85,23 @@ def _classes(subject: Subject, found: DataView) -> Html:
     rows = [
         [
             element("span", subject.name(found.classes[place])),
-            *(figure(f"data.{s.name}.{place}", at(s.by_class, place), count) for s in found.splits),
+            *(figure(f"data.{s.name}.{place}", at(s.by_class, place), count) for s in splits),
             figure(f"data.class.{place}", totals[place], count),
-            _stacked([at(split.by_class, place) / most for split in found.splits]),
+            _stacked([at(split.by_class, place) / most for split in splits]),
         ]
         for place in places
     ]
     rows.append(
         [
             element("strong", "all"),
-            *(figure(f"data.{split.name}", split.samples, count) for split in found.splits),
+            *(figure(f"data.{split.name}", split.samples, count) for split in splits),
             figure("data.all", sum(split.samples for split in found.splits), count),
             Html(""),
         ]
     )
     keys = [
         join([element("span", class_=f"swatch p{place % 4}", aria_hidden="true"), split.name])
-        for place, split in enumerate(found.splits)
+        for place, split in enumerate(splits)
     ]
     head = ["Class", *keys, "all splits", "to scale"]
     return table("Samples of each class, by split", head, rows, id_="classes", note=note)
@@ -163,7 +166,7 @@ def picture(shown: PictureView, width: int = 72) -> Html:
 def _shards(subject: Subject, found: DataView) -> Html:
     if not found.shards:
         return Html("")
-    rows = [_strip(subject, each) for each in found.shards if each.shards]
+    rows = [_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards]
     return join([element("h3", "Sizes of shards"), element("div", *rows, class_="strips")])
 
 

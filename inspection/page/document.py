@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from inspection.page.account import account
 from inspection.page.configuration import configuration
@@ -25,6 +26,7 @@ from pages.style import STYLE as SHARED_STYLE
 
 MAX_REPORT_BYTES = 2_000_000
 MAX_STAGE_BYTES = 1_000_000
+MOST_HALVINGS = 6
 STYLE = SHARED_STYLE + OWN_STYLE
 
 SECTIONS: tuple[tuple[str, str], ...] = (
@@ -74,7 +76,7 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
         HTML, less than MAX_REPORT_BYTES in UTF-8. Of large runs parts are left out, which the page says.
     """
 
-    def render(limits: Limits) -> str:
+    def render(view: RunView, limits: Limits) -> str:
         subject = Subject(view, limits, href or beside(view.line))
         top = element(
             "div",
@@ -84,7 +86,7 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
         )
         return _page(f"{view.name} {view.id}", join([top, _main(subject), _footer(view)]))
 
-    return _fit(render, MAX_REPORT_BYTES)
+    return _fit(render, view, MAX_REPORT_BYTES)
 
 
 def render_stage(view: RunView, stage: str) -> str:
@@ -99,7 +101,7 @@ def render_stage(view: RunView, stage: str) -> str:
     """
     title, names = STAGE_TITLES[stage]
 
-    def render(limits: Limits) -> str:
+    def render(view: RunView, limits: Limits) -> str:
         # It lies where the service puts it: links to files are the console's, or none.
         subject = Subject(view, limits, console)
         found = view.stage(stage)
@@ -116,7 +118,7 @@ def render_stage(view: RunView, stage: str) -> str:
         main = element("main", *(_MAKERS[name](subject) for name in names))
         return _page(f"{title}: {view.name} {view.id}", join([head, main, _footer(view)]))
 
-    return _fit(render, MAX_STAGE_BYTES)
+    return _fit(render, view, MAX_STAGE_BYTES)
 
 
 def render_body(view: RunView, *, href: Href | None = None) -> Html:
@@ -126,7 +128,11 @@ def render_body(view: RunView, *, href: Href | None = None) -> Html:
         view: What is known of the run.
         href: Where links to its files go; None: only a bucket's objects are links.
     """
-    return Html(_fit(lambda limits: _main(Subject(view, limits, href or console)), MAX_REPORT_BYTES))
+
+    def render(view: RunView, limits: Limits) -> str:
+        return _main(Subject(view, limits, href or console))
+
+    return Html(_fit(render, view, MAX_REPORT_BYTES))
 
 
 def render_header(view: RunView) -> Html:
@@ -189,14 +195,33 @@ def _page(title: str, body: Html) -> str:
     return join([Html("<!DOCTYPE html>\n"), element("html", head, element("body", body), lang="en"), "\n"])
 
 
-def _fit(render: Callable[[Limits], str], most: int) -> str:
-    """Render with limits that are halved until the page is small enough."""
+def _fit(render: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
+    """Render; while the page is too large, cut very long texts first, then halve the limits, then cut all texts."""
     limits = Limits()
-    while True:
-        page = render(limits)
-        if len(page.encode()) < most or limits == limits.halved():
+    page = render(view, limits)
+    if len(page.encode()) < most:
+        return page
+    view = _cut(view, limits.reason)
+    for _ in range(MOST_HALVINGS):
+        page = render(view, limits)
+        if len(page.encode()) < most:
             return page
         limits = limits.halved()
+    return render(_cut(view, 200), limits)
+
+
+def _cut(view: RunView, length: int) -> RunView:
+    """Return a run with every text cut: names of documents from elsewhere may have any length."""
+
+    def cut(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {shorten(str(key), 80): cut(each, str(key)) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [cut(each) for each in value]
+        # Half a picture is none; there are few, and all are small.
+        return shorten(value, length) if isinstance(value, str) and name != "jpeg" else value
+
+    return RunView.model_validate(cut(view.model_dump()))
 
 
 __all__ = [

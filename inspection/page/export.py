@@ -96,6 +96,7 @@ def _tried(subject: Subject, found: ExportManifest) -> Html:
         items.append(element("li", *parts, class_="bad" if refused else "good", data_tried=attempt.precision))
     if not items:
         return Html("")
+    items = items[-subject.limits.rows :]
     return join([element("h3", "What was tried"), element("ol", *items, class_="tried", id="tried")])
 
 
@@ -150,7 +151,7 @@ def _accuracy(subject: Subject, found: ExportManifest) -> Html:
         drop = 100 * (reference - value) if reference is not None else None
         coverage = ", ".join(
             f"{shorten(kind, 40).replace('_', ' ')} {percent(share)}"
-            for kind, share in found.coverage.get(name, {}).items()
+            for kind, share in list(found.coverage.get(name, {}).items())[:6]
         )
         rows.append(
             [

@@ -48,9 +48,9 @@ def tell(exported: ExportManifest) -> Told:
 
 
 def _runner(entry: Latency) -> str:
-    """Return what ran it as a part of a name: its first word, without version and device."""
-    found = re.search(r"[a-z0-9]+", entry.runner.lower())
-    return found[0] if found else "unnamed"
+    """Return what ran it as a part of a name: its words up to the version, which would make a name no other run has."""
+    words = re.split(r"\s\d", entry.runner.lower())[0]
+    return "_".join(re.findall("[a-z0-9]+", words))[:40] or "unnamed"
 
 
 def _verdict(exported: ExportManifest) -> Iterator[str]:

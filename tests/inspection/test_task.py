@@ -349,6 +349,7 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
     assert record.results["parameters_sha256"] == "ab"
     assert storage.read_bytes(storage.join(line, "run.json")) == storage.read_bytes(storage.join(folder, "run.json"))
     assert b"made by train" in storage.read_bytes(storage.join(line, "report.md"))
+    assert b'data-section="overview"' in storage.read_bytes(storage.join(folder, "report.html"))
     # The task may be tried again.
     assert main(arguments) == 0
 

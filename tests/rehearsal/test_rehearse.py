@@ -71,7 +71,9 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     raw, faults = tmp_path / "raw", tmp_path / "faults.json"
     subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
     faults.write_text(json.dumps(FAULTS))
-    found, kept = rehearse(tmp_path, DIGITS, "--source", raw, "--preempt", 2, "--faults", faults)
+    # The run's last task writes a row of it.
+    given = (DIGITS, "vertex.experiment=digits")
+    found, kept = rehearse(tmp_path, *given, "--source", raw, "--preempt", 2, "--faults", faults)
 
     assert found["complaints"] == [] and found["refused_hosts"] == []
     assert sorted(gone["kind"] for gone in found["preempted"]) == ["sigkill", "sigterm"]
@@ -83,7 +85,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert found["parameters"] is not None
 
     # What was submitted is what is compiled.
-    done = shardline(tmp_path, "compile", DIGITS, "--output", tmp_path / "line.yaml")
+    done = shardline(tmp_path, "compile", *given, "--output", tmp_path / "line.yaml")
     assert f"sha256:{found['hash']}" in done.stdout
     assert found["hash"] == canonical_hash(yaml.safe_load((tmp_path / "line.yaml").read_text()))
 
@@ -129,6 +131,10 @@ def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
     assert len(found["train"]["classification"]["metadata"]["confusionMatrix"]["rows"]) == 10
     engine, _, _, listing = follow_engine(found, "sm80")
     assert len(engine) == len(listing) == 64
+    contexts = json.loads((kept / "Context.json").read_text())
+    (row,) = (one for one in contexts if one["schemaTitle"] == "system.ExperimentRun")
+    assert row["metadata"]["_metrics"]["test_accuracy"] == metrics["train_test_accuracy"]
+    assert row["metadata"]["_state"] == "COMPLETE"
 
 
 def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pictures: Path) -> None:

@@ -118,10 +118,8 @@ def _pictures(test: TestResult, classes: Sequence[str]) -> list[Any]:
     if test.worst:
         samples = report.worst[: len(test.worst)]
         captions = [
-            [
-                f"{classes[one.label]}: {100 * one.probability:.2g} %",
-                f"said {classes[one.predicted]}: {100 * one.predicted_probability:.3g} %",
-            ]
+            [f"{classes[one.label]}: {100 * one.probability:.3g} %"]
+            + [f"said {classes[one.predicted]}: {100 * one.predicted_probability:.3g} %"] * (one.predicted != one.label)
             for one in samples
         ]
         said = "Samples whose label got the lowest probability, the lowest first:\n\n"

@@ -350,6 +350,21 @@ def test_a_very_large_run_stays_below_its_size_and_says_what_is_left_out(browser
         assert shown.page.evaluate("document.documentElement.scrollWidth") == 360
 
 
+def test_texts_of_any_length_are_cut_in_the_end() -> None:
+    long = "<&" * 200_000
+    exported = planted.make_export(precision=long, asked_precision=long)
+    view = planted.fresh(
+        name=long, id=long, line=f"file:///{long}", export=exported, config={long: long}, error=long,
+        stages=[planted.make_stage("shard", "failed", error=long).model_copy(update={"name": long, "made": long})],
+        missing=[Missing(what=long, reason=long)],
+    )  # fmt: skip
+    page = render_report(view)
+    assert len(page.encode()) < MAX_REPORT_BYTES
+    assert all(f'data-section="{name}"' in page for name in ALL)
+    assert len(render_stage(view, "export").encode()) < MAX_STAGE_BYTES
+    assert len(render_body(view).encode()) < MAX_REPORT_BYTES
+
+
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_page_of_a_stage_stands_alone(browser: Browser, tmp_path: Path, stage: str) -> None:

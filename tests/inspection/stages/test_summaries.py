@@ -41,22 +41,24 @@ CURVE = RocCurve(area=0.75, points=[(0.5, 1, 2), (0.0, 3, 3)])
 EVALUATION = make_evaluation([HOSTILE, "plain"], [(0, 0, 2), (0, 1, 1), (1, 1, 3)], [CURVE, CURVE])
 
 
+LATENCY = Latency(
+    runner=HOSTILE,
+    precision="fp16",
+    device=HOSTILE,
+    batch=8,
+    p50_ms=2.0,
+    p90_ms=2.5,
+    p99_ms=3.0,
+    images_per_s=4000.0,
+    repeats=10,
+)
+
+
 def hostile_told() -> dict[str, Told]:
     swept, exported, trained = DOCUMENTS["profile"], DOCUMENTS["export"], DOCUMENTS["train"]
     assert isinstance(swept, ProfileReport) and isinstance(exported, ExportManifest)
     assert isinstance(trained, CheckpointManifest)
     finding = swept.findings[0].model_copy(update={"title": HOSTILE, "evidence": [HOSTILE], "change": HOSTILE})
-    latency = Latency(
-        runner=HOSTILE,
-        precision="fp16",
-        device=HOSTILE,
-        batch=8,
-        p50_ms=2.0,
-        p90_ms=2.5,
-        p99_ms=3.0,
-        images_per_s=4000.0,
-        repeats=10,
-    )
     return {
         "shard": shard.tell(hostile_shards()),
         "profile": profile.tell(
@@ -77,7 +79,7 @@ def hostile_told() -> dict[str, Told]:
                 update={
                     "tried": [Attempt(precision="int8", outcome="failed", reason=HOSTILE)],
                     "gates": [Gate(name=HOSTILE, precision="fp16", status="failed", ran=HOSTILE, reason=HOSTILE)],
-                    "latency": [latency],
+                    "latency": [LATENCY],
                     "latency_left_out": {HOSTILE: HOSTILE},
                 }
             )
@@ -198,9 +200,23 @@ def test_an_export_is_told_by_precision() -> None:
     assert told.hashes["engine_sm80_sha256"] == "cd" * 32
     assert "| int8 | why |" in told.lines
     assert "| fp32 | 0.2500 | 1.2e-06 | 1.000000 | 100.00% | not measured | 1 of 1 |" in told.lines
-    timed = hostile_told()["export"]
-    # The runner's first word; its version would make a name that no other run has.
-    assert timed.numbers["export_fp16_a_batch8_p50_ms"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("runner", "name"),
+    [
+        ("torch eager 2.13.0", "torch_eager"),
+        ("torch.compile 2.13.0+cu130", "torch_compile"),
+        ("onnxruntime 1.31.1 CPUExecutionProvider", "onnxruntime"),
+        ("\u202e", "unnamed"),
+    ],
+)
+def test_a_latency_is_named_by_what_ran_it_and_not_by_its_version(runner: str, name: str) -> None:
+    exported = DOCUMENTS["export"]
+    assert isinstance(exported, ExportManifest)
+    latency = LATENCY.model_copy(update={"runner": runner})
+    told = export.tell(exported.model_copy(update={"latency": [latency]}))
+    assert told.numbers[f"export_fp16_{name}_batch8_p50_ms"] == 2.0
 
 
 @pytest.mark.parametrize(
