@@ -13,7 +13,7 @@ _VALUE_LENGTH = 400
 # A configuration has about a hundred keys.
 _ROWS = 500
 _NO_CHART = "No curves yet, or no script to draw them."
-SCRIPTS = ("uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 
 
 def compare_page(a: Shown, b: Shown, body: str, digest: str) -> str:
