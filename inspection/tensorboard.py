@@ -22,7 +22,8 @@ from pathlib import Path
 from contracts import storage
 from contracts.errors import ConfigError
 from inspection.run.find import find_place
-from inspection.run.read import TENSORBOARD_FOLDER, find_folder
+from inspection.run.read import find_folder
+from inspection.run.training import TENSORBOARD_FOLDER
 from pages.markup import UNPRINTABLE
 
 # Names in TensorBoard's list of runs.

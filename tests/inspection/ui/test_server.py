@@ -437,6 +437,7 @@ def test_a_root_in_a_bucket(own: Planted, bucket_server: BucketServer) -> None:
         assert server.ask(f"/run/{FRESH}/log/train/..%2f..").status == 404
     root, log = "gs://bucket-1/lines", "gs://bucket-1/lines/roses/train/attempts/20261122-070000-0001/log.txt"
     assert read_piece(root, log, most=10).content == b"</script>\n"
+    storage.replace("gs://bucket-1/lines-2/log.txt", b"beside the root")
     for other in ("gs://bucket-1/lines-2/log.txt", f"{log}.gone", "file:///etc/passwd", "gs://bucket-2/lines/log.txt"):
         with pytest.raises(NotFoundError):
             read_piece(root, other)
