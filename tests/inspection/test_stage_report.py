@@ -70,7 +70,7 @@ ENGINE = json.loads(DOCUMENTS["export"].to_json())["engines"][0]
     [
         ("export", many("gates", lambda n: {**GATE, "name": f"g{n}"}), f"The first {MAX_ROWS} of 5,000"),
         ("export", many("latency", lambda n: {**LATENCY.model_dump(), "batch": n + 1}), "The first 100 of 5,000"),
-        ("export", many("engines", lambda n: {**ENGINE, "target": f"sm{n}"}), "The first 100 of 5,000"),
+        ("export", many("engines", lambda n: {**ENGINE, "target": f"sm{10 + n % 900}"}), "The first 100 of 5,000"),
         ("export", many_by_name("latency_left_out", "x" * 400), "The first 100 of 5,000"),
         ("export", many_by_name("accuracy", 0.5), "The first 100 of 5,00"),
         ("export", set_at("accuracy", {"p" * LONG: 0.5}), "1 metrics are in the file alone"),
