@@ -12,8 +12,9 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.result import leave_result
 from inspection.outputs import MAX_METADATA_BYTES, bound_metadata
-from inspection.stage_report import MAX_PAGE_BYTES
+from inspection.stage_report import MAX_PAGE_BYTES, to_markdown
 from inspection.stages.markdown import MAX_ROWS, cut, first
+from inspection.stages.told import Told
 from rehearsal.artifact_metadata import find_excess
 from tests.inspection.stages.test_summaries import LATENCY, check_markdown
 from tests.inspection.test_summary import DOCUMENTS
@@ -65,9 +66,21 @@ IMAGES = {"modes": {}, "width": None, "height": None}
 ENGINE = json.loads(DOCUMENTS["export"].to_json())["engines"][0]
 
 
+def fill_all(document: dict[str, Any]) -> None:
+    """Fill lists with text that is five times as long as a character reference: together they are above 1 MB."""
+    text = "<" * 1000
+    gate = {"precision": text, "status": "failed", "ran": text, "reason": text}
+    document["gates"] = [{**gate, "name": f"{text}{number}"} for number in range(MANY)]
+    document["latency_left_out"] = {f"{number}{text}": text for number in range(MANY)}
+    document["tried"] = [
+        {"precision": f"{number}{text}", "outcome": "failed", "reason": text} for number in range(MANY)
+    ]
+
+
 @pytest.mark.parametrize(
     ("stage", "change", "said"),
     [
+        ("export", fill_all, "lines are left out, as more is not shown. The manifest has all."),
         ("export", many("gates", lambda n: {**GATE, "name": f"g{n}"}), f"The first {MAX_ROWS} of 5,000"),
         ("export", many("latency", lambda n: {**LATENCY.model_dump(), "batch": n + 1}), "The first 100 of 5,000"),
         ("export", many("engines", lambda n: {**ENGINE, "target": f"sm{10 + n % 900}"}), "The first 100 of 5,000"),
@@ -137,6 +150,19 @@ def test_a_summary_that_cannot_be_written_takes_no_metric_with_it(tmp_path: Path
     summary, found = report_on(tmp_path, "train", set_at("epoch", 10**400))
     assert "train_epochs" not in found["metrics"] and found["metrics"]["train_test_accuracy"] == 0.98765
     assert found["summary"]["parameters_sha256"] == "ab" and "## Made of" in summary
+
+
+def test_lines_that_cannot_be_made_are_said_and_the_way_back_stays(tmp_path: Path) -> None:
+    def fail() -> list[str]:
+        raise ZeroDivisionError("no <samples>")
+
+    line = storage.normalise(tmp_path)
+    uri = storage.join(line, "shard", "f")
+    storage.replace(storage.join(uri, MANIFEST_NAME), DOCUMENTS["shard"].to_json())
+    result = leave_result(line, RUN, "shard", uri, reused=False)
+    summary = to_markdown(result, DOCUMENTS["shard"], Told({"shard_samples": 1}, fail, {"a": "b"}))
+    assert "the summary cannot be shown: no &#60;samples&#62;" in summary or "no &#60;samples>" in summary
+    assert "- a `b`" in summary and uri in summary
 
 
 def test_metadata_are_kept_as_far_as_there_is_room() -> None:
