@@ -30,7 +30,7 @@ from inspection.ui.shell import failure
 from inspection.ui.store import RunStore, Shown
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_STATIC = ("list.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
+_STATIC = ("list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
 _OWN_STYLE = "ui.css"
 _DIGITS = 19
 

@@ -13,7 +13,7 @@ _VALUE_LENGTH = 400
 # A configuration has about a hundred keys.
 _ROWS = 500
 _NO_CHART = "No curves yet, or no script to draw them."
-SCRIPTS = ("uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 
 
 def compare_page(a: Shown, b: Shown, body: str, digest: str) -> str:
@@ -60,7 +60,7 @@ def _run(letter: str, shown: Shown) -> Html:
 
 def _results(lines: tuple[RunLine | None, RunLine | None]) -> Html:
     rows = [(column.title, *(Html("") if line is None else column.cell(line) for line in lines)) for column in COLUMNS]
-    return table("Of both runs", ("", "A", "B"), rows, id_="results-table", words=3)
+    return table("Of both runs", ("Figure", "A", "B"), rows, id_="results-table", words=3)
 
 
 def _configuration(a: Shown, b: Shown) -> Html:
@@ -101,7 +101,7 @@ def _lineage(a: Shown, b: Shown) -> Html:
         return absent("lineage", "Of neither run is it known.")
     return table(
         "Documents by their hashes",
-        ("Document", "", "A", "B"),
+        ("Document", "Verdict", "A", "B"),
         [(origin.name, _verdict(origin), _hash(origin.a), _hash(origin.b)) for origin in found],
         id_="lineage-table",
         words=4,

@@ -12,7 +12,7 @@ from inspection.ui.store import Shown
 from pages.markup import Html, element, shorten
 from pages.quantities import size
 
-SCRIPTS = ("uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 

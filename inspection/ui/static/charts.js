@@ -182,12 +182,14 @@
     const section = document.getElementById("curves");
     if (!section || !runs.some((run) => run.curves.length)) return;
     if (!panel.isConnected) {
-      section.querySelector("h2").after(panel);
-      content.dataset.charts = "";
-    }
-    offer();
-    if (plot === null) draw();
-    else {
+      keepPlace(() => {
+        section.querySelector("h2").after(panel);
+        content.dataset.charts = "";
+        offer();
+        draw();
+      });
+    } else {
+      offer();
       plot.setData(dataOf(), !zoomed);
       if (zoomed) plot.redraw();
       listMarks();

@@ -62,21 +62,11 @@
     return selection !== null && !selection.isCollapsed && selection.containsNode(section, true);
   };
 
-  // The section that is read now: it stays where it is on the screen.
-  const anchorOf = () => {
-    for (const section of content.querySelectorAll("section[id]")) {
-      const box = section.getBoundingClientRect();
-      if (box.bottom > 60) return [section.id, box.top];
-    }
-    return null;
-  };
-
   const take = (html) => {
     const fresh = sectionsOf(parse(html));
     const texts = new Map(Array.from(fresh, ([id, section]) => [id, section.outerHTML]));
     const here = sectionsOf(content);
     const sameForm = fresh.size === here.size && Array.from(fresh.keys()).every((id) => here.has(id));
-    const anchor = anchorOf();
     if (!sameForm) {
       // Sections came or went: the whole, once.
       const charts = content.querySelector(".live-charts");
@@ -96,11 +86,6 @@
       }
       waiting = whole ? null : html;
       freshenRest(parse(html));
-    }
-    if (anchor) {
-      const section = document.getElementById(anchor[0]);
-      const moved = section ? section.getBoundingClientRect().top - anchor[1] : 0;
-      if (Math.abs(moved) > 1) scrollBy({ top: moved, behavior: "instant" });
     }
     document.dispatchEvent(new CustomEvent("shardline:changed"));
   };
@@ -126,8 +111,8 @@
         const news = await answer.json();
         wait = Math.max(wait, 2 * (performance.now() - asked));
         say("");
-        if (news.body !== null) take(news.body);
-        else if (waiting !== null) take(waiting);
+        if (news.body !== null) keepPlace(() => take(news.body));
+        else if (waiting !== null) keepPlace(() => take(waiting));
         digest = news.digest;
         if (news.ended && waiting === null) {
           content.dataset.ended = "";

@@ -106,15 +106,16 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             assert attempts.evaluate("details => details.open")
             attempts.locator("summary").click()
             assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
-            page.evaluate("document.getElementById('lineage').scrollIntoView()")
-            top = page.evaluate("document.getElementById('lineage').getBoundingClientRect().top")
+            page.evaluate("document.getElementById('results').scrollIntoView()")
+            top = page.evaluate("document.getElementById('results').getBoundingClientRect().top")
+            assert 0 <= top <= 60
             assert run.go_on() == "trained"
             stage(page, "train", "done")
             page.wait_for_selector(".live-charts .uplot canvas")
             assert not attempts.evaluate("details => details.open")
             assert page.evaluate("document.activeElement.parentElement.id") == "attempts-all"
-            moved = page.evaluate("document.getElementById('lineage').getBoundingClientRect().top") - top
-            assert abs(moved) < 300, "the section that is read has left the screen"
+            moved = page.evaluate("document.getElementById('results').getBoundingClientRect().top") - top
+            assert abs(moved) <= 2, "the section that is read has moved on the screen"
             assert run.go_on() == "ended"
             stage(page, "export", "done")
             page.wait_for_selector("header .chip[data-state=succeeded]")
