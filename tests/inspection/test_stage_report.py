@@ -161,7 +161,7 @@ def test_lines_that_cannot_be_made_are_said_and_the_way_back_stays(tmp_path: Pat
     storage.replace(storage.join(uri, MANIFEST_NAME), DOCUMENTS["shard"].to_json())
     result = leave_result(line, RUN, "shard", uri, reused=False)
     summary = to_markdown(result, DOCUMENTS["shard"], Told({"shard_samples": 1}, fail, {"a": "b"}))
-    assert "the summary cannot be shown: no &#60;samples&#62;" in summary or "no &#60;samples>" in summary
+    assert "the summary cannot be shown: no &#60;samples&#62;" in summary
     assert "- a `b`" in summary and uri in summary
 
 
