@@ -66,6 +66,7 @@ class Training:
             peers=self.peers,
             pinned=rank.device.type == "cuda",
             log=self.log,
+            committed=ledger.committed,
         )
         self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
         found = self.checkpoints.resume()

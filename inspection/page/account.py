@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from contracts.artifacts import GoodputRecord
-from inspection.page.subject import Subject, tile
+from inspection.page.subject import NO_VALUE, Subject, tile
 from inspection.run.view import MoneyView
 from pages.markup import Html, element, figure, join, section, table
 from pages.quantities import NBSP, count, number, percent, seconds, usd
@@ -36,11 +38,19 @@ def account(subject: Subject) -> Html:
     return section("time", TITLE, *parts)
 
 
+def _shares(found: GoodputRecord) -> dict[str, float]:
+    """Return the share of each part; of one that is no number, as damaged events leave, nothing."""
+    values = {field: getattr(found, field) for field, _, _ in PARTS}
+    known = {field: max(0.0, value) if math.isfinite(value) else 0.0 for field, value in values.items()}
+    whole = sum(known.values()) or 1.0
+    return {field: value / whole for field, value in known.items()}
+
+
 def _bar(found: GoodputRecord) -> Html:
-    whole = sum(max(0.0, getattr(found, field)) for field, _, _ in PARTS) or 1.0
+    shares = _shares(found)
     pieces = []
     for field, name, _ in PARTS:
-        share = max(0.0, getattr(found, field)) / whole
+        share = shares[field]
         if share <= 0:
             continue
         # A word only where it fits; the table below has them all.
@@ -55,15 +65,13 @@ def _bar(found: GoodputRecord) -> Html:
                 data_part=field,
             )
         )
-    told = ", ".join(
-        f"{name} {percent(getattr(found, field) / whole)}" for field, name, _ in PARTS if getattr(found, field) > 0
-    )
+    told = ", ".join(f"{name} {percent(shares[field])}" for field, name, _ in PARTS if shares[field] > 0)
     return join(
         [
             element(
                 "p",
                 element("strong", figure("time.goodput_percent", found.goodput_percent, lambda v: percent(v / 100))),
-                f" of {seconds(found.wall_s)} moved the training on.",
+                f" of {_lasted(found.wall_s)} moved the training on.",
                 class_="reason",
             ),
             element("div", *pieces, class_="stack", role="img", aria_label=f"Goodput: {told}", id="goodput"),
@@ -71,8 +79,12 @@ def _bar(found: GoodputRecord) -> Html:
     )
 
 
+def _lasted(value: float) -> str:
+    return seconds(value) if math.isfinite(value) else "an unknown time"
+
+
 def _parts(found: GoodputRecord) -> Html:
-    whole = sum(max(0.0, getattr(found, field)) for field, _, _ in PARTS) or 1.0
+    shares = _shares(found)
     rows = []
     for field, name, meaning in PARTS:
         kind = field.removesuffix("_s").replace("_", "-")
@@ -82,11 +94,11 @@ def _parts(found: GoodputRecord) -> Html:
                 join([element("span", class_=f"swatch g-{kind}", aria_hidden="true"), name]),
                 element("small", meaning),
                 figure(f"time.{field}", value, seconds),
-                percent(max(0.0, value) / whole),
+                percent(shares[field]) if math.isfinite(value) else NO_VALUE,
             ]
         )
     note = ""
-    if found.between_attempts_s > 0:
+    if 0 < found.between_attempts_s < math.inf:
         note = f"Beside it, {seconds(found.between_attempts_s)} between attempts, in which nobody worked."
     head = ["Part", "What it is", "Time", "Share"]
     return table("The training's time by what it went to", head, rows, id_="goodput-parts", words=2, note=note)
@@ -98,9 +110,13 @@ def _counts(found: GoodputRecord) -> Html:
         tile(
             "Preemptions",
             figure("time.preemptions", found.preemptions, count),
-            f"{number(rate)} a node-hour" if rate is not None else "",
+            f"{number(rate)} a node-hour" if rate is not None and math.isfinite(rate) else "",
         ),
-        tile("Crashes", figure("time.crashes", found.crashes, count), "ranks started again within an attempt"),
+        tile(
+            "Crashes",
+            figure("time.crashes", found.crashes, count),
+            "ranks started again in an attempt, or a fault ended it",
+        ),
         tile("Steps", figure("time.steps", found.steps, count), "that count"),
         tile("Lost steps", figure("time.lost_steps", found.lost_steps, count), "taken again"),
         tile("Attempts", figure("time.attempts", found.attempts, count), f"{found.starts:,} starts of the ranks"),
@@ -141,10 +157,9 @@ def usd_range(name: str, low: float | None, high: float | None) -> Html:
 def _saved(money: MoneyView) -> Html:
     if money.on_demand_low_usd is None or money.on_demand_high_usd is None:
         return figure("money.saved", None, usd, "not known")
-    # The least that it can be, to the most.
-    low = money.on_demand_low_usd - money.cost_low_usd
-    high = money.on_demand_high_usd - money.cost_high_usd
-    low, high = sorted((low, high))
+    # The least that it can be, to the most: where in its range one is, says nothing about the other.
+    low = money.on_demand_low_usd - money.cost_high_usd
+    high = money.on_demand_high_usd - money.cost_low_usd
     if high <= 0:
         return element("span", "nothing", data_figure="money.saved", data_missing=True, class_="missing")
     return usd_range("money.saved", max(0.0, low), high)
@@ -153,12 +168,14 @@ def _saved(money: MoneyView) -> Html:
 def _unknown(subject: Subject) -> Html:
     if subject.view.goodput is None:
         return subject.absent("money", "train", "What it cost")
+    told = (missing.reason.rstrip(".") for missing in subject.view.missing if missing.what == "cost")
+    reason = next(told, "no price is known for these machines")
     return element(
         "p",
-        "What it cost is not known: no price is known for these machines. Set ",
+        f"What it cost is not known: {subject.reason(reason)}. To know it of the next run, set ",
         element("code", "resources.price_usd_per_h"),
-        " (US dollars an hour of one machine), or ",
-        element("code", "resources.machine"),
+        " (US dollars an hour of all machines together), or ",
+        element("code", "resources.machine.type"),
         " to one that the price table has.",
         class_="missing block",
         data_absent="money",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspection.page.links import console
 from inspection.page.state import colour, shape
 from inspection.page.subject import Subject
-from inspection.run.view import StageView
+from inspection.run.view import RunView, StageState, StageView
 from pages.markup import Html, element, join, shorten
 from pages.quantities import percent, seconds
 
@@ -50,8 +50,8 @@ class _Layout:
 
 def dag(subject: Subject) -> Html:
     """Return the graph twice: side by side for wide windows, one below the other for narrow ones."""
-    stages = subject.view.stages
-    if not stages:
+    stages = [*subject.view.stages, *_register(subject.view)]
+    if not subject.view.stages:
         return element("p", "Nothing is known of this run's stages.", class_="missing block", data_absent="dag")
     return join(
         [
@@ -59,6 +59,26 @@ def dag(subject: Subject) -> Html:
             element("div", _drawing(subject, stages, across=False), class_="dag narrow-only"),
         ]
     )
+
+
+def _register(view: RunView) -> list[StageView]:
+    """Return the model registry's task as one more box, where the run has it: a pipeline's last, and no stage."""
+    found, vertex = view.registration, view.config.get("vertex")
+    model = vertex.get("model") if isinstance(vertex, dict) else None
+    asked = view.place == "vertex" and isinstance(model, dict) and model.get("upload") is True
+    if view.stage("register") is not None or not (found or asked):
+        return []
+    open_ = view.state in ("running", "silent")
+    if not found:
+        return [StageView(name="register", state="waiting" if open_ else "not started")]
+    if found.get("verdict") == "refuse":
+        why = found.get("unproven")
+        words = ", ".join(map(str, why)) if isinstance(why, list) else ""
+        return [StageView(name="register", state="done", made=f"refused, unproven: {words}".rstrip(": "))]
+    if found.get("upload"):
+        return [StageView(name="register", state="done", made="uploaded to the model registry")]
+    state: StageState = "running" if open_ else view.state if view.state in ("failed", "stopped") else "not started"
+    return [StageView(name="register", state=state, made="admitted; no upload is known")]
 
 
 def _drawing(subject: Subject, stages: Sequence[StageView], *, across: bool) -> Html:
@@ -155,7 +175,7 @@ def _links(subject: Subject, stage: StageView, x: int, y: int) -> Html:
     if address is not None:
         words = "log of the last attempt" if len(stage.attempts) > 1 else "log"
         return element("a", element("text", words, x=x + 14, y=y + BOX_H - 14, class_="link"), href=address)
-    folder = stage.uri and console(stage.uri)
+    folder = stage.uri and console(f"{stage.uri.rstrip('/')}/")
     if folder:
         return element("a", element("text", "in the bucket", x=x + 14, y=y + BOX_H - 14, class_="link"), href=folder)
     return Html("")

@@ -20,7 +20,7 @@ from inspection.page.style import STYLE as OWN_STYLE
 from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
 from inspection.run.view import RunView
-from pages.markup import Html, element, join, shorten
+from pages.markup import Html, absent, element, join, section, shorten
 from pages.quantities import instant
 from pages.style import STYLE as SHARED_STYLE
 
@@ -115,7 +115,7 @@ def render_stage(view: RunView, stage: str) -> str:
                 class_="machine",
             ),
         )
-        main = element("main", *(_MAKERS[name](subject) for name in names))
+        main = element("main", *(_section(subject, name) for name in names))
         return _page(f"{title}: {view.name} {view.id}", join([head, main, _footer(view)]))
 
     return _fit(render, view, MAX_STAGE_BYTES)
@@ -171,7 +171,20 @@ def navigation() -> Html:
 
 
 def _main(subject: Subject) -> Html:
-    return element("main", *(_MAKERS[name](subject) for name, _ in SECTIONS), id="run")
+    return element("main", *(_section(subject, name) for name, _ in SECTIONS), id="run")
+
+
+def _section(subject: Subject, name: str) -> Html:
+    """Return a section; one that cannot be drawn says so with the reason, and the others are drawn.
+
+    What a document holds has passed its schema, which bounds no number: of a count of 400 digits nothing can be made.
+    """
+    try:
+        return _MAKERS[name](subject)
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = f"This part cannot be shown: what the run holds cannot be drawn ({shorten(why, 300)})."
+        return section(name, dict(SECTIONS)[name], absent(name, words))
 
 
 def _footer(view: RunView) -> Html:
@@ -189,6 +202,8 @@ def _page(title: str, body: Html) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
+        # Without it a browser asks the server for /favicon.ico.
+        element("link", rel="icon", href="data:,"),
         element("title", shorten(title, 200)),
         element("style", Html(STYLE)),
     )

@@ -42,9 +42,11 @@ def elsewhere(uri: str) -> str | None:
 
 
 def console(uri: str) -> str | None:
-    """Return the page of an object in Google's console; None: it is in no bucket."""
+    """Return the page of an object in Google's console, or of a folder (a URI that ends in /); None: in no bucket."""
     if not uri.startswith("gs://"):
         return None
+    if uri.endswith("/"):
+        return f"{CONSOLE}storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'), safe='/')}"
     return f"{CONSOLE}storage/browser/_details/{quote(uri.removeprefix('gs://'), safe='/')}"
 
 
@@ -61,6 +63,11 @@ def link(href: Href, uri: str, words: str) -> Html:
         return join([words, " ", shown])
     opened = element("a", words, href=address)
     return join([opened, " ", shown]) if uri.startswith("gs://") else opened
+
+
+def folder_link(href: Href, uri: str, words: str) -> Html:
+    """Return a link to a folder: Google's console has other pages for them than for objects."""
+    return link(href, f"{uri.rstrip('/')}/" if uri.startswith("gs://") else uri, words)
 
 
 def shown_uri(uri: str) -> str:

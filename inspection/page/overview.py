@@ -6,7 +6,7 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_TRY_AG
 from contracts.proof import find_unproven_targets
 from inspection.page.account import usd_range
 from inspection.page.dag import dag
-from inspection.page.links import link
+from inspection.page.links import console, console_page, folder_link, link
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import AttemptView, StageView
@@ -183,7 +183,7 @@ def _stages(subject: Subject) -> Html:
 def _stage_row(subject: Subject, stage: StageView) -> list[str]:
     made: list[str] = [element("span", subject.name(stage.made) or NO_VALUE)]
     if stage.uri is not None:
-        made.append(element("small", link(subject.href, stage.uri, "folder"), class_="block-line"))
+        made.append(element("small", folder_link(subject.href, stage.uri, "folder"), class_="block-line"))
     return [
         stage.name,
         chip(stage.state),
@@ -226,7 +226,21 @@ def _attempt_row(subject: Subject, place: int, stage: StageView, attempt: Attemp
         element("code", subject.name(attempt.name)),
         stage.name,
         join(words),
-        element("small", link(subject.href, attempt.log, "log")) if attempt.log is not None else "none",
+        _log(subject, attempt),
         instant(attempt.started_at) if attempt.started_at is not None else NO_VALUE,
         figure(f"attempts.{place}.took_s", took, seconds, NO_VALUE),
     ]
+
+
+def _log(subject: Subject, attempt: AttemptView) -> Html:
+    """Return where an attempt's words are: on Vertex AI the service keeps them, and the run's page there leads on."""
+    if attempt.log is not None:
+        return element("small", link(subject.href, attempt.log, "log"))
+    address = console(f"{attempt.folder.rstrip('/')}/")
+    if address is None:
+        return Html("none")
+    opened = console_page(subject.view.console)
+    whole = [element("a", "folder", href=address)]
+    if opened is not None:
+        whole.append(element("a", "logs, by the run's page", href=opened))
+    return element("small", join([whole[0], *(join([", ", each]) for each in whole[1:])]))

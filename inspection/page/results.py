@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.artifacts import ClassOutcome, EvaluationReport
+from contracts.artifacts import CheckpointManifest, ClassOutcome, EvaluationReport
 from inspection.page.confusion import confusion
 from inspection.page.data import picture
 from inspection.page.roc import roc
@@ -46,7 +46,7 @@ def _metrics(subject: Subject) -> Html:
         for name, value in sorted(trained.metrics.items())[: subject.limits.rows]
     ]
     said = (
-        f"Step {trained.best_step:,} of {trained.step:,}, epoch {trained.epoch:,}"
+        f"Step {trained.best_step:,}{_of_steps(subject, trained)}, epoch {trained.epoch:,}"
         + (f", weights of the {trained.evaluated}" if trained.evaluated else "")
         + (f"; ended by {trained.ended_by}" if trained.ended_by else "")
         + "."
@@ -58,6 +58,14 @@ def _metrics(subject: Subject) -> Html:
             table("Metrics of the best checkpoint", ["Metric", "Value"], rows, id_="metrics"),
         ]
     )
+
+
+def _of_steps(subject: Subject, trained: CheckpointManifest) -> str:
+    """Return how many steps the training has had: the manifest knows its own step only, which is the best one's."""
+    account = subject.view.goodput
+    if account is None or account.steps < max(trained.best_step, trained.step):
+        return ""
+    return f" of {account.steps:,} that the training had"
 
 
 def _metric(name: str) -> Callable[[float], str]:

@@ -1,22 +1,23 @@
 """What happened to a training, on its time axis: starts, checkpoints, preemptions, crashes, resumes, and its end.
 
-Read from the events that the goodput ledger reads (contracts/goodput.py): a checkpoint is a `spent` with seconds of a
-checkpoint in it, a preemption an agreed stop because of a notice, or an attempt that ended without a word before
-another began.
+How it came to stand still is found by contracts/stops.py, as in the account of its time. A checkpoint is an event
+`checkpoint`; attempts of versions that do not tell it have a mark where a `spent` holds seconds of a checkpoint, and at
+an agreed stop, which saves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from contracts.stops import Event, find_stops, finite_seconds, step_after, tells_of_training
 from inspection.attempts import Events
 from inspection.run.data import spread
 from inspection.run.view import Mark, Marks
 
 # Of each kind: a page shows no more, and says so.
 MOST_OF_A_KIND = 300
+MOST_CHARACTERS = 400
 
 
 def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) -> Marks:
@@ -26,11 +27,17 @@ def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) 
         attempts: Events of every attempt at it, by name, in the order in which they began.
         best_step: Of the best checkpoint, where it is known.
     """
-    # Machines beside the first have attempts of their own, in which nothing of the training is told.
-    told = [(name, events) for name, events in attempts.items() if any(event["event"] == "life" for event in events)]
     found: list[Mark] = []
-    for place, (name, events) in enumerate(told):
-        found += _of_attempt(name, events, is_last=place == len(told) - 1)
+    for name, events in attempts.items():
+        # Machines beside the first have attempts of their own, in which nothing of the training is told.
+        if tells_of_training(events):
+            found += _starts(name, events)
+            told = _told_checkpoints(events) if _tells_checkpoints(events) else _guessed_checkpoints(events)
+            found += told
+    names = list(attempts)
+    for stop in find_stops(list(attempts.values())):
+        text = f"{stop.words} (attempt {names[stop.attempt]})"[:MOST_CHARACTERS]
+        found.append(Mark(kind=stop.kind, time=stop.time, step=stop.step, text=text))
     found.sort(key=lambda mark: mark.time)
     if best_step:
         found += [
@@ -43,47 +50,50 @@ def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) 
     return Marks(marks=sorted(kept, key=lambda mark: mark.time), counts=dict(counts))
 
 
-def _of_attempt(name: str, events: Events, *, is_last: bool) -> Iterable[Mark]:
-    step: int | None = None
-    lives = 0
-    ended = preempted = False
+def _starts(name: str, events: Events) -> Iterable[Mark]:
     for event in events:
-        time = float(event["time"])
-        step = _step(event, step)
-        match event["event"]:
-            case "life":
-                lives += 1
-                if lives > 1:
-                    yield Mark(kind="crash", time=time, step=step, text=f"ranks started again in attempt {name}")
-            case "resume":
-                if step:
-                    machines = f"{event.get('ranks')} ranks on {event.get('nodes')} machines"
-                    yield Mark(kind="resume", time=time, step=step, text=f"resumed at step {step}, {machines}")
-                else:
-                    yield Mark(kind="start", time=time, step=0, text=f"started in attempt {name}")
-            case "spent" if _checkpoint_s(event) > 0:
-                seconds = _checkpoint_s(event)
-                yield Mark(kind="checkpoint", time=time, step=step, text=f"checkpoint at step {step}, {seconds:.3f} s")
-            case "stop":
-                preempted = preempted or bool(event.get("preempted"))
-                kind: Any = "preemption" if event.get("preempted") else "end"
-                yield Mark(kind=kind, time=time, step=step, text=f"stopped at step {step}: {event.get('cause', '')}")
-            case "finish":
-                ended = True
-                yield Mark(kind="end", time=time, step=step, text=f"finished: {event.get('made', '')}"[:300])
-            case "error" | "exit":
-                ended = True
-    if not ended and not preempted and not is_last:
-        time = float(events[-1]["time"])
-        yield Mark(kind="preemption", time=time, step=step, text=f"attempt {name} ended without a word")
+        if event["event"] == "resume":
+            step, time = step_after(event, None), float(event["time"])
+            if step:
+                machines = f"{event.get('ranks')} ranks on {event.get('nodes')} machines"[:MOST_CHARACTERS]
+                yield Mark(kind="resume", time=time, step=step, text=f"resumed at step {step}, {machines}")
+            else:
+                yield Mark(kind="start", time=time, step=0, text=f"started in attempt {name}")
 
 
-def _step(event: Mapping[str, Any], before: int | None) -> int | None:
-    value = event.get("step", event.get("done") if event.get("unit") == "steps" else None)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else before
+def _tells_checkpoints(events: Events) -> bool:
+    kinds = [event["event"] for event in events]
+    tells = [event.get("tells") for event in events if event["event"] == "life"]
+    return "checkpoint" in kinds or any(isinstance(words, list) and "checkpoint" in words for words in tells)
 
 
-def _checkpoint_s(event: Mapping[str, Any]) -> float:
-    seconds = event.get("seconds")
-    value = seconds.get("checkpoint", 0.0) if isinstance(seconds, dict) else 0.0
-    return float(value) if isinstance(value, (int, float)) else 0.0
+def _told_checkpoints(events: Events) -> Iterable[Mark]:
+    for event in events:
+        if event["event"] == "checkpoint":
+            step = step_after(event, None)
+            seconds = finite_seconds({"whole": event.get("seconds")}).get("whole")
+            took = f", durable after {seconds:.3f} s" if seconds is not None else ""
+            yield Mark(kind="checkpoint", time=float(event["time"]), step=step, text=f"checkpoint at step {step}{took}")
+
+
+def _guessed_checkpoints(events: Events) -> Iterable[Mark]:
+    step: int | None = None
+    # Of the ranks that are up: a wait at the end for one that is being written is no second one.
+    marked: set[int | None] = set()
+    for event in events:
+        step = step_after(event, step)
+        if event["event"] == "life":
+            marked = set()
+        words = _guess(event)
+        if words and step not in marked:
+            marked.add(step)
+            yield Mark(
+                kind="checkpoint", time=float(event["time"]), step=step, text=f"checkpoint at step {step}{words}"
+            )
+
+
+def _guess(event: Event) -> str:
+    if event["event"] == "stop":
+        return ", saved at the agreed stop"
+    seconds = finite_seconds(event.get("seconds")).get("checkpoint", 0.0) if event["event"] == "spent" else 0.0
+    return f", {seconds:.3f} s" if seconds > 0 else ""

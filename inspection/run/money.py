@@ -22,11 +22,11 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
     """
     if goodput is None:
         return None, "no training has begun"
-    resources, hours = config.resources, goodput.node_hours
+    resources, hours, wall_h = config.resources, goodput.node_hours, goodput.wall_s / 3600
     if not resources.machine.type:
         if resources.price_usd_per_h is None:
             return None, "no machine is named, and no price: set resources.machine.type, or resources.price_usd_per_h"
-        return _configured(config, hours, label="this machine"), ""
+        return _configured(config, hours, wall_h, label="this machine"), ""
     try:
         machine = find_machine(resources.machine)
     except ConfigError as error:
@@ -39,7 +39,7 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
     if len(prices) < len(rungs) or _is_own_price(config, prices):
         if resources.price_usd_per_h is None:
             return None, f"no price of {machine.label} is known: set resources.price_usd_per_h"
-        return _configured(config, hours, label=machine.label, strategy=strategy, standard=standard), ""
+        return _configured(config, hours, wall_h, label=machine.label, strategy=strategy, standard=standard), ""
     low, high = min(price.low_usd_per_h for price in prices), max(price.high_usd_per_h for price in prices)
     assumptions = [text for price in prices for text in price.assumptions]
     if len(rungs) > 1:
@@ -73,17 +73,24 @@ def _is_own_price(config: RunConfig, prices: list[PriceRange]) -> bool:
 
 
 def _configured(
-    config: RunConfig, hours: float, *, label: str, strategy: str = "", standard: PriceRange | None = None
+    config: RunConfig,
+    hours: float,
+    wall_h: float,
+    *,
+    label: str,
+    strategy: str = "",
+    standard: PriceRange | None = None,
 ) -> MoneyView:
     """Return the cost at the price that the configuration gives, which is of all machines together."""
-    nodes = config.resources.nodes if config.resources.nodes != "auto" else 1
-    price = (config.resources.price_usd_per_h or 0.0) / nodes
+    nodes, price = config.resources.nodes, config.resources.price_usd_per_h or 0.0
+    # How many `auto` has come to is in the hours, however often it changed: what the price is of was there all along.
+    cost = price * wall_h if nodes == "auto" else price / nodes * hours
     return MoneyView(
         node_hours=hours,
         machine=label,
         strategy=strategy,
-        cost_low_usd=price * hours,
-        cost_high_usd=price * hours,
+        cost_low_usd=cost,
+        cost_high_usd=cost,
         on_demand_low_usd=standard.low_usd_per_h * hours if standard else None,
         on_demand_high_usd=standard.high_usd_per_h * hours if standard else None,
         source=CONFIGURED,
