@@ -60,7 +60,7 @@ def _run(letter: str, shown: Shown) -> Html:
 
 def _results(lines: tuple[RunLine | None, RunLine | None]) -> Html:
     rows = [(column.title, *(Html("") if line is None else column.cell(line) for line in lines)) for column in COLUMNS]
-    return table("Of both runs", ("", "A", "B"), rows, id_="results-table", words=3)
+    return table("Of both runs", ("Figure", "A", "B"), rows, id_="results-table", words=3)
 
 
 def _configuration(a: Shown, b: Shown) -> Html:
@@ -104,7 +104,7 @@ def _lineage(a: Shown, b: Shown) -> Html:
         return absent("lineage", "Of neither run is it known.")
     return table(
         "Documents by their hashes",
-        ("Document", "", "A", "B"),
+        ("Document", "Verdict", "A", "B"),
         [(origin.name, _verdict(origin), _hash(origin.a), _hash(origin.b)) for origin in found],
         id_="lineage-table",
         words=4,

@@ -28,7 +28,7 @@ def document(title: str, *parts: str, scripts: Sequence[str] = ()) -> str:
     body = element(
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),
-        element("div", element("a", "Shardline", href="/"), class_="brand"),
+        element("div", element("a", "Shardline", href="/"), class_="brand", role="navigation", aria_label="All runs"),
         *parts,
         # Read out when it changes; empty as long as all is well.
         element("p", "", id="notice", role="status", hidden=True),

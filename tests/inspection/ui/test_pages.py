@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import NEEDS_CHROMIUM, TIMEOUT_MS, Opened, opened, started_chromium
@@ -45,6 +46,26 @@ def test_pages_are_quiet_and_fit(browser: Browser, server: Serving, path: str, w
         shown.page.wait_for_load_state("networkidle")
         assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
         check_quiet(shown, server)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/", f"/compare?a={FRESH}&b={RESUMED}", f"/run/{FRESH}/log/train/20261122-070000-0001"]
+)
+def test_axe_finds_nothing(browser: Browser, server: Serving, path: str, dark: bool) -> None:
+    with opened(browser, server.url + path, dark=dark) as shown:
+        shown.page.wait_for_load_state("networkidle")
+        found = Axe().run(shown.page)
+        assert found.response["violations"] == [], found.generate_report()
+
+
+def test_an_error_stays_in_its_cell(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        said = shown.page.locator(f'tr[data-run="{FAILED}"] .because')
+        assert "cannot <b>work</b>" in said.inner_text()
+        said.evaluate("(box, text) => (box.textContent = text)", "very long words " * 20)
+        fits = "box => box.getBoundingClientRect().right <= box.closest('td').getBoundingClientRect().right + 1"
+        assert said.evaluate(fits)
 
 
 def test_every_section_is_there(browser: Browser, server: Serving) -> None:
