@@ -64,19 +64,25 @@ class Lock:
 
 
 def is_locked(uri: str) -> bool | None:
-    """Whether a process of this machine holds the lock of a folder; None: there is no lock, so nobody knows.
+    """Whether a process holds the lock of a folder, as this machine sees it; None: there is no lock, so nobody knows.
 
     Only looked at: who takes the lock meanwhile may be refused once. For locks that are taken before anybody knows of
     the folder, as a run's.
     """
     folder = storage.local_path(uri)
     try:
-        with folder.with_name(f".{folder.name}.lock").open() as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Not to wait for whoever writes a pipe of that name.
+        descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return None
+    finally:
+        os.close(descriptor)
     return False
 
 

@@ -5,6 +5,8 @@ It works while a training goes on and for one that was killed: what was told so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from contracts.artifacts import GoodputRecord
 from contracts.goodput import account
 from inspection.attempts import Events
@@ -24,7 +26,7 @@ def read_goodput(line: str, run_id: str | None) -> GoodputRecord | None:
     return account(attempts.values()) if attempts else None
 
 
-def find_attempts(line: str, run_id: str | None) -> dict[str, Events]:
+def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None) -> dict[str, Events]:
     """Return the events of every attempt at a training, by the attempt's name; none when there was no training.
 
     A training that began in this run is told by this run's attempts alone. One that this run has continued or reused
@@ -33,9 +35,10 @@ def find_attempts(line: str, run_id: str | None) -> dict[str, Events]:
     Args:
         line: URI of the line's folder.
         run_id: The run that used the training; None: the newest run that has one.
+        known: Events that were read before, by the attempt's name.
     """
     names = list_attempts(line, _STAGE)
-    read: dict[str, Events] = {}
+    read: dict[str, Events] = dict(known or {})
 
     def read_all(wanted: list[str]) -> None:
         read.update(read_events_of(line, _STAGE, [name for name in wanted if name not in read])[0])

@@ -19,7 +19,8 @@ from pathlib import Path
 from contracts import storage
 from contracts.errors import ConfigError
 from inspection.run.find import find_place
-from inspection.run.read import TENSORBOARD_FOLDER, find_folder
+from inspection.run.read import find_folder
+from inspection.run.training import TENSORBOARD_FOLDER
 
 # Names in TensorBoard's list of runs.
 _STAGES = {"training": "train", "profile": "profile"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -14,6 +15,7 @@ from rich.text import Text
 from contracts import storage
 from inspection.profile import describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
+from inspection.run.door import plain
 from inspection.run.view import RunLine, RunView
 from pages.markup import UNPRINTABLE
 from pages.quantities import seconds, size, usd
@@ -57,6 +59,11 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
             NOT_KNOWN if line.cost_usd is None else f"≤ {line.cost_usd:.2f}",
         )
     console.print(table)
+
+
+def to_json(view: RunView) -> str:
+    """Return everything that is known of a run as JSON, whatever is in it: what is no number of JSON is null."""
+    return json.dumps(plain(view.model_dump(mode="python")), indent=1, default=str)
 
 
 def print_run(view: RunView, stream: TextIO) -> None:

@@ -207,6 +207,7 @@ class Training:
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             sections.stepped(self.step)
+            clock.step_done()
             agreed = self.vote.step_done()
             # Of an earlier step: to read what this one found would wait for the device.
             stop = self.reporting.read(self._say)

@@ -2,6 +2,9 @@
 
     find.py      which run a user means by RUN, and which runs are below a root
     read.py      everything that its documents, events and logs say: one RunView
+    reading.py   a reading under way: what cannot be read is written down
+    door.py      the one door to its files: of bounded size, and really in the line
+    training.py  the training's time, curves, marks, cost and evaluation
     view.py      the words of a RunView: what the pages, the terminal and the server show
     state.py     whether it runs, has ended, or was killed
     stages.py    what its stages did: attempts, durations, errors

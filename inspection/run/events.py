@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from contracts import storage
-from contracts.errors import ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from inspection.attempts import Events
+from inspection.run.door import HARM, Door, parse_json
 
 _THREADS = 16
-# A stage writes some hundred bytes an event; what is longer is none of ours, or one that never rests.
-_HEAD_BYTES, _TAIL_BYTES = 1 << 20, 31 << 20
+# Of all attempts of a stage together, some hundred bytes an event: what is longer is none of ours, or never rests.
+MOST_BYTES = 32 << 20
+_LEAST_BYTES = 64 << 10
 
 
 def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[str, Events], list[str]]:
@@ -22,12 +22,18 @@ def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[st
     names = list(names)
     folder = storage.join(line, stage, ATTEMPTS_FOLDER)
     problems: list[str] = []
+    door = Door(line)
+    share = max(_LEAST_BYTES, MOST_BYTES // max(1, len(names)))
 
     def read(name: str) -> Events:
         try:
-            return _read(storage.join(folder, name, EVENTS_NAME), problems)
-        except (OSError, ShardlineError) as error:
-            problems.append(f"events of attempt {name}: {str(error).splitlines()[0]}")
+            uri = storage.join(folder, name, EVENTS_NAME)
+            door.require(uri)
+            return _read(uri, share, problems)
+        except FileNotFoundError:
+            return []
+        except HARM as error:
+            problems.append(f"events of attempt {name}: {(str(error).splitlines() or ['?'])[0]}")
             return []
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -45,16 +51,13 @@ def of_run(names: Iterable[str], run_id: str) -> list[str]:
     return [name for name in names if name == run_id or name.startswith(f"{run_id}.")]
 
 
-def _read(uri: str, problems: list[str]) -> Events:
-    try:
-        size = storage.size(uri)
-    except FileNotFoundError:
-        return []
-    if size <= _HEAD_BYTES + _TAIL_BYTES:
-        parts = [storage.read_range(uri, 0, size)]
+def _read(uri: str, most: int, problems: list[str]) -> Events:
+    size = storage.size(uri)
+    if size <= most:
+        parts = [storage.read_range(uri, 0, most)]
     else:
         problems.append(f"{storage.display(uri)} has {size} bytes: what is in the middle of it was not read")
-        parts = [storage.read_range(uri, 0, _HEAD_BYTES), storage.read_range(uri, size - _TAIL_BYTES, _TAIL_BYTES)]
+        parts = [storage.read_range(uri, 0, most // 4), storage.read_range(uri, size - most * 3 // 4, most * 3 // 4)]
     events: Events = []
     damaged = 0
     for part in parts:
@@ -71,8 +74,8 @@ def _read(uri: str, problems: list[str]) -> Events:
 
 
 def _parse(text: bytes) -> dict[str, object] | None:
-    with suppress(ValueError, TypeError, RecursionError):
-        event = json.loads(text)
+    with suppress(ValueError):
+        event = parse_json(text)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             time = event.get("time")
             if isinstance(time, (int, float)) and not isinstance(time, bool) and abs(time) < 1e12:

@@ -7,6 +7,7 @@ copied out of a bucket: where it is now counts, not where its documents say they
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from contracts import storage
 from contracts.config import RunSection
 from contracts.errors import ConfigError
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from inspection.run.door import Door
 
 # Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
 _THREADS = 16
@@ -69,29 +71,40 @@ def find_place(run: str) -> RunPlace:
     )
 
 
-def runs_of_line(line: str) -> list[RunPlace]:
-    """Return the runs of a line, the oldest first, by the time in their ids."""
+def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
+    """Return the runs of a line, the oldest first, by the time in their ids; none where it cannot be looked into.
+
+    Args:
+        line: URI of its folder.
+        known: Runs that were seen before: nobody is asked for them again.
+    """
     runs = storage.join(line, RUNS_FOLDER)
-    names = [name for name in storage.list_names(runs) if _may_be_one(name)]
+    try:
+        names = [name for name in storage.list_names(runs) if _may_be_one(name)]
+    except PermissionError:
+        return []
     places = [RunPlace(line, name) for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
-        there = list(pool.map(lambda place: storage.exists(place.start_uri), places))
+        there = list(pool.map(lambda place: place in known or storage.exists(place.start_uri), places))
     found = [place for place, is_run in zip(places, there, strict=True) if is_run]
     return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
 
 
-def list_places(root: str) -> list[RunPlace]:
+def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     """Return every run below a root: of the lines in it, or of the line that it is.
+
+    A line that is a link out of the root is none of its lines.
 
     Args:
         root: Path or URI.
+        known: Runs that were seen before.
 
     Raises:
         ConfigError: Nothing is there.
     """
     uri = storage.normalise(root)
     names = storage.list_names(uri)
-    if RUNS_FOLDER in names and (own := runs_of_line(uri)):
+    if RUNS_FOLDER in names and (own := runs_of_line(uri, known)):
         return own
     if not names and not storage.exists(uri):
         raise ConfigError(
@@ -99,8 +112,10 @@ def list_places(root: str) -> list[RunPlace]:
             allowed="the folder that holds lines (run.root), or one line, as a path or gs://",
             todo="check the path; `shardline run CONFIG` makes ./runs",
         )
+    door = Door(uri)
+    lines = [line for name in names if _may_be_one(name) and door.inside(line := storage.join(uri, name))]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(runs_of_line, [storage.join(uri, name) for name in names if _may_be_one(name)])
+        found = pool.map(lambda line: runs_of_line(line, known), lines)
     return [place for places in found for place in places]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
-from contracts import storage
 from contracts.artifacts import CheckpointManifest, Contract, ExportManifest, ProfileReport, ShardManifest
 from inspection.run.view import LineageView
 
@@ -21,7 +19,7 @@ def find_lineage(
     Args:
         documents: What was read, by stage.
         uris: Folder of each, by stage.
-        sha256: Hash of each manifest as it was written, by stage; what is not in it is not known.
+        sha256: Hash of each manifest as it is now, by stage; what is not in it is not known.
     """
     found: list[LineageView] = []
     shards = documents.get("shard")
@@ -58,11 +56,6 @@ def find_lineage(
                 )
             )
     return found
-
-
-def manifest_sha256(uri: str) -> str:
-    """Return the hash of a document as it was written."""
-    return hashlib.sha256(storage.read_bytes(uri)).hexdigest()
 
 
 def _contents(document: Contract) -> dict[str, str]:

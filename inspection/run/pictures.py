@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contracts import storage
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.errors import ShardlineError
+from inspection.run.door import HARM, Door
 from inspection.run.view import PictureView, WorstView
 
 # A contact sheet of 60 such pictures is some 150 KB.
@@ -21,7 +22,7 @@ _LOOKED_AT = 1 << 17
 _NAME = 200
 
 
-def contact_sheet(folder_uri: str, manifest: ShardManifest) -> list[PictureView]:
+def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[PictureView]:
     """Return pictures of training images, the classes in turn.
 
     Raises:
@@ -30,14 +31,18 @@ def contact_sheet(folder_uri: str, manifest: ShardManifest) -> list[PictureView]
     """
     from inspection.show import choose
 
+    door.require(manifest.index.uri(folder_uri))
     chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
-    return _draw(folder_uri, manifest, list(chosen), "train")
+    return _draw(door, folder_uri, manifest, list(chosen), "train")
 
 
-def worst_samples(folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport) -> list[WorstView]:
+def worst_samples(
+    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport
+) -> list[WorstView]:
     """Return the samples with the lowest probability of their label; one whose image cannot be read has no picture."""
     names = [outcome.name[:_NAME] for outcome in evaluation.classes]
     split = manifest.splits[evaluation.split]
+    door.require(manifest.index.uri(folder_uri))
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)
@@ -51,8 +56,8 @@ def worst_samples(folder_uri: str, manifest: ShardManifest, evaluation: Evaluati
             record = read_part(manifest.index.uri(folder_uri), split.first + place, 1)[0]
             if key_of(record) != key:
                 return None
-            return _draw(folder_uri, manifest, [record], evaluation.split)[0]
-        except (OSError, ShardlineError):
+            return _draw(door, folder_uri, manifest, [record], evaluation.split)[0]
+        except HARM:
             return None
 
     return [
@@ -68,7 +73,9 @@ def worst_samples(folder_uri: str, manifest: ShardManifest, evaluation: Evaluati
     ]
 
 
-def _draw(folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str) -> list[PictureView]:
+def _draw(
+    door: Door, folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str
+) -> list[PictureView]:
     from PIL import Image
 
     from inspection.payloads import read_payloads
@@ -76,7 +83,9 @@ def _draw(folder_uri: str, manifest: ShardManifest, records: Sequence[object], s
     from records.index import key_of
 
     drawn = []
-    wanted = ((manifest.shards[_shard(record, manifest)].uri(folder_uri), record) for record in records)
+    wanted = [(manifest.shards[_shard(record, manifest)].uri(folder_uri), record) for record in records]
+    for uri in {uri for uri, _ in wanted}:
+        door.require(uri)
     for record, content in zip(records, read_payloads(wanted), strict=True):
         try:
             image = Image.fromarray(decode_rgb(content))

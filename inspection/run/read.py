@@ -7,17 +7,14 @@ named in `RunView.missing`, and all else is read.
 from __future__ import annotations
 
 import datetime
-import json
+import hashlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from contracts import storage
 from contracts.artifacts import (
-    EVALUATION_NAME,
     MANIFEST_NAME,
     CheckpointManifest,
     Contract,
@@ -28,27 +25,22 @@ from contracts.artifacts import (
     ShardManifest,
     Verification,
 )
-from contracts.config import STAGES, RunConfig
-from contracts.errors import ShardlineError
-from contracts.goodput import account
-from contracts.registration import find_registration
+from contracts.config import STAGES
+from contracts.registration import Registration
+from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
-from inspection.goodput import find_attempts
 from inspection.record import RUN_NAME
-from inspection.run.curves import read_curves
 from inspection.run.data import describe_data
+from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
-from inspection.run.lineage import find_lineage, manifest_sha256
-from inspection.run.marks import find_marks
-from inspection.run.money import find_money
+from inspection.run.lineage import find_lineage
+from inspection.run.reading import Reading, read_contract
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
-from inspection.run.view import Curves, Missing, RunView, StageView
+from inspection.run.training import read_evaluation, read_training, training_folder
+from inspection.run.view import Missing, RunView, StageView
 
-# A document that is larger is not read: no page could show it, and a hostile one must not fill the memory.
-MOST_BYTES = 256 << 20
-TENSORBOARD_FOLDER = "tensorboard"
 VERIFIED_FOLDER = "verified"
 _CONTRACTS: dict[str, type[Contract]] = {
     "shard": ShardManifest,
@@ -56,55 +48,6 @@ _CONTRACTS: dict[str, type[Contract]] = {
     "train": CheckpointManifest,
     "export": ExportManifest,
 }
-T = TypeVar("T")
-C = TypeVar("C", bound=Contract)
-
-
-@dataclass
-class _Reading:
-    """What one reading of a run has found so far."""
-
-    place: RunPlace
-    missing: list[Missing] = field(default_factory=list)
-    recorded_line: str = ""
-    """Where the run's documents say that the line is."""
-
-    def located(self, uri: str) -> str:
-        """Return where something is that a document names: the line may have been moved or copied."""
-        if self.recorded_line and uri.startswith(self.recorded_line + "/"):
-            return self.place.line + uri[len(self.recorded_line) :]
-        return uri
-
-    def inside(self, uri: str) -> bool:
-        """Whether something lies in the line: nothing else is read on the word of a document."""
-        parts = uri.split("/")
-        return uri.startswith(self.place.line + "/") and ".." not in parts and "." not in parts
-
-    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; what goes wrong is written down."""
-        try:
-            return read()
-        except (
-            OSError,
-            ShardlineError,
-            ValidationError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            ImportError,
-        ) as error:
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if isinstance(error, FileNotFoundError):
-                text = "it is not there"
-            self.missing.append(Missing(what=what, reason=text[:MOST_CHARACTERS]))
-            return None
-
-    def document(self, what: str, uri: str) -> bytes:
-        """Return the content of a document of bounded size."""
-        if (size := storage.size(uri)) > MOST_BYTES:
-            raise ValueError(f"{storage.display(uri)} has {size} bytes, more than the {MOST_BYTES} that are read")
-        return storage.read_bytes(uri)
 
 
 def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: float | None = None) -> RunView:
@@ -116,7 +59,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
         points: Of a curve at most.
         now: Seconds since the epoch; None: the clock's.
     """
-    reading = _Reading(place)
+    reading = Reading(place, Door(place.line))
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
@@ -126,14 +69,24 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
     last_word_at = max(times, default=None)
     state = find_state(place, record.state if record else None, last_word_at=last_word_at or started_at, now=now)
-    over = state != "running"
+    # Of a silent run nobody knows: it may wait for machines.
+    over = state not in ("running", "silent")
     stages = [
         read_stage(
-            place, name, attempts[name], record=record, over=over, located=reading.located, missing=reading.missing
+            place,
+            name,
+            attempts[name],
+            record=record,
+            over=over,
+            located=reading.located,
+            door=reading.door,
+            missing=reading.missing,
         )
         for name in STAGES
     ]
     documents = _read_documents(reading, stages)
+    told = attempts["train"]
+    parts = _read_stage_parts(reading, documents, stages, config, record, told, pictures=pictures, points=points)
     return RunView(
         id=place.run_id,
         name=_name(place, config),
@@ -150,45 +103,54 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
         console=_console(place, start, config),
         config=config,
         stages=stages,
-        **_read_stage_parts(reading, documents, stages, config, record, pictures=pictures, points=points),
+        **parts,
         missing=reading.missing,
     )
 
 
 def find_folder(place: RunPlace, stage: str) -> str | None:
     """Return the URI of the folder that a stage of a run has worked on last; None where there is none in the line."""
-    reading = _Reading(place)
+    reading = Reading(place, Door(place.line))
     _read_start(reading)
     record = _read_record(reading)
     told = _read_attempts(reading, stage)
-    view = read_stage(place, stage, told, record=record, over=True, located=reading.located, missing=reading.missing)
-    folder = view.uri or _training_folder(reading, told)
+    view = read_stage(
+        place,
+        stage,
+        told,
+        record=record,
+        over=True,
+        located=reading.located,
+        door=reading.door,
+        missing=reading.missing,
+    )
+    folder = view.uri or training_folder(reading, told)
     return folder if folder is not None and reading.inside(folder) else None
 
 
-def _read_start(reading: _Reading) -> dict[str, Any]:
+def _read_start(reading: Reading) -> dict[str, Any]:
     uri = reading.place.start_uri
-    start = reading.attempt("the run's first document", lambda: _object(reading.document("start", uri), uri)) or {}
+    start = reading.attempt("the run's first document", lambda: _object(reading.door.read(uri, SMALL_BYTES), uri)) or {}
     line = _dict(start.get("arguments")).get("line")
     reading.recorded_line = line.rstrip("/") if isinstance(line, str) else ""
     return start
 
 
-def _read_record(reading: _Reading) -> RunRecord | None:
+def _read_record(reading: Reading) -> RunRecord | None:
     uri = storage.join(reading.place.folder, RUN_NAME)
     if not storage.exists(uri):
         return None
-    return reading.attempt("the run's record", lambda: RunRecord.parse(reading.document("record", uri), where=uri))
+    return reading.attempt("the run's record", lambda: read_contract(reading.door, RunRecord, uri, SMALL_BYTES))
 
 
-def _read_attempts(reading: _Reading, stage: str) -> dict[str, Events]:
+def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
     names = of_run(list_attempts(reading.place.line, stage), reading.place.run_id)
     told, problems = read_events_of(reading.place.line, stage, names)
     reading.missing += [Missing(what=f"events of stage {stage}", reason=problem) for problem in problems]
     return told
 
 
-def _read_documents(reading: _Reading, stages: list[StageView]) -> dict[str, Contract]:
+def _read_documents(reading: Reading, stages: list[StageView]) -> dict[str, Contract]:
     found: dict[str, Contract] = {}
     for stage in stages:
         if stage.uri is None:
@@ -199,35 +161,33 @@ def _read_documents(reading: _Reading, stages: list[StageView]) -> dict[str, Con
             reading.missing.append(Missing(what=what, reason=reason[:MOST_CHARACTERS]))
             continue
         uri = storage.join(stage.uri, MANIFEST_NAME)
-        document = reading.attempt(what, lambda kind=_CONTRACTS[stage.name], uri=uri: _parse(reading, kind, uri))  # type: ignore[misc]
+        document = reading.attempt(what, partial(read_contract, reading.door, _CONTRACTS[stage.name], uri))
         if document is not None:
             found[stage.name] = document
     return found
 
 
-def _parse(reading: _Reading, kind: type[C], uri: str) -> C:
-    return kind.parse(reading.document(kind.__name__, uri), where=storage.display(uri))
-
-
 def _read_stage_parts(
-    reading: _Reading,
+    reading: Reading,
     documents: Mapping[str, Contract],
     stages: list[StageView],
     config: dict[str, Any],
     record: RunRecord | None,
+    told: Mapping[str, Events],
     *,
     pictures: bool,
     points: int,
 ) -> dict[str, Any]:
     """Return the fields of a RunView that stages' documents fill."""
-    place = reading.place
     uris = {stage.name: stage.uri for stage in stages if stage.uri is not None and stage.name in documents}
     parts: dict[str, Any] = {}
     shards = documents.get("shard")
     if isinstance(shards, ShardManifest):
         parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards))
         if pictures:
-            parts["pictures"] = reading.attempt("the contact sheet", lambda: _contacts(uris["shard"], shards)) or []
+            parts["pictures"] = (
+                reading.attempt("the contact sheet", lambda: _contacts(reading.door, uris["shard"], shards)) or []
+            )
     profile = documents.get("profile")
     if isinstance(profile, ProfileReport):
         parts["profile"] = profile
@@ -236,112 +196,73 @@ def _read_stage_parts(
     trained = documents.get("train")
     if isinstance(trained, CheckpointManifest):
         parts["checkpoint"] = trained
-        evaluation = _read_evaluation(reading, uris["train"], trained)
+        evaluation = read_evaluation(reading, uris["train"], trained)
         parts["evaluation"] = evaluation
         if pictures and evaluation is not None and isinstance(shards, ShardManifest):
-            parts["worst"] = (
-                reading.attempt("the worst-classified samples", lambda: _worst(uris["shard"], shards, evaluation)) or []
-            )
-    parts |= _read_training(reading, trained, uris.get("train"), config, record, points=points)
+            drawn = partial(_worst, reading.door, uris["shard"], shards, evaluation)
+            parts["worst"] = reading.attempt("the worst-classified samples", drawn) or []
+    parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
         parts["export"] = exported
-        parts["verifications"] = _read_verifications(reading, uris["export"])
-    registration = reading.attempt("the model registry's word", lambda: find_registration(place.line, place.run_id))
+        parts["verifications"] = _read_verifications(reading, uris["export"], exported)
+    registration = reading.attempt("the model registry's word", lambda: _read_registration(reading))
     parts["registration"] = registration.model_dump(mode="json") if registration else None
-    hashes = {stage.name: stage.manifest_sha256 for stage in stages if stage.manifest_sha256}
-    for name, uri in uris.items():
-        if name not in hashes and (found := reading.attempt(f"the hash of {name}", lambda uri=uri: _sha256(uri))):  # type: ignore[misc]
-            hashes[name] = found
-    parts["lineage"] = find_lineage(documents, uris, hashes)
+    parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
     return parts
 
 
-def _read_training(
-    reading: _Reading,
-    trained: Contract | None,
-    uri: str | None,
-    config: dict[str, Any],
-    record: RunRecord | None,
-    *,
-    points: int,
-) -> dict[str, Any]:
-    attempts = reading.attempt(
-        "the attempts at training", lambda: find_attempts(reading.place.line, reading.place.run_id)
-    )
-    if not attempts:
-        return {}
-    best = trained.best_step if isinstance(trained, CheckpointManifest) else None
-    goodput = record.goodput if record and record.goodput else None
-    goodput = goodput or reading.attempt("the account of the training's time", lambda: account(attempts.values()))
-    folder = uri or _training_folder(reading, attempts)
-    curves: Curves | None = None
-    if folder is not None and reading.inside(folder):
-        logs = storage.join(folder, TENSORBOARD_FOLDER)
-        curves = reading.attempt("learning curves", lambda: read_curves(logs, points=points))
-    if curves is not None:
-        reading.missing += [Missing(what="learning curves", reason=text) for text in curves.missing]
-    resolved = reading.attempt("the configuration", lambda: RunConfig.model_validate(config))
-    money, reason = find_money(resolved, goodput) if resolved is not None else (None, "the configuration is not known")
-    if money is None:
-        reading.missing.append(Missing(what="cost", reason=reason))
-    return {
-        "goodput": goodput,
-        "money": money,
-        "marks": reading.attempt("what happened to the training", lambda: find_marks(attempts, best_step=best)),
-        "curves": curves,
-    }
-
-
-def _training_folder(reading: _Reading, attempts: Mapping[str, Events]) -> str | None:
-    """Return the folder that the newest attempt works on."""
-    for events in reversed(list(attempts.values())):
-        for event in events:
-            if event["event"] == "folder" and isinstance(event.get("uri"), str):
-                return reading.located(event["uri"])
-    return None
-
-
-def _read_evaluation(reading: _Reading, uri: str, trained: CheckpointManifest) -> EvaluationReport | None:
-    if trained.evaluation is None:
-        return None
-    where = trained.evaluation.uri(uri)
-    if not where.endswith(f"/{EVALUATION_NAME}") or not reading.inside(where):
-        reading.missing.append(Missing(what="the evaluation", reason=f"its name is {trained.evaluation.name!r}"))
-        return None
-    return reading.attempt("the evaluation", lambda: _parse(reading, EvaluationReport, where))
-
-
-def _read_verifications(reading: _Reading, uri: str) -> list[Verification]:
-    folder = storage.join(uri, VERIFIED_FOLDER)
+def _read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> list[Verification]:
     found = []
-    for name in storage.list_names(folder):
-        if name.endswith(".json"):
-            where = storage.join(folder, name)
-            document = reading.attempt(f"verification {name}", lambda where=where: _parse(reading, Verification, where))  # type: ignore[misc]
-            if document is not None:
-                found.append(document)
+    for target in dict.fromkeys(engine.target for engine in exported.engines):
+        where = storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
+        if not storage.exists(where):
+            continue
+        read = partial(read_contract, reading.door, Verification, where, SMALL_BYTES)
+        document = reading.attempt(f"verification of {target}", read)
+        if document is not None:
+            found.append(document)
     return found
 
 
-def _contacts(uri: str, shards: ShardManifest) -> Any:
+def _read_registration(reading: Reading) -> Registration | None:
+    uri = storage.join(reading.place.folder, RESULTS_FOLDER, "register.json")
+    if not storage.exists(uri):
+        return None
+    return Registration.model_validate(parse_json(reading.door.read(uri, SMALL_BYTES)))
+
+
+def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
     from inspection.run.pictures import contact_sheet
 
-    return contact_sheet(uri, shards)
+    return contact_sheet(door, uri, shards)
 
 
-def _worst(uri: str, shards: ShardManifest, evaluation: EvaluationReport) -> Any:
+def _worst(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport) -> Any:
     from inspection.run.pictures import worst_samples
 
-    return worst_samples(uri, shards, evaluation)
+    return worst_samples(door, uri, shards, evaluation)
 
 
-def _sha256(uri: str) -> str:
-    return manifest_sha256(storage.join(uri, MANIFEST_NAME))
+def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:
+    """Return the hash of each manifest as it is now; where the run says another, it was changed since."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.name not in uris:
+            continue
+        uri = storage.join(uris[stage.name], MANIFEST_NAME)
+        content = reading.attempt(f"the hash of {stage.name}", partial(reading.door.read, uri, MANIFEST_BYTES))
+        if content is None:
+            continue
+        found[stage.name] = sha256 = hashlib.sha256(content).hexdigest()
+        if stage.manifest_sha256 not in (None, sha256):
+            reason = f"its manifest has sha256 {sha256} now, and the run says {stage.manifest_sha256}: it was changed"
+            reading.missing.append(Missing(what=f"what stage {stage.name} made", reason=reason))
+    return found
 
 
 def _object(content: bytes, uri: str) -> dict[str, Any]:
-    found = json.loads(content)
+    found = parse_json(content)
     if not isinstance(found, dict):
         raise ValueError(f"{storage.display(uri)} holds no JSON object")
     return found

@@ -7,10 +7,11 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import RunRecord, StageRecord
-from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument, ShardlineError
+from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
-from contracts.result import StageResult, find_result
+from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
+from inspection.run.door import HARM, SMALL_BYTES, Door, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.view import AttemptView, Missing, ProgressView, StageState, StageView
 
@@ -28,6 +29,7 @@ def read_stage(
     record: RunRecord | None,
     over: bool,
     located: Callable[[str], str],
+    door: Door,
     missing: list[Missing],
 ) -> StageView:
     """Return what a stage did for a run.
@@ -39,14 +41,15 @@ def read_stage(
         record: The run's record, if there is one.
         over: Whether nothing of the run works any more.
         located: Turns a URI that a document names into where that is now.
+        door: Reads files of the line.
         missing: What cannot be read is added here.
     """
     recorded = next((stage for stage in record.stages if stage.name == name), None) if record else None
-    result = _find_result(place, name, missing)
+    result = _find_result(door, place, name, missing)
     told = [event for events in attempts.values() for event in events]
     told.sort(key=lambda event: float(event["time"]))
     shown = [*attempts][: MOST_ATTEMPTS // 2] + [*attempts][MOST_ATTEMPTS // 2 :][-MOST_ATTEMPTS // 2 :]
-    views = [_attempt(place, name, attempt, attempts[attempt]) for attempt in shown]
+    views = [_attempt(door, place, name, attempt, attempts[attempt]) for attempt in shown]
     if views and result is not None and views[-1].exit_code is None and not views[-1].error:
         # A job of Dataflow publishes the stage's document, and is gone.
         views[-1] = views[-1].model_copy(update={"exit_code": 0})
@@ -68,11 +71,14 @@ def read_stage(
     )
 
 
-def _find_result(place: RunPlace, name: str, missing: list[Missing]) -> StageResult | None:
+def _find_result(door: Door, place: RunPlace, name: str, missing: list[Missing]) -> StageResult | None:
+    uri = storage.join(place.folder, RESULTS_FOLDER, f"{name}.json")
     try:
-        return find_result(place.line, place.run_id, name)
-    except (OSError, ShardlineError) as error:
-        missing.append(Missing(what=f"result of stage {name}", reason=str(error).splitlines()[0]))
+        return StageResult.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+    except FileNotFoundError:
+        return None
+    except HARM as error:
+        missing.append(Missing(what=f"result of stage {name}", reason=(str(error).splitlines() or ["?"])[0]))
         return None
 
 
@@ -109,10 +115,10 @@ def _state(
     return "stopped" if over else "running"
 
 
-def _attempt(place: RunPlace, stage: str, name: str, events: Events) -> AttemptView:
+def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events) -> AttemptView:
     folder = storage.join(place.line, stage, ATTEMPTS_FOLDER, name)
     times = [float(event["time"]) for event in events]
-    error, exit_code = _find_error(events, storage.join(folder, ERROR_NAME))
+    error, exit_code = _find_error(door, events, storage.join(folder, ERROR_NAME))
     ended_at = times[-1] if times else None
     for event in events:
         if event["event"] == "exit":
@@ -131,7 +137,7 @@ def _attempt(place: RunPlace, stage: str, name: str, events: Events) -> AttemptV
     )
 
 
-def _find_error(events: Events, uri: str) -> tuple[str, int | None]:
+def _find_error(door: Door, events: Events, uri: str) -> tuple[str, int | None]:
     """Return why an attempt ended: what it told, else what stands in its error document."""
     for event in reversed(events):
         if event["event"] == "error":
@@ -139,8 +145,8 @@ def _find_error(events: Events, uri: str) -> tuple[str, int | None]:
     if not any(event["event"] == "exit" and event.get("exit_code") != 0 for event in events):
         return "", None
     try:
-        found = ErrorDocument.model_validate_json(storage.read_bytes(uri))
-    except (OSError, ValueError, ShardlineError):
+        found = ErrorDocument.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+    except HARM:
         return "it ended without a word; see its log", None
     return found.message[:MOST_CHARACTERS], found.exit_code
 

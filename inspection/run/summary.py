@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import threading
 import time
 from collections.abc import Mapping
@@ -15,17 +14,19 @@ from pydantic import ValidationError
 from contracts import storage
 from contracts.artifacts import GoodputRecord, RunRecord
 from contracts.config import STAGES, RunConfig
-from contracts.errors import ShardlineError
 from inspection.record import RUN_NAME
+from inspection.run.door import HARM, SMALL_BYTES, Door, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace, list_places
 from inspection.run.money import find_money
-from inspection.run.read import MOST_BYTES
+from inspection.run.reading import read_contract
 from inspection.run.stages import read_stage
 from inspection.run.state import find_state
 from inspection.run.view import Missing, RunLine, State
 
 _THREADS = 16
+# A run that was killed does not come back under its id.
+_ENDED = ("succeeded", "failed", "stopped")
 
 
 class RunLister:
@@ -46,14 +47,14 @@ class RunLister:
         Raises:
             ConfigError: The root is not there.
         """
-        places = list_places(self.root)
         with self._lock:
             known = dict(self._ended)
+        places = list_places(self.root, known)
         unread = [place for place in places if place not in known]
         with ThreadPoolExecutor(_THREADS) as pool:
             found = dict(zip(unread, pool.map(read_line, unread), strict=True))
         with self._lock:
-            self._ended.update({p: line for p, line in found.items() if line.state in ("succeeded", "failed")})
+            self._ended.update({p: line for p, line in found.items() if line.state in _ENDED and not line.problem})
         lines = [known.get(place) or found[place] for place in places]
         return sorted(lines, key=lambda line: (line.started_at or 0.0, line.id), reverse=True)
 
@@ -62,19 +63,18 @@ def read_line(place: RunPlace) -> RunLine:
     """Return the line of a run; it never raises for what the run holds."""
     try:
         return _read(place)
-    except (OSError, ShardlineError, ValidationError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except HARM as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         return _line(place, state="silent", problem=text[:300])
 
 
 def _read(place: RunPlace) -> RunLine:
     uri = storage.join(place.folder, RUN_NAME)
+    door = Door(place.line)
     try:
-        if (size := storage.size(uri)) > MOST_BYTES:
-            raise ValueError(f"{RUN_NAME} has {size} bytes, more than the {MOST_BYTES} that are read")
-        return _of_record(place, RunRecord.parse(storage.read_bytes(uri), where=storage.display(uri)))
+        return _of_record(place, read_contract(door, RunRecord, uri, SMALL_BYTES))
     except FileNotFoundError:
-        return _of_events(place)
+        return _of_events(door, place)
 
 
 def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
@@ -96,8 +96,8 @@ def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
     )
 
 
-def _of_events(place: RunPlace) -> RunLine:
-    start = json.loads(storage.read_bytes(place.start_uri))
+def _of_events(door: Door, place: RunPlace) -> RunLine:
+    start = parse_json(door.read(place.start_uri, SMALL_BYTES))
     started_at = _moment(_dict(start).get("started_at"))
     now, missing = time.time(), list[Missing]()
     told = {
@@ -109,7 +109,14 @@ def _of_events(place: RunPlace) -> RunLine:
     state = find_state(place, None, last_word_at=last, now=now)
     stages = [
         read_stage(
-            place, name, told[name], record=None, over=state != "running", located=lambda uri: uri, missing=missing
+            place,
+            name,
+            told[name],
+            record=None,
+            over=state == "stopped",
+            located=lambda uri: uri,
+            door=door,
+            missing=missing,
         )
         for name in STAGES
     ]

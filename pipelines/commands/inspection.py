@@ -69,11 +69,11 @@ def inspect_run(
     with reported(debug):
         from inspection.run.find import find_place
         from inspection.run.read import read_run
-        from inspection.terminal import print_run
+        from inspection.terminal import print_run, to_json
 
         view = read_run(find_place(run), pictures=False)
         if as_json:
-            print(view.model_dump_json(indent=1))
+            print(to_json(view))
         else:
             print_run(view, sys.stdout)
 

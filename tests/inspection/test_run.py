@@ -1,5 +1,6 @@
 """Runs of every kind, read into one document: what is there is shown, what is not is said."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from inspection.run.find import find_place, list_places
 from inspection.run.read import read_run
 from inspection.run.summary import RunLister
 from inspection.run.view import RunView
+from inspection.terminal import to_json
 from rehearsal.gcs import BucketServer
 from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant
 
@@ -184,11 +186,22 @@ def test_a_future_format_version_is_said(line: Path, small_shards: str) -> None:
     assert view.export is None and view.data is not None
 
 
-@pytest.mark.parametrize("uri", ["../../../etc", "{line}/../../secret", "{line}/shard/./../../secret", "gs://other/x"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "../../../etc",
+        "{line}/%2e%2e/%2E%2e/secret",
+        "{line}/linked",
+        "{line}/../../secret",
+        "{line}/shard/./../../secret",
+        "gs://other/x",
+    ],
+)
 def test_a_document_leads_nowhere_outside(line: Path, small_shards: str, uri: str, tmp_path: Path) -> None:
     planted = plant(line, small_shards)
     secret = tmp_path / "secret"
     shutil.copytree(storage.local_path(planted.uris["shard"]), secret)
+    (line / "linked").symlink_to(secret)
     path = planted.folder / "run.json"
     record = json.loads(path.read_bytes())
     record["stages"][0]["uri"] = uri.format(line=line.as_uri())
@@ -211,6 +224,9 @@ def test_a_document_leads_nowhere_outside(line: Path, small_shards: str, uri: st
         b'{"time": 1, "event": "folder", "uri": 4, "fingerprint": {}}\n',
         b'{"time": 1, "event": "progress", "done": "1", "total": null, "unit": "steps"}\n',
         b"[" * 100_000,
+        b'{"time": 1, "event": "spent", "life": "0.1", "step": Infinity, "seconds": {"step": -Infinity}}\n',
+        b'{"time": 1, "event": "machine", "node_rank": 1e999, "nodes": NaN}\n',
+        b'{"time": 1, "event": "progress", "done": ' + b"9" * 4000 + b', "total": 1, "unit": "steps"}\n',
     ],
 )
 @pytest.mark.parametrize("ended", [True, False])
@@ -222,7 +238,20 @@ def test_events_of_any_kind_harm_nobody(line: Path, small_shards: str, content: 
     assert len(RunLister(str(line)).read()) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"config": 3, "arguments": [], "started_at": {}}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"config": 3, "arguments": [], "started_at": {}}',
+        b"\xff",
+        b"[" * 200_000,
+        b'{"config": {"a": "\\ud800"}, "results": {"metrics": {"test_accuracy": ' + b"9" * 400 + b"}}}",
+        b'{"config": ' + b'{"a": ' * 500 + b"1" + b"}" * 501,
+        b" " * (5 << 20),
+    ],
+)
 @pytest.mark.parametrize("name", ["run-start.json", "run.json"])
 def test_any_run_document_harms_nobody(line: Path, small_shards: str, content: bytes, name: str) -> None:
     planted = plant(line, small_shards)
@@ -230,6 +259,49 @@ def test_any_run_document_harms_nobody(line: Path, small_shards: str, content: b
     assert read(planted).missing
     (only,) = RunLister(str(line)).read()
     assert only.id == planted.run_id
+
+
+@pytest.mark.parametrize("name", ["run-start.json", "run.json", "manifest", "events", ".lock"])
+@pytest.mark.parametrize("special", ["pipe", "endless"])
+def test_what_is_no_ordinary_file_is_not_waited_for(line: Path, small_shards: str, name: str, special: str) -> None:
+    planted = plant(line, small_shards, kind="killed" if name == ".lock" else "fresh")
+    path = {
+        "manifest": storage.local_path(planted.uris["shard"]) / "manifest.json",
+        "events": line / "train" / "attempts" / planted.run_id / "events.jsonl",
+        ".lock": planted.folder.parent / f".{planted.run_id}.lock",
+    }.get(name, planted.folder / name)
+    path.unlink(missing_ok=True)
+    if special == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert len(read(planted).stages) == 4
+    assert len(RunLister(str(line)).read()) == 1
+
+
+def test_a_manifest_that_was_changed_is_said(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    path = storage.local_path(planted.uris["shard"]) / "manifest.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+    view = read(planted)
+    assert any("it was changed" in missing.reason for missing in view.missing)
+    found = {entry.name: entry for entry in view.lineage}
+    assert found["shards"].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_line_that_leads_out_of_the_root_is_none(tmp_path: Path, small_shards: str) -> None:
+    plant(tmp_path / "elsewhere" / "photos", small_shards)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "photos").symlink_to(tmp_path / "elsewhere" / "photos")
+    assert list_places(str(root)) == []
+
+
+def test_everything_known_is_json_whatever_it_is(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    path = planted.folder / "run-start.json"
+    path.write_text(path.read_text().replace('"photos"', '"\\ud800"'))
+    assert json.loads(to_json(read(planted)))["config"]["run"]["name"] == "?"
 
 
 def test_a_gigabyte_of_log_is_not_read(line: Path, small_shards: str) -> None:

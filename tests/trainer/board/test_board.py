@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from trainer.board.first_slot import FirstSlot
 from trainer.board.result import RESULT_NAME
 from trainer.data.prepare import ModelInput
 from trainer.finish import finish
+from trainer.step import Stepper
 
 BOARD = Path("out") / "tensorboard"
 # 72 training samples, 5 steps an epoch.
@@ -164,6 +166,22 @@ def test_looking_changes_nothing(small_shards: str, tmp_path: Path, monkeypatch:
         monkeypatch.setattr(FirstSlot, "look", lambda self, given: None)
         unseen = train(rank, tmp_path / "unseen", small_shards, small_config())
     assert seen.parameters_sha256 == unseen.parameters_sha256
+
+
+def test_the_rate_is_of_the_whole_step(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Stepper.update
+
+    def slowly(stepper: Stepper, step: int, rate: float) -> torch.Tensor:
+        time.sleep(0.05)
+        return update(stepper, step, rate)
+
+    # After the step's last slot came: what follows until the next one is asked for is a part of the step.
+    monkeypatch.setattr(Stepper, "update", slowly)
+    with one_rank() as rank:
+        train(rank, tmp_path, small_shards, small_config())
+    found = EventAccumulator(str(tmp_path / BOARD)).Reload()
+    rates = [row.value for row in found.Scalars("train/samples_per_s")]
+    assert rates and max(rates) <= 16 / 0.05
 
 
 def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
