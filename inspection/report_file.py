@@ -10,6 +10,8 @@ from inspection.run.find import find_place
 from inspection.run.read import read_run
 
 PAGE_NAME = "report.html"
+# What every page begins with.
+_HEAD = b'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
 
 
 def write_report(run: str, output: str | None) -> str:
@@ -17,7 +19,7 @@ def write_report(run: str, output: str | None) -> str:
 
     Args:
         run: Folder of a run or of a line, or a run's id below ./runs.
-        output: File to write, replaced if it is there; None: report.html in the run's folder.
+        output: File to write, where nothing is or an earlier page; None: report.html in the run's folder.
 
     Raises:
         ConfigError: There is no such run, or the file cannot be written.
@@ -26,6 +28,7 @@ def write_report(run: str, output: str | None) -> str:
     target = storage.normalise(output) if output else storage.join(place.folder, PAGE_NAME)
     if storage.is_local(target) and storage.local_path(target).is_dir():
         target = storage.join(target, PAGE_NAME)
+    _require_replaceable(target)
     # Beside the run's own documents, links to them stay right when the whole line is moved or copied.
     is_beside = target.rpartition("/")[0] == place.folder
     page = render_report(read_run(place), href=None if is_beside else elsewhere)
@@ -39,3 +42,18 @@ def write_report(run: str, output: str | None) -> str:
             todo="pass --output FILE",
         ) from None
     return storage.display(target)
+
+
+def _require_replaceable(target: str) -> None:
+    """Refuse to write over what is no page of ours."""
+    try:
+        head = storage.read_range(target, 0, len(_HEAD))
+    except (OSError, StorageError):
+        # Not there; what cannot be written is said when it is.
+        return
+    if head != _HEAD:
+        raise ConfigError(
+            f"{storage.display(target)} is there, and is no page of a run",
+            allowed="a new file, or an earlier page, which is replaced",
+            todo="choose another --output, or delete the file yourself",
+        )

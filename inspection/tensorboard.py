@@ -1,5 +1,8 @@
 """TensorBoard's own server on a run's logs: a child of the command, which ends with it.
 
+On Linux also where the command is killed; elsewhere, macOS for one, nothing tells the child of a parent that was killed
+(contracts/process.py), and it goes on and keeps its port until somebody ends it.
+
 It reads a bucket itself, through fsspec and gcsfs: tried with 2.21, it shows what is added to an object that is
 replaced by a longer one, and new objects, as it does with files. So nothing is copied.
 """
@@ -21,6 +24,7 @@ from contracts.errors import ConfigError
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
 from inspection.run.training import TENSORBOARD_FOLDER
+from pages.markup import UNPRINTABLE
 
 # Names in TensorBoard's list of runs.
 _STAGES = {"training": "train", "profile": "profile"}
@@ -140,7 +144,8 @@ def _serve(arguments: list[str], say: Callable[[str], None], warn: Callable[[str
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            text = line.rstrip()
+            # Names out of the run are in it: they are to move no cursor.
+            text = UNPRINTABLE.sub("\ufffd", line.rstrip())
             if found := _ADDRESS.match(text):
                 say(found[1])
             elif text and _NOISE not in text:

@@ -100,5 +100,6 @@ footer{color:var(--soft);font-size:13px;padding-bottom:32px}
 nav ul{padding:6px 10px}h1{font-size:22px}dl{grid-template-columns:1fr;gap:2px}dd{margin-bottom:6px}
 .tiles{grid-template-columns:1fr 1fr}.tiles.wide{grid-template-columns:1fr}caption{max-width:calc(100vw - 46px)}
 tbody th{min-width:150px;max-width:220px}tbody th:has(.code){min-width:200px}}
-@media print{nav{position:static}section{break-inside:avoid}}
+@media print{html{print-color-adjust:exact;-webkit-print-color-adjust:exact}nav{position:static}
+:is(h1,h2,h3,caption,figcaption){break-after:avoid}:is(tr,figure,.tile,.finding){break-inside:avoid}}
 """

@@ -217,7 +217,13 @@ def drill(
 @app.command()
 def goodput(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a line or of a run, or a run's id.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a line or of a run, or a run's id.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Debug = False,
@@ -236,7 +242,13 @@ def goodput(
 @app.command()
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of an export, or a RUN as for goodput.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels an image.")] = 3,
@@ -254,7 +266,13 @@ def predict(
 @app.command("verify")
 def verify_export(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of an export, or a RUN as for goodput.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     shards: Annotated[
         str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
-from contracts.errors import DataError, ShardlineError
+from contracts.errors import DataError
 from trainer.board.result import WORST_IMAGES, TestResult, write_result
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_groups
@@ -83,9 +83,9 @@ def _show(training: Training, best: CheckpointManifest, report: EvaluationReport
             pictures = training.feed.pictures("test", [one.place for one in report.worst[:WORST_IMAGES]])
             test = TestResult(report, outcomes.counts(), pictures)
         write_result(training.assignment.tensorboard_folder, training, best, test)
-    except (OSError, ShardlineError) as error:
-        # It is only looked at: the weights are there, and so is the document about them.
-        training.log(f"warning: the result is not in TensorBoard's files: {error}")
+    except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
+        # It is only looked at: the weights are there, and the document about them is to come.
+        training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")
 
 
 def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:

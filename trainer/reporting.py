@@ -52,7 +52,7 @@ class Reporting:
         first_step: int,
         spent_s: float,
     ) -> None:
-        self._rank, self._stepper = rank, stepper
+        self._rank, self._stepper, self._log = rank, stepper, log
         self._steps_per_epoch = feed.steps_per_epoch
         self._learning_rate = config.train.learning_rate
         self.budget = Budget(config.resources, spent_s)
@@ -130,8 +130,11 @@ class Reporting:
         self._first_slot.look(given)
 
     def _show_first_slot(self) -> None:
-        if (summary := self._first_slot.take()) is not None:
-            self.scalars.show(1, summary)
+        try:
+            if (summary := self._first_slot.take()) is not None:
+                self.scalars.show(1, summary)
+        except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
+            self._log(f"warning: the first images are not in TensorBoard's files: {type(error).__name__}: {error}")
 
     def require_finite(self, name: str, value: float, step: int) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here.

@@ -159,7 +159,6 @@ def picture(shown: PictureView, width: int = 72) -> Html:
         width=width,
         height=max(1, round(width * min(max(shown.height, 1) / max(shown.width, 1), 3))),
         title=shorten(f"{shown.label}, {shown.split}, {shown.key}", 200),
-        loading="lazy",
     )
 
 

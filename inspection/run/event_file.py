@@ -93,6 +93,7 @@ class EventFile:
         self._ended = ""
         self._left_out: set[str] = set()
         self._rows_left_out = 0
+        self._unread_scalars = 0
         # What stands between step and value in the messages met so far -> the rows that it means.
         self._known: dict[bytes, Rows] = {}
         # The twelve bytes before a record -> its length, once they were compared.
@@ -107,6 +108,10 @@ class EventFile:
             said.append(f"{self.name} ends within a record: its last {self._unread} bytes are not read")
         if self._damaged:
             said.append(f"{self.name}: {self._damaged} damaged records are left out")
+        if self._unread_scalars:
+            said.append(
+                f"{self.name}: {self._unread_scalars} scalars are neither one float32 nor one float64, and left out"
+            )
         if self._left_out:
             more = " or more" if len(self._left_out) >= _MOST_COUNTED else ""
             said.append(
@@ -209,7 +214,8 @@ class EventFile:
         event = read_event(content, self._budget)
         if event.starts:
             self._purge(event.step)
-        for tag, value in event.rows:
+        self._unread_scalars += event.unread
+        for tag, value in [*event.rows, *(row for row in event.untold if row[0] in self.rows)]:
             rows = self._rows_of(tag)
             if rows is None:
                 continue

@@ -1,8 +1,10 @@
 """The messages in an events file of TensorBoard's: of each, the few fields that scalar rows are in.
 
 Field numbers are those of tensorboard/compat/proto/event.proto and summary.proto: Event.wall_time 1, step 2, summary 5,
-session_log 7; Summary.value 1; Value.tag 1, simple_value 2; SessionLog.status 1, of which START is 1. They are read by
-hand: a decoded message costs several times what these fields cost, and viewers need no tensorboard.
+session_log 7; Summary.value 1; Value.tag 1, simple_value 2, tensor 8, metadata 9; SummaryMetadata.plugin_data 1;
+PluginData.plugin_name 1; SessionLog.status 1, of which START is 1. Those of tensor.proto: TensorProto.dtype 1, of which
+DT_FLOAT is 1 and DT_DOUBLE 2, tensor_content 4, float_val 5, double_val 6. They are read by hand: a decoded message
+costs several times what these fields cost, and viewers need no tensorboard.
 Wire format: https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -15,6 +17,10 @@ from dataclasses import dataclass, field
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _START = 1
+# What TensorBoard's page of scalars shows, where a row is a tensor.
+_SCALARS = b"scalars"
+# dtype -> its number of one.
+_NUMBERS = {1: _FLOAT, 2: _DOUBLE}
 
 
 class Fault(ValueError):
@@ -40,6 +46,10 @@ class Event:
     """An attempt starts here: what was told of this step and later ones before is void."""
     rows: list[tuple[str, float]] = field(default_factory=list)
     """Tag and value of each scalar."""
+    untold: list[tuple[str, float]] = field(default_factory=list)
+    """The same of tensors that do not say what they are, as the first row of their tag in a file does for them all."""
+    unread: int = 0
+    """Scalars that are tensors of another form than one float32 or float64."""
     rest: bytes = b""
     """What stands between step and value, where a message is time, step, this and the value: any other message that is
     put together so, with the same bytes here, holds a row of the same tag. Empty where it is not of this form."""
@@ -62,33 +72,66 @@ def read_event(content: bytes, budget: Budget) -> Event:
             event.step, behind_step = signed(value), end
         elif number == 5 and isinstance(value, bytes):
             behind_summary = end
-            rows, ends_with_value = _scalars(value, budget)
-            event.rows += rows
+            ends_with_value = _take_scalars(value, event, budget)
         elif number == 7 and isinstance(value, bytes):
             event.starts = any(number == 1 and status == _START for number, status, _ in _fields(value, budget))
-    if len(event.rows) == 1 and ends_with_value and behind_summary == len(content):
+    alone = len(event.rows) == 1 and not event.untold and not event.unread
+    if alone and ends_with_value and behind_summary == len(content):
         rest = content[behind_step:-4]
         if content[0] == 0x09 and (behind_step == 9 or content[9] == 0x10) and rest[:1] == b"\x2a":
             event.rest = rest
     return event
 
 
-def _scalars(content: bytes, budget: Budget) -> tuple[list[tuple[str, float]], bool]:
-    """Return tag and value of each scalar in a summary, and whether nothing stands behind the last."""
-    rows, ends_with_value = list[tuple[str, float]](), False
+def _take_scalars(content: bytes, event: Event, budget: Budget) -> bool:
+    """Add the scalars in a summary to its event; whether the last one's value is the end of the summary."""
+    ends_with_value = False
     for number, summary, end in _fields(content, budget):
         if number != 1 or not isinstance(summary, bytes):
             continue
         tag, value, place = b"", None, 0
+        tensor, plugin = None, b""
         for number, text, behind in _fields(summary, budget):
             if number == 1 and isinstance(text, bytes):
                 tag = text
             elif number == 2 and isinstance(text, bytes) and len(text) == 4:
                 value, place = _FLOAT.unpack(text)[0], behind
+            elif number == 8 and isinstance(text, bytes):
+                tensor = text
+            elif number == 9 and isinstance(text, bytes):
+                plugin = _plugin(text, budget)
         if value is not None:
-            rows.append((tag.decode(errors="replace"), value))
+            event.rows.append((tag.decode(errors="replace"), value))
             ends_with_value = place == len(summary) and end == len(content)
-    return rows, ends_with_value
+        elif tensor is not None and plugin in (_SCALARS, b""):
+            value = _number(tensor, budget)
+            if value is not None:
+                (event.rows if plugin else event.untold).append((tag.decode(errors="replace"), value))
+            elif plugin:
+                event.unread += 1
+    return ends_with_value
+
+
+def _plugin(metadata: bytes, budget: Budget) -> bytes:
+    """Return the name of the plugin that a value is for; empty where none is named."""
+    for number, plugin, _ in _fields(metadata, budget):
+        if number == 1 and isinstance(plugin, bytes):
+            for field_number, name, _ in _fields(plugin, budget):
+                if field_number == 1 and isinstance(name, bytes):
+                    return name
+    return b""
+
+
+def _number(tensor: bytes, budget: Budget) -> float | None:
+    """Return the number that a tensor is; None where it is not one float32 or float64."""
+    kind, content = 0, b""
+    for number, value, _ in _fields(tensor, budget):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number in (4, 5, 6) and isinstance(value, bytes):
+            content += value
+    form = _NUMBERS.get(kind)
+    return form.unpack(content)[0] if form is not None and len(content) == form.size else None
 
 
 def _fields(content: bytes, budget: Budget) -> Iterator[tuple[int, int | bytes, int]]:

@@ -52,17 +52,29 @@ def find_place(run: str) -> RunPlace:
         StorageError: The place cannot be read.
     """
     uri = storage.normalise(run)
+    try:
+        return _find(run, uri)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{run} cannot be read ({error.strerror})",
+            allowed="a folder that you may read",
+            todo="correct its permissions, or look as who ran it",
+        ) from None
+
+
+def _find(run: str, uri: str) -> RunPlace:
     if storage.exists(storage.join(uri, RUN_START_NAME)):
         folder, _, run_id = uri.rpartition("/")
         return RunPlace(folder.rpartition("/")[0], _decoded(uri, run_id))
     if places := runs_of_line(uri):
         return places[-1]
-    if "/" not in run:
-        root = storage.normalise(RunSection().root)
-        for name in storage.list_names(root):
-            place = RunPlace(storage.join(root, name), run)
-            if storage.exists(place.start_uri):
-                return place
+    root = storage.normalise(RunSection().root)
+    name, _, run_id = run.rpartition("/")
+    # As lists print it: LINE/ID.
+    for line in [name] if name else storage.list_names(root):
+        place = RunPlace(storage.join(root, line), run_id)
+        if "/" not in line and storage.exists(place.start_uri):
+            return place
     raise ConfigError(
         f"{run} is no run",
         allowed="the folder of a run (LINE/runs/ID) or of a line that has one, as a path or gs://, or an id below "
@@ -84,9 +96,17 @@ def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     except PermissionError:
         return []
     places = [RunPlace(line, name) for name in names]
+
+    def is_run(place: RunPlace) -> bool:
+        try:
+            return place in known or storage.exists(place.start_uri)
+        except PermissionError:
+            # Whoever reads it says why it cannot.
+            return True
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        there = list(pool.map(lambda place: place in known or storage.exists(place.start_uri), places))
-    found = [place for place, is_run in zip(places, there, strict=True) if is_run]
+        there = list(pool.map(is_run, places))
+    found = [place for place, is_there in zip(places, there, strict=True) if is_there]
     return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
 
 
@@ -104,11 +124,14 @@ def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     """
     uri = storage.normalise(root)
     names = storage.list_names(uri)
+    if uri.endswith(f"/{RUNS_FOLDER}") and any(_is_run(uri, name) for name in names):
+        # The folder of a line's runs.
+        return runs_of_line(uri.rpartition("/")[0], known)
     if RUNS_FOLDER in names and (own := runs_of_line(uri, known)):
         return own
-    if not names and not storage.exists(uri):
+    if not names and (not storage.exists(uri) or (storage.is_local(uri) and not storage.local_path(uri).is_dir())):
         raise ConfigError(
-            f"{root} is not there",
+            f"{root} is no folder" if storage.exists(uri) else f"{root} is not there",
             allowed="the folder that holds lines (run.root), or one line, as a path or gs://",
             todo="check the path; `shardline run CONFIG` makes ./runs",
         )
@@ -117,6 +140,13 @@ def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(lambda line: runs_of_line(line, known), lines)
     return [place for places in found for place in places]
+
+
+def _is_run(runs: str, name: str) -> bool:
+    try:
+        return _may_be_one(name) and storage.exists(storage.join(runs, name, RUN_START_NAME))
+    except PermissionError:
+        return False
 
 
 def _may_be_one(name: str) -> bool:

@@ -37,7 +37,7 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
 
 
 def worst_samples(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport
+    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
 ) -> list[WorstView]:
     """Return the samples with the lowest probability of their label; one whose image cannot be read has no picture."""
     names = [outcome.name[:_NAME] for outcome in evaluation.classes]
@@ -62,7 +62,7 @@ def worst_samples(
 
     return [
         WorstView(
-            picture=picture_of(sample.place, sample.key),
+            picture=picture_of(sample.place, sample.key) if pictures else None,
             key=sample.key[:_NAME],
             label=name_of(sample.label),
             predicted=name_of(sample.predicted),

@@ -81,6 +81,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
             located=reading.located,
             door=reading.door,
             missing=reading.missing,
+            now=now if state == "running" else None,
         )
         for name in STAGES
     ]
@@ -198,8 +199,8 @@ def _read_stage_parts(
         parts["checkpoint"] = trained
         evaluation = read_evaluation(reading, uris["train"], trained)
         parts["evaluation"] = evaluation
-        if pictures and evaluation is not None and isinstance(shards, ShardManifest):
-            drawn = partial(_worst, reading.door, uris["shard"], shards, evaluation)
+        if evaluation is not None and isinstance(shards, ShardManifest):
+            drawn = partial(_worst, reading.door, uris["shard"], shards, evaluation, pictures)
             parts["worst"] = reading.attempt("the worst-classified samples", drawn) or []
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
@@ -238,10 +239,10 @@ def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
     return contact_sheet(door, uri, shards)
 
 
-def _worst(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport) -> Any:
+def _worst(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:
     from inspection.run.pictures import worst_samples
 
-    return worst_samples(door, uri, shards, evaluation)
+    return worst_samples(door, uri, shards, evaluation, pictures=pictures)
 
 
 def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:

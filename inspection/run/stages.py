@@ -31,6 +31,7 @@ def read_stage(
     located: Callable[[str], str],
     door: Door,
     missing: list[Missing],
+    now: float | None = None,
 ) -> StageView:
     """Return what a stage did for a run.
 
@@ -43,6 +44,7 @@ def read_stage(
         located: Turns a URI that a document names into where that is now.
         door: Reads files of the line.
         missing: What cannot be read is added here.
+        now: Until when a stage that runs has run; None: until its last word.
     """
     recorded = next((stage for stage in record.stages if stage.name == name), None) if record else None
     result = _find_result(door, place, name, missing)
@@ -60,7 +62,9 @@ def read_stage(
         name=name,
         state=state,
         started_at=min((view.started_at for view in views if view.started_at is not None), default=None),
-        wall_s=recorded.wall_s if recorded and state != "not started" else _wall_s(views),
+        wall_s=recorded.wall_s
+        if recorded and state != "not started"
+        else _wall_s(views, now if state == "running" else None),
         start_s=recorded.start_s if recorded and state != "not started" else None,
         made=made if state in ("done", "reused") else "",
         uri=located(uri) if uri else None,
@@ -167,10 +171,10 @@ def _progress(told: Events) -> ProgressView | None:
     return None
 
 
-def _wall_s(views: list[AttemptView]) -> float | None:
+def _wall_s(views: list[AttemptView], now: float | None) -> float | None:
     started = [view.started_at for view in views if view.started_at is not None]
     ended = [view.ended_at for view in views if view.ended_at is not None]
-    return round(max(ended) - min(started), 3) if started and ended else None
+    return round((max(ended) if now is None else now) - min(started), 3) if started and ended else None
 
 
 def _integer(value: Any, other: int | None) -> int | None:

@@ -19,6 +19,8 @@ from inspection.run.reading import Reading, read_contract
 from inspection.run.view import Curves, Missing
 
 TENSORBOARD_FOLDER = "tensorboard"
+# Between an event and the scalars of the same step.
+_SLACK_S = 5.0
 
 
 def read_training(
@@ -46,6 +48,7 @@ def read_training(
         logs = storage.join(folder, TENSORBOARD_FOLDER)
         curves = reading.attempt("learning curves", lambda: _read_curves(reading.door, logs, points=points))
     if curves is not None:
+        curves = _cut(curves, [float(event["time"]) for events in told.values() for event in events])
         reading.missing += [Missing(what="learning curves", reason=text) for text in curves.missing]
     resolved = reading.attempt("the configuration", lambda: RunConfig.model_validate(config))
     money, reason = find_money(resolved, goodput) if resolved is not None else (None, "the configuration is not known")
@@ -74,6 +77,22 @@ def _read_curves(door: Door, logs: str, *, points: int) -> Curves:
     for name in storage.list_names(logs):
         door.require(storage.join(logs, name))
     return read_curves(logs, points=points)
+
+
+def _cut(curves: Curves, times: list[float]) -> Curves:
+    """Return curves up to a run's last word: another run of the line may have gone on with the same training."""
+    if not times:
+        return curves
+    end = max(times) + _SLACK_S
+    kept = []
+    for curve in curves.curves:
+        places = [place for place, time in enumerate(curve.times) if time <= end]
+        if len(places) == len(curve.times):
+            kept.append(curve)
+        elif places:
+            parts = {name: [getattr(curve, name)[place] for place in places] for name in ("steps", "times", "values")}
+            kept.append(curve.model_copy(update={**parts, "rows": min(curve.rows, len(places))}))
+    return curves.model_copy(update={"curves": kept, "rows": sum(curve.rows for curve in kept)})
 
 
 def training_folder(reading: Reading, attempts: Mapping[str, Events]) -> str | None:

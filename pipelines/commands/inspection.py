@@ -28,13 +28,16 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Folder of a run, or of a line for its newest run (path or gs://), or the id of a run below ./runs.",
+        help="Folder of a run, or of a line for its newest run (path or gs://); below ./runs: ID or LINE/ID.",
         show_default=False,
         autocompletion=complete_run,
     ),
 ]
 Root = Annotated[
-    str, typer.Argument(metavar="[ROOT]", help="Folder that holds lines, or one line (path or gs://) [default: runs].")
+    str,
+    typer.Argument(
+        metavar="[ROOT]", help="Folder that holds lines, or one line (path or gs://).", autocompletion=complete_run
+    ),
 ]
 
 

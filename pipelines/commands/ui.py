@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def ui(
     root: Annotated[
         str,
-        typer.Argument(metavar="[ROOT]", help="Folder that holds lines, or one line; a path or gs:// [default: runs]."),
+        typer.Argument(metavar="[ROOT]", help="Folder that holds lines, or one line; a path or gs://."),
     ] = "runs",
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; there is no login.")] = "127.0.0.1",
     allow_host: Annotated[

@@ -1,5 +1,6 @@
 """Runs of every kind, read into one document: what is there is shown, what is not is said."""
 
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from inspection.run.summary import RunLister
 from inspection.run.view import RunView
 from inspection.terminal import to_json
 from rehearsal.gcs import BucketServer
-from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant
+from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant, write_scalars
 
 
 @pytest.fixture
@@ -99,6 +100,7 @@ def test_a_running_run_tells_how_far_it_is(line: Path, small_shards: str) -> Non
     train = view.stage("train")
     assert train is not None and train.progress is not None and train.progress.done == 80
     assert view.wall_s == 10**6
+    assert train.wall_s == pytest.approx(10**6, abs=60)
 
 
 def test_a_killed_run_is_no_running_one(line: Path, small_shards: str) -> None:
@@ -119,6 +121,35 @@ def test_a_refused_precision_is_there_with_its_reason(line: Path, small_shards: 
     view = read(plant(line, small_shards, kind="int8 refused"))
     assert view.export is not None
     assert [attempt.outcome for attempt in view.export.tried if attempt.precision == "int8"] == ["failed"]
+
+
+def test_a_killed_run_shows_no_curves_of_the_run_that_went_on(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="killed")
+    told = [json.loads(text) for text in (line / "train" / "attempts" / planted.run_id / "events.jsonl").open()]
+    write_scalars(line / "train" / ("c" * 16) / "tensorboard")
+    end = max(event["time"] for event in told)
+    curves = read(planted).curves
+    assert curves is not None and all(max(curve.times) < end + 10 for curve in curves.curves)
+    plant(line, small_shards, kind="fresh", run_id="20261122-080000-0001", now=START + 300)
+    whole = read_run(find_place(str(line))).curves
+    assert whole is not None and whole.rows > curves.rows
+
+
+def test_one_that_may_not_be_read_is_a_row_that_says_so(
+    line: Path, small_shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = plant(line, small_shards)
+
+    def refuse(uri: str, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", uri)
+
+    # This test may run as one who may read everything.
+    monkeypatch.setattr(storage, "exists", refuse)
+    monkeypatch.setattr(storage, "read_range", refuse)
+    (only,) = RunLister(str(line.parent)).read()
+    assert only.id == planted.run_id and "Permission denied" in only.problem
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_place(str(planted.folder))
 
 
 def test_a_line_that_was_moved_is_read_where_it_is(line: Path, small_shards: str, tmp_path: Path) -> None:
@@ -327,7 +358,8 @@ def test_a_run_is_a_folder_a_line_or_an_id(line: Path, small_shards: str, monkey
     assert find_place(old.run_id).line == storage.normalise(line)
     assert find_place(str(old.folder)).run_id == old.run_id
     assert [place.run_id for place in list_places(str(line.parent))] == [old.run_id, new.run_id]
-    assert list_places(str(line)) == list_places(str(line.parent))
+    assert list_places(str(line)) == list_places(str(line.parent)) == list_places(str(line / "runs"))
+    assert find_place(f"photos/{old.run_id}").run_id == old.run_id
 
 
 @pytest.mark.parametrize("name", ["nowhere", "20261122-999999-0000", "/etc", "s3://bucket/run"])

@@ -52,6 +52,16 @@ def test_what_cannot_be_written_is_said(root: Path) -> None:
     assert "file/page.html cannot be written" in answer.stderr and "to do:" in answer.stderr
 
 
+@pytest.mark.parametrize("content", ["precious", '{"kind": "run"}', ""])
+def test_what_is_no_page_is_not_replaced(root: Path, content: str) -> None:
+    (root / "mine").write_text(content)
+    answer = CliRunner().invoke(app, ["report", RUN, "--output", "mine"])
+    assert answer.exit_code == 2 and "is no page of a run" in answer.stderr
+    assert (root / "mine").read_text() == content
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["report", RUN, "--output", "page.html"]).exit_code == 0
+
+
 def test_inspect_tells_the_essentials(root: Path) -> None:
     answer = CliRunner().invoke(app, ["inspect", RUN])
     assert answer.exit_code == 0, answer.stderr
@@ -85,9 +95,13 @@ def test_runs_lists_them(root: Path, small_shards: str) -> None:
         ["runs", "nowhere"],
         ["inspect", "s3://bucket/run"],
         ["runs", "ftp://x"],
+        ["runs", "a-file"],
+        ["inspect", "photos/none"],
+        ["inspect", "../photos/x"],
     ],
 )
 def test_bad_input_says_what_is_allowed(root: Path, arguments: list[str]) -> None:
+    (root / "a-file").touch()
     answer = CliRunner().invoke(app, arguments)
     assert answer.exit_code == 2
     assert "allowed:" in answer.stderr and "to do:" in answer.stderr

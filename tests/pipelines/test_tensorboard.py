@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import inspection.tensorboard
 from contracts import storage
+from contracts.errors import ConfigError
 from pipelines.cli import app
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
@@ -208,6 +209,18 @@ def test_what_is_not_installed_is_said(line: Path, monkeypatch: pytest.MonkeyPat
     answer = CliRunner().invoke(app, ["tensorboard", str(line)])
     assert answer.exit_code == 2
     assert f"the package {package} is not installed" in answer.stderr and f'pip install "{package}' in answer.stderr
+
+
+def test_what_the_server_says_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Names out of a run are in what it says: of files that it cannot read, for one.
+    command = "import sys; print('bad \\x1b]0;title\\x07\\x1b[2J\\u202efile\\x9b\\there', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(inspection.tensorboard, "_COMMAND", command)
+    said: list[str] = []
+    with pytest.raises(ConfigError) as ended:
+        inspection.tensorboard._serve([], lambda url: None, said.append)
+    for text in (*said, str(ended.value)):
+        assert "file" in text and "title" in text
+        assert not any(mark in text for mark in "\x1b\x07\x9b\u202e")
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_user(line: Path) -> None:

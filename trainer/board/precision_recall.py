@@ -1,4 +1,4 @@
-"""Precision and recall by threshold, out of counts of samples by the log-odds that a class was given."""
+"""Precision and recall by threshold, out of counts of samples by the probability that a class was given."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.outcomes import LARGEST_LOG_ODDS, Integers
-
-# As many as TensorBoard's own summaries have; its format cannot tell more.
-NUM_THRESHOLDS = 127
+from trainer.outcomes import Integers
 
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """What passes each of `NUM_THRESHOLDS` thresholds, evenly from 0 to 1."""
+    """What passes each of `trainer.outcomes.NUM_THRESHOLDS` thresholds, evenly from 0 to 1: [thresholds] each."""
 
     true_positives: Integers
     false_positives: Integers
@@ -36,17 +33,12 @@ class PrecisionRecall:
 def precision_recall(others: Integers, own: Integers) -> PrecisionRecall:
     """Return the curve of a class, or of many whose counts were added up.
 
-    A bin of log-odds is taken as a whole: it passes a threshold where its lower edge does. The highest one, of
-    probabilities that differ from 1 by less than 1e-5, passes all.
+    It is exact: a sample passes a threshold where its probability is not below it.
 
     Args:
-        others: [bins] samples that are not of the class, by the log-odds that they were given (trainer/outcomes.py).
-        own: [bins] samples of it.
+        others: [thresholds] samples that are not of the class, by the highest threshold that they pass
+            (`trainer.outcomes.Outcomes.counts`).
+        own: [thresholds] samples of it.
     """
-    bins = len(own)
-    with np.errstate(divide="ignore"):
-        thresholds = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
-        log_odds = np.log(thresholds) - np.log1p(-thresholds)
-    first = np.ceil((log_odds + LARGEST_LOG_ODDS) * (bins / (2 * LARGEST_LOG_ODDS))).clip(0, bins - 1).astype(np.int64)
-    true, false = own[::-1].cumsum()[::-1][first], others[::-1].cumsum()[::-1][first]
+    true, false = own[::-1].cumsum()[::-1], others[::-1].cumsum()[::-1]
     return PrecisionRecall(true, false, others.sum() - false, own.sum() - true)

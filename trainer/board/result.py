@@ -20,9 +20,9 @@ import numpy.typing as npt
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport
 from trainer.board.drawing import choose_classes, draw_confusion, draw_sheet, printable
-from trainer.board.precision_recall import NUM_THRESHOLDS, precision_recall
+from trainer.board.precision_recall import precision_recall
 from trainer.board.summaries import listed, picture
-from trainer.outcomes import Integers
+from trainer.outcomes import NUM_THRESHOLDS, Integers
 
 if TYPE_CHECKING:
     from trainer.loop import Training
@@ -40,7 +40,7 @@ class TestResult:
 
     report: EvaluationReport
     counts: Integers
-    """[2, classes, bins]: `Outcomes.counts`."""
+    """[2, classes, NUM_THRESHOLDS]: `Outcomes.counts`."""
     worst: Sequence[npt.NDArray[np.uint8]]
     """[S, S, 3] each: images of the first samples in the report's `worst`, as the network gets them."""
 
@@ -109,6 +109,8 @@ def _pictures(test: TestResult, classes: Sequence[str]) -> list[Any]:
     said = f"The best checkpoint on the test split: {report.samples} samples, accuracy {report.accuracy:.4f}."
     if confusion.left_out:
         said += f" The classes that are confused most; the other {confusion.left_out} are one row and column."
+    if report.confusion_left_out:
+        said += f" {report.confusion_left_out} samples in the smallest cells are left out of it: there were too many."
     if wrong:
         cells = (f"{classes[label]}, taken for {classes[guess]}: {samples}" for label, guess, samples in wrong)
         said += " Confused most often:\n\n" + listed(

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing import plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from contracts import storage
@@ -99,6 +102,79 @@ def test_an_attempt_that_starts_over_within_a_file_drops_what_is_beyond(tmp_path
     write(tmp_path, version + start(6) + scalar("loss", 6, 60.0), NAME + "1")
     assert as_shown(read(tmp_path)) == by_tensorboard(tmp_path)
     assert as_shown(read(tmp_path))["loss"][-1] == (6, 1.7e9 + 6, 60.0)
+
+
+def by_the_server_of_tensorboard(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """Return what its page of scalars shows: also those that are tensors, which the accumulator lists apart."""
+    found = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"scalars": 0})
+    found.AddRunsFromDirectory(str(folder))
+    found.Reload()
+    return {
+        tag: [
+            (row.step, row.wall_time, tensor_util.make_ndarray(row.tensor_proto).item())
+            for row in found.Tensors(run, tag)
+        ]
+        for run, tags in found.PluginRunToTagToContent("scalars").items()
+        for tag in tags
+    }
+
+
+def test_scalars_that_are_tensors_are_read_as_tensorboard_shows_them(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in range(1, 300):
+            writer.add_scalar("old", 1 / step, step)
+            writer.add_scalar("new", 1 / step, step, new_style=True)
+            # A double that a float32 holds: more than that is not kept of any row.
+            writer.add_scalar("double", step / 4, step, new_style=True, double_precision=True)
+            # TensorFlow's way: with a shape.
+            writer.file_writer.add_summary(scalar_pb("shaped", 2.5 * step), step)
+            writer.add_text("text", "word", step)
+            writer.add_pr_curve("curve", np.array([0, 1]), np.array([0.2, 0.7]), step)
+    found = read(tmp_path)
+    assert as_shown(found) == by_the_server_of_tensorboard(tmp_path)
+    assert [(curve.name, curve.rows) for curve in found.curves] == [
+        (name, 299) for name in ("double", "new", "old", "shaped")
+    ]
+    assert found.missing == []
+
+
+def tensor_row(tag: str, step: int, tensor: tensor_pb2.TensorProto, *, plugin: str = "") -> bytes:
+    row = summary_pb2.Summary.Value(tag=tag, tensor=tensor)
+    if plugin:
+        row.metadata.plugin_data.plugin_name = plugin
+    summary = summary_pb2.Summary(value=[row])
+    return frame(event_pb2.Event(wall_time=1.7e9, step=step, summary=summary).SerializeToString())
+
+
+def test_the_first_row_of_a_tag_says_what_the_others_are(tmp_path: Path) -> None:
+    raw = tensor_pb2.TensorProto(dtype=1, tensor_content=struct.pack("<f", 3.5))
+    rows = [tensor_row("a", 0, raw, plugin="scalars"), tensor_row("b", 0, raw, plugin="histograms")]
+    rows += [tensor_row(tag, step, raw) for step in (1, 2) for tag in "abc"]
+    write(tmp_path, b"".join(rows))
+    found = read(tmp_path)
+    assert as_shown(found) == {"a": [(step, 1.7e9, 3.5) for step in range(3)]}
+    assert as_shown(found) == by_the_server_of_tensorboard(tmp_path)
+    assert found.missing == []
+
+
+def test_a_tensor_beside_a_number_is_in_each_message(tmp_path: Path) -> None:
+    """Messages that are equal up to the last number are read by comparing bytes, where they hold that number alone."""
+    raw = tensor_pb2.TensorProto(dtype=1, float_val=[3.5])
+    both = [summary_pb2.Summary.Value(tag="a", tensor=raw), summary_pb2.Summary.Value(tag="b", simple_value=1.0)]
+    message = event_pb2.Event(wall_time=1.7e9, step=1, summary=summary_pb2.Summary(value=both)).SerializeToString()
+    write(tmp_path, tensor_row("a", 0, raw, plugin="scalars") + frame(message) * 3)
+    assert {curve.name: curve.rows for curve in read(tmp_path).curves} == {"a": 4, "b": 3}
+
+
+def test_scalars_of_other_kinds_are_said(tmp_path: Path) -> None:
+    whole = tensor_pb2.TensorProto(dtype=9, int64_val=[7])
+    two = tensor_pb2.TensorProto(dtype=1, float_val=[1.0, 2.0])
+    empty = tensor_pb2.TensorProto(dtype=1)
+    rows = [tensor_row("a", step, tensor, plugin="scalars") for step, tensor in enumerate((whole, two, empty))]
+    write(tmp_path, good() + b"".join(rows))
+    found = read(tmp_path)
+    assert found.rows == 20
+    assert found.missing == [f"{NAME}: 3 scalars are neither one float32 nor one float64, and left out"]
 
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)

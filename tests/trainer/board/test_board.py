@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFont
 from tensorboard.backend.event_processing import plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, EvaluationReport
+from contracts.artifacts import CheckpointManifest, ClassOutcome, EvaluationReport
 from contracts.stage import run_stage
 from inspection.run.curves import read_curves
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
+from trainer.board import drawing
+from trainer.board import result as result_file
 from trainer.board.drawing import THUMBNAIL
 from trainer.board.first_slot import FirstSlot
 from trainer.board.result import RESULT_NAME
@@ -158,6 +161,60 @@ def test_a_folder_that_cannot_be_written_ends_no_training(small_shards: str, tmp
         finish(training)
     assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
     assert "the result is not in TensorBoard's files" in logs(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["drawing", "package"])
+def test_a_result_that_cannot_be_made_ends_no_training(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    with one_rank() as rank:
+        training = make_training(rank, tmp_path, small_shards, small_config())
+        training.run()
+        if broken == "drawing":
+            # What Pillow gives where it was built without FreeType: a font of Latin letters alone.
+            monkeypatch.setattr(ImageFont, "load_default", lambda size: ImageFont.load_default_imagefont())
+            monkeypatch.setattr(drawing, "printable", lambda text: "青")
+        else:
+            monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.summary", None)
+        finish(training)
+    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
+    kind = "UnicodeEncodeError" if broken == "drawing" else "ModuleNotFoundError"
+    assert f"warning: the result is not in TensorBoard's files: {kind}: " in logs(tmp_path)
+    assert not (tmp_path / BOARD / RESULT_NAME).exists()
+
+
+def test_a_first_slot_that_cannot_be_drawn_ends_no_training(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFont, "load_default", lambda size: ImageFont.load_default_imagefont())
+    monkeypatch.setattr(FirstSlot, "_describe", lambda *given: "青")
+    with one_rank() as rank:
+        training = make_training(rank, tmp_path, small_shards, small_config())
+        training.run()
+    assert training.progress.best_step > 0
+    assert "warning: the first images are not in TensorBoard's files: UnicodeEncodeError: " in logs(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", [0, 7])
+def test_samples_that_the_matrix_leaves_out_are_said(left_out: int) -> None:
+    outcomes = [ClassOutcome(name=name, samples=50, predicted=50, right=40, roc=None) for name in ("a", "b")]
+    report = EvaluationReport(
+        step=1,
+        weights="model",
+        parameters_sha256="0" * 64,
+        shards_fingerprint="f",
+        fingerprint="f",
+        samples=100,
+        accuracy=0.8,
+        loss=0.5,
+        classes=outcomes,
+        confusion=[(0, 0, 40), (0, 1, 13 - left_out), (1, 1, 40)],
+        confusion_left_out=left_out,
+        worst=[],
+    )
+    (summary,) = result_file._pictures(result_file.TestResult(report, np.zeros((2, 2, 127), np.int64), []), ["a", "b"])
+    said = summary.value[0].metadata.summary_description
+    assert ("7 samples in the smallest cells are left out" in said) == bool(left_out)
 
 
 def test_looking_changes_nothing(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
