@@ -6,12 +6,16 @@ system.ExperimentRun, by Google's SDK; the PipelineJob is its child, not a row b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts import RunRecord
+from contracts.artifacts import CheckpointManifest, RunRecord
 from contracts.config import RunConfig
+from contracts.errors import DataError
+from inspection.outputs import bound_metadata
+from inspection.stages import export, profile, train
+from inspection.stages.told import finite
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView
@@ -44,10 +48,10 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     known = aiplatform.ExperimentRun.get(name, experiment=experiment)
     run = known or aiplatform.ExperimentRun.create(name, experiment=experiment)
     job = aiplatform.PipelineJob.get(record.id, **place)
-    run.log_params(describe_params(record, config, _parameters(job)))
+    run.log_params(describe_params(record, config, _parameters(job), view.checkpoint))
     run.log_metrics(describe_metrics(record, view))
     run.log(pipeline_job=job)
-    if known is None and view.evaluation is not None:
+    if view.evaluation is not None and not _has_classification(run):
         from inspection.stages.classification import tell_classification
 
         run.log_classification_metrics(
@@ -66,28 +70,33 @@ def run_name(experiment: str, run_id: str) -> str:
     return run_id[-(MAX_LENGTH - len(experiment) - 1) :].lstrip("-")
 
 
-def describe_params(record: RunRecord, config: RunConfig, given: Mapping[str, Any]) -> dict[str, Value]:
+def describe_params(
+    record: RunRecord, config: RunConfig, given: Mapping[str, Any], trained: CheckpointManifest | None
+) -> dict[str, Value]:
     """Return what the run was asked for.
 
     Args:
         record: For the hash of its configuration.
         config: The configuration.
         given: Parameters of the PipelineJob: a rung of the ladder is another region or strategy.
+        trained: What came of the training, which has the hash of what decides the parameters of the network: runs of
+            one recipe have the same, in whatever line, region or on whatever machines they ran. The hash of the
+            configuration is one of all its fields, those included.
     """
-    train, machine = config.train, config.resources.machine
+    training, machine = config.train, config.resources.machine
     made_from = {name: value for name, value in record.made_from.items() if name in ("shard", "config")}
     return {
         "line": config.run.name,
         "seed": config.run.seed,
         "architecture": config.model.architecture or "own",
         "image_size": config.data.image_size,
-        "optimizer": train.optimizer,
-        "learning_rate": train.learning_rate,
-        "schedule": train.schedule,
-        "weight_decay": train.weight_decay,
-        "global_batch_size": train.global_batch_size,
-        "epochs": train.epochs,
-        "precision": train.precision,
+        "optimizer": training.optimizer,
+        "learning_rate": training.learning_rate,
+        "schedule": training.schedule,
+        "weight_decay": training.weight_decay,
+        "global_batch_size": training.global_batch_size,
+        "epochs": training.epochs,
+        "precision": training.precision,
         "export_precision": config.export.precision,
         "machine": machine.type,
         "accelerator": machine.accelerator_type or "none",
@@ -95,35 +104,31 @@ def describe_params(record: RunRecord, config: RunConfig, given: Mapping[str, An
         "strategy": str(given.get("strategy") or config.resources.strategy),
         "region": str(given.get("region") or config.vertex.region),
         **{f"{'shards' if name == 'shard' else name}_sha256": value for name, value in made_from.items()},
+        **({"train_fingerprint": trained.fingerprint} if trained is not None else {}),
     }
 
 
 def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
-    """Return what came out, numbers alone; what is not known is left out."""
-    found: dict[str, float | int | None] = dict(record.results.get("metrics", {}))
-    found["wall_s"] = record.wall_s
-    found["steps"] = view.checkpoint.step if view.checkpoint else None
-    if (goodput := record.goodput) is not None:
-        found |= {
-            "goodput_percent": goodput.goodput_percent,
-            "preemptions": goodput.preemptions,
-            "attempts": goodput.attempts,
-            "lost_steps": goodput.lost_steps,
-            "train_wall_s": goodput.wall_s,
-            "node_hours": goodput.node_hours,
-        }
-    if view.money is not None:
-        # As the metric of the training: the upper end.
-        found["cost_usd"] = view.money.cost_high_usd
-    if (exported := view.export) is not None:
-        found["exported_accuracy"] = exported.accuracy.get(exported.precision)
-        found["gates_failed"] = sum(gate.status == "failed" for gate in exported.gates)
-        found["proven"] = int(exported.verdict == "proven")
-    return {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    """Return what came out, by the names of the stages' own metrics; what is not known is left out.
+
+    One number has one name in both of Vertex AI's comparisons, that of pipelines' runs and that of experiments.
+    """
+    found: dict[str, float] = {"run_wall_s": record.wall_s}
+    if view.profile is not None:
+        # A report that chose what it has not measured: the others are told all the same.
+        with suppress(DataError):
+            found |= profile.count(view.profile)
+    if view.checkpoint is not None:
+        found |= train.count(view.checkpoint, record.goodput, view.money)
+    if view.export is not None:
+        found |= export.count(view.export)
+    # The experiment has them as metadata of an artifact.
+    return bound_metadata(finite(found))[0]
+
+
+def _has_classification(run: Any) -> bool:
+    """Whether an earlier attempt came as far as this: a row is made before what is in it."""
+    return any(found["display_name"] == CLASSIFICATION_NAME for found in run.get_classification_metrics())
 
 
 def _parameters(job: Any) -> dict[str, Any]:

@@ -32,18 +32,21 @@ from contracts.errors import DataError
 from contracts.refusal import find_refusal
 from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
-from inspection.outputs import write_metadata, write_parameter
+from inspection.outputs import bound_metadata, write_metadata, write_parameter
 from inspection.stages import export, profile, shard, train
 from inspection.stages.classification import tell_classification
-from inspection.stages.markdown import cell, code
+from inspection.stages.markdown import cell, code, cut, first
 from inspection.stages.plain import plain_page
 from inspection.stages.told import Told
+from pages.markup import shorten
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView
 
 # What the pages of both consoles are known to load; a larger one may stay empty.
 MAX_PAGE_BYTES = 1_000_000
+# Why something cannot be shown, which may quote what was read.
+_MAX_SAID = 500
 _Found = TypeVar("_Found")
 
 
@@ -62,12 +65,14 @@ def run(options: argparse.Namespace) -> None:
     if isinstance(document, CheckpointManifest):
         evaluation = _look("the evaluation", lambda: _read_evaluation(document, result.uri))
     view = _look("the run", lambda: _read_view(options))
-    told = _tell(document, evaluation, view, options)
+    found = _look("the stage", lambda: _tell(document, evaluation, view, options))
+    told = _untold(found) if isinstance(found, Said) else found
     hashes = describe_hashes(result, document, told)
+    _, left_out = bound_metadata(told.numbers)
     page, page_said = make_page(view, options.stage)
     write_parameter(options.write_uri, result.uri)
     write_parameter(options.write_metrics, json.dumps(told.numbers, sort_keys=True))
-    write_parameter(options.write_summary, to_markdown(result, document, told))
+    write_parameter(options.write_summary, to_markdown(result, document, told, left_out))
     write_parameter(options.write_page, page)
     metadata: dict[str, dict[str, Any]] = {
         "metrics": dict(told.numbers),
@@ -75,9 +80,9 @@ def run(options: argparse.Namespace) -> None:
         "page": {"display_name": f"{options.stage}: page", **hashes, **page_said},
     }
     if options.write_classification is not None:
-        found = _classify(evaluation)
-        write_parameter(options.write_classification, json.dumps(found))
-        metadata["classification"] = {"display_name": f"{options.stage}: classification", **hashes, **found}
+        classes = _classify(evaluation)
+        write_parameter(options.write_classification, json.dumps(classes))
+        metadata["classification"] = {"display_name": f"{options.stage}: classification", **hashes, **classes}
     write_metadata(options.executor_input, metadata)
 
 
@@ -121,16 +126,37 @@ def describe_hashes(result: StageResult, document: Contract, told: Told) -> dict
     }
 
 
-def to_markdown(result: StageResult, document: Contract, told: Told) -> str:
-    """Return the summary that the console shows."""
+def to_markdown(result: StageResult, document: Contract, told: Told, left_out: int = 0) -> str:
+    """Return the summary that the console shows: whole where it is below MAX_PAGE_BYTES, else it says where it is cut.
+
+    Args:
+        result: The stage's.
+        document: Its manifest.
+        told: What is said of it.
+        left_out: How many of its metrics are in the file of the metrics alone.
+    """
     reused = " (reused)" if result.reused else ""
-    rows = [
+    lines = _look("the summary", lambda: told.lines)
+    said = [cell(lines)] if isinstance(lines, Said) else [*lines]
+    hashes, note = first([(name.replace("_", " "), value) for name, value in told.hashes.items()])
+    made_from, more = first([(f"made from {name}", value) for name, value in document.made_from.items()])
+    end = ["", "## Made of", ""]
+    end += [
         f"- output {code(result.uri)}",
         f"- manifest {code(f'sha256:{result.manifest_sha256}')}, fingerprint {code(document.fingerprint)}",
-        *(f"- {cell(name.replace('_', ' '))} {code(value)}" for name, value in told.hashes.items()),
-        *(f"- made from {cell(name)} {code(value)}" for name, value in document.made_from.items()),
+        *(f"- {cell(name)} {code(value)}" for name, value in hashes),
+        *note,
+        *(f"- {cell(name)} {code(value)}" for name, value in made_from),
+        *more,
     ]
-    return "\n".join([f"# {result.stage}{reused}", "", *told.lines, "", "## Made of", "", *rows]) + "\n"
+    if left_out:
+        end += [
+            "",
+            f"{left_out:,} metrics are in the file alone: Vertex AI holds 200 kB of an artifact's metadata.",
+        ]
+    title = [f"# {result.stage}{reused}", ""]
+    rest = MAX_PAGE_BYTES - sum(len(line.encode()) + 1 for line in [*title, *end])
+    return "\n".join([*title, *cut(said, rest), *end]) + "\n"
 
 
 def make_page(view: RunView | Said, stage: str) -> tuple[str, dict[str, str]]:
@@ -165,7 +191,8 @@ def _look(what: str, look: Callable[[], _Found]) -> _Found | Said:
     try:
         return look()
     except Exception as error:  # noqa: BLE001 - what is shown beside the stage's result must never fail it
-        said = Said(f"{what} cannot be shown: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        words = (str(error).splitlines() or [""])[0] or type(error).__name__
+        said = Said(f"{what} cannot be shown: {shorten(words, _MAX_SAID)}")
         print(f"report: {said}", file=sys.stderr)
         return said
 
@@ -192,6 +219,10 @@ def _tell(
     assert isinstance(document, CheckpointManifest), document.kind
     goodput = _look("where the time went", lambda: _read_account(options.line, options.run_id))
     return train.tell(document, train.Beside(evaluation, goodput, None if isinstance(view, Said) else view.money))
+
+
+def _untold(said: Said) -> Told:
+    return Told({}, lambda: [cell(said)])
 
 
 def _read_view(options: argparse.Namespace) -> RunView:

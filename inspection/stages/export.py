@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
-from inspection.stages.markdown import cell, code, section, table
-from inspection.stages.told import Told
+from inspection.stages.markdown import MAX_ROWS, cell, code, first, section, table
+from inspection.stages.told import Told, finite
 from pages.quantities import size
 
 _NONE = "-"
 
 
-def tell(exported: ExportManifest) -> Told:
-    """Return what the manifest of an export says."""
-    numbers: dict[str, float] = {
-        **{f"export_{name}_accuracy": value for name, value in exported.accuracy.items() if math.isfinite(value)},
+def count(exported: ExportManifest) -> dict[str, float]:
+    """Return the metrics of an export."""
+    numbers: dict[str, float | None] = {
+        **{f"export_{name}_accuracy": value for name, value in exported.accuracy.items()},
         "export_test_samples": exported.test_samples,
         "export_gates": len(exported.gates),
         "export_gates_passed": sum(gate.status == "passed" for gate in exported.gates),
@@ -32,19 +32,37 @@ def tell(exported: ExportManifest) -> Told:
     for precision, parity in exported.parity.get("onnx", {}).items():
         if parity.relative_error is not None:
             numbers[f"export_{precision}_relative_error"] = parity.relative_error
-    for entry in exported.latency:
-        numbers[f"export_{entry.precision}_{_runner(entry)}_batch{entry.batch}_p50_ms"] = entry.p50_ms
+    for name, found in _by_metric(exported).items():
+        numbers[name] = min(entry.p50_ms for entry in found)
+    return finite(numbers)
+
+
+def tell(exported: ExportManifest) -> Told:
+    """Return what the manifest of an export says."""
     hashes = {"checkpoint_sha256": exported.checkpoint_sha256}
     hashes |= {f"graph_{graph.precision}_sha256": graph.sha256 for graph in exported.graphs}
     hashes |= {f"engine_{engine.target}_sha256": engine.sha256 for engine in exported.engines}
-    lines = [
+    return Told(count(exported), lambda: _lines(exported), hashes)
+
+
+def _lines(exported: ExportManifest) -> list[str]:
+    return [
         *_verdict(exported),
         *section("By precision", list(_precisions(exported))),
         *section("Engines", list(_engines(exported))),
         *section("Latency", list(_latency(exported))),
         *section("Gates", list(_gates(exported.gates))),
     ]
-    return Told({name: value for name, value in numbers.items() if math.isfinite(value)}, lines, hashes)
+
+
+def _by_metric(exported: ExportManifest) -> dict[str, list[Latency]]:
+    """Return the latencies by the name of their metric: devices and versions of a runner share one."""
+    found: dict[str, list[Latency]] = {}
+    for entry in exported.latency:
+        if math.isfinite(entry.p50_ms):
+            name = f"export_{entry.precision}_{_runner(entry)}_batch{entry.batch}_p50_ms"
+            found.setdefault(name, []).append(entry)
+    return found
 
 
 def _runner(entry: Latency) -> str:
@@ -60,14 +78,15 @@ def _verdict(exported: ExportManifest) -> Iterator[str]:
         yield ""
         yield f"{cell(exported.asked_precision)} was asked for and failed its gates:"
         yield ""
-        tried = (entry for entry in exported.tried if entry.outcome == "failed")
-        yield from table(["precision", "why"], ((cell(e.precision), cell(e.reason)) for e in tried), words=2)
+        shown, note = first([entry for entry in exported.tried if entry.outcome == "failed"])
+        yield from table(["precision", "why"], ((cell(e.precision), cell(e.reason)) for e in shown), words=2)
+        yield from note
 
 
 def _precisions(exported: ExportManifest) -> Iterator[str]:
-    latency = {precision: _fastest(exported, precision) for precision in _tried(exported)}
+    shown, note = first(_tried(exported))
     rows = []
-    for precision in _tried(exported):
+    for precision in shown:
         parity = exported.parity.get("onnx", {}).get(precision)
         accuracy = exported.accuracy.get(precision)
         rows.append(
@@ -75,12 +94,13 @@ def _precisions(exported: ExportManifest) -> Iterator[str]:
                 cell(precision),
                 _NONE if accuracy is None else f"{accuracy:.4f}",
                 *_figures(parity),
-                latency[precision],
+                _fastest(exported, precision),
                 _count(exported.gates, precision),
             )
         )
     head = ["precision", "accuracy", "relative error", "least cosine", "top-1 agreement", "fastest p50", "gates passed"]
     yield from table(head, rows)
+    yield from note
     yield ""
     yield f"Accuracy on {exported.test_samples:,} test samples; parity is that of the ONNX graph with torch."
 
@@ -117,6 +137,7 @@ def _engines(exported: ExportManifest) -> Iterator[str]:
     if not exported.engines:
         yield "None was built."
         return
+    shown, note = first(exported.engines)
     ran = {gate.name.partition(" ")[2]: gate for gate in exported.gates if gate.name.startswith("engine ")}
     rows = (
         (
@@ -127,13 +148,15 @@ def _engines(exported: ExportManifest) -> Iterator[str]:
             size(engine.bytes),
             f"{engine.build_s:.1f} s",
         )
-        for engine in exported.engines
+        for engine in shown
     )
     yield from table(["target", "GPUs", "ran on it", "sha256", "size", "build"], rows, words=4)
+    yield from note
 
 
 def _latency(exported: ExportManifest) -> Iterator[str]:
     if exported.latency:
+        shown, note = first(exported.latency)
         rows = (
             (
                 cell(entry.runner),
@@ -145,17 +168,39 @@ def _latency(exported: ExportManifest) -> Iterator[str]:
                 f"{entry.p99_ms:.3f}",
                 f"{entry.images_per_s:,.1f}",
             )
-            for entry in exported.latency
+            for entry in shown
         )
         head = ["runner", "device", "precision", "batch", "p50 ms", "p90 ms", "p99 ms", "images/s"]
         yield from table(head, rows, words=3)
+        yield from note
+        yield from _shared_metrics(exported)
     else:
         yield "Not measured: `export.bench` is off, or nothing here could run it."
-    for runner, reason in exported.latency_left_out.items():
+    without, note = first(list(exported.latency_left_out.items()))
+    for runner, reason in without:
         yield ""
         yield f"{cell(runner)} was left out: {cell(reason)}"
+    yield from note
+
+
+def _shared_metrics(exported: ExportManifest) -> Iterator[str]:
+    """Say which metrics stand for several measurements: of other devices, or other versions of the runner."""
+    shared, note = first([(name, found) for name, found in _by_metric(exported).items() if len(found) > 1])
+    for name, found in shared:
+        best = min(found, key=lambda entry: entry.p50_ms)
+        yield ""
+        yield (
+            f"Metric {code(name)} is the fastest of {len(found):,}: {cell(best.runner)} on {cell(best.device)}. The "
+            "others are in the table alone."
+        )
+    yield from note
 
 
 def _gates(gates: list[Gate]) -> Iterator[str]:
-    rows = ((cell(g.name), cell(g.precision), cell(g.status), cell(g.ran), cell(g.reason)) for g in gates)
+    if len(gates) > MAX_ROWS:
+        # What did not pass is what a reader looks for.
+        gates = sorted(gates, key=lambda gate: gate.status == "passed")
+    shown, note = first(gates)
+    rows = ((cell(g.name), cell(g.precision), cell(g.status), cell(g.ran), cell(g.reason)) for g in shown)
     yield from table(["gate", "precision", "status", "what ran", "why"], rows, words=5)
+    yield from note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from contracts.artifacts import Finding, ProfilePoint, ProfileReport
@@ -14,22 +13,24 @@ from inspection.profile import (
     describe_recommendation,
     finding_lines,
 )
-from inspection.stages.markdown import cell, section, table
-from inspection.stages.told import Told
+from inspection.stages.markdown import cell, first, section, table
+from inspection.stages.told import Told, finite
 
 # The fastest points; the page has the map of all.
 MAX_POINTS = 12
+# Lines below one finding: its evidence.
+MAX_EVIDENCE = 12
 _NOT_MEASURED = "not measured"
 
 
-def tell(report: ProfileReport) -> Told:
-    """Return what a profile report says.
+def count(report: ProfileReport) -> dict[str, float]:
+    """Return the metrics of a profile report.
 
     Raises:
         DataError: The choice is none of its points.
     """
     choice, point = report.choice, report.chosen_point()
-    measured: dict[str, float | None] = {
+    measured = {
         "profile_samples_per_s": point.samples_per_s,
         "profile_data_time_fraction": point.data_time_fraction,
         "profile_usd_per_million_samples": point.usd_per_million_samples,
@@ -40,7 +41,7 @@ def tell(report: ProfileReport) -> Told:
         "profile_estimated_hours": report.estimate.hours if report.estimate else None,
         "profile_estimated_usd": report.estimate.usd if report.estimate else None,
     }
-    numbers: dict[str, float] = {
+    numbers: dict[str, float | None] = {
         "profile_slot_size": choice.slot_size,
         "profile_slots_per_rank": choice.slots_per_rank,
         "profile_num_workers": choice.num_workers,
@@ -49,10 +50,18 @@ def tell(report: ProfileReport) -> Told:
         "profile_points": sum(entry.samples_per_s is not None for entry in report.points),
         "profile_findings": len(report.findings),
         "profile_findings_bad": sum(finding.severity == "bad" for finding in report.findings),
-        # What was not measured is no metric: 0 would be one.
-        **{name: value for name, value in measured.items() if value is not None and math.isfinite(value)},
+        **measured,
     }
-    return Told(numbers, list(_lines(report, point)))
+    return finite(numbers)
+
+
+def tell(report: ProfileReport) -> Told:
+    """Return what a profile report says.
+
+    Raises:
+        DataError: The choice is none of its points.
+    """
+    return Told(count(report), lambda: list(_lines(report, report.chosen_point())))
 
 
 def _lines(report: ProfileReport, point: ProfilePoint) -> Iterator[str]:
@@ -63,20 +72,26 @@ def _lines(report: ProfileReport, point: ProfilePoint) -> Iterator[str]:
     yield ""
     yield f"**Why:** {cell(report.choice.reason + unclear)}"
     yield from section("Findings", list(_findings(report.findings)))
-    better = [f"- {cell(describe_recommendation(entry))}" for entry in report.recommendations]
-    yield from section("What would do better", better)
+    shown, note = first(report.recommendations)
+    better = [f"- {cell(describe_recommendation(entry))}" for entry in shown]
+    yield from section("What would do better", [*better, *note])
     yield from section("Configurations, end to end", list(_points(report)))
-    yield from section("Warnings", [f"- {cell(warning)}" for warning in report.warnings])
+    warnings, note = first(report.warnings)
+    yield from section("Warnings", [*(f"- {cell(warning)}" for warning in warnings), *note])
     yield from section("Effort", [cell(describe_effort(report))])
 
 
 def _findings(findings: list[Finding]) -> Iterator[str]:
     if not findings:
         yield "No rule has found anything slow."
-    for finding in findings:
-        first, *rest = finding_lines(finding)
-        yield f"- **{cell(finding.rule)}, {cell(first)}**"
-        yield from (f"    - {cell(line)}" for line in rest)
+    shown, note = first(findings)
+    for finding in shown:
+        title, *rest = finding_lines(finding)
+        yield f"- **{cell(finding.rule)}, {cell(title)}**"
+        yield from (f"    - {cell(line)}" for line in rest[:MAX_EVIDENCE])
+        if len(rest) > MAX_EVIDENCE:
+            yield f"    - and {len(rest) - MAX_EVIDENCE:,} more lines; the manifest has all"
+    yield from note
 
 
 def _points(report: ProfileReport) -> Iterator[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.config import SPLITS
-from inspection.stages.markdown import cell, code, section, table
-from inspection.stages.told import Told, several
+from inspection.stages.markdown import cell, code, first, inline, section, table
+from inspection.stages.told import Told, finite, several
 from pages.quantities import size
 
 # Rows of a long list; the manifest has all.
 MAX_CLASSES, MAX_FILES = 30, 10
+# Columns, and what stands in one line.
+MAX_SPLITS, MAX_INLINE = 10, 20
 
 
-def tell(shards: ShardManifest) -> Told:
-    """Return what the manifest of a set of shards says."""
+def count(shards: ShardManifest) -> dict[str, float]:
+    """Return the metrics of a set of shards."""
     samples = sum(split.samples for split in shards.splits.values())
     numbers: dict[str, float] = {
         "shard_samples": samples,
@@ -31,11 +33,22 @@ def tell(shards: ShardManifest) -> Told:
     if shards.duplicates is not None:
         numbers["shard_copies"] = shards.duplicates.copies
         numbers["shard_leaking_groups"] = shards.duplicates.leaking_groups
+    return finite(numbers)
+
+
+def tell(shards: ShardManifest) -> Told:
+    """Return what the manifest of a set of shards says."""
+    return Told(count(shards), lambda: _lines(shards))
+
+
+def _lines(shards: ShardManifest) -> list[str]:
+    samples = sum(split.samples for split in shards.splits.values())
+    total = size(sum(entry.bytes for entry in shards.shards))
     words = (
         f"{several(samples, 'sample')} of {several(len(shards.classes), 'class', 'classes')} in "
-        f"{several(len(shards.shards), 'file')} of {shards.format}, {size(numbers['shard_bytes'])}."
+        f"{several(len(shards.shards), 'file')} of {shards.format}, {total}."
     )
-    lines = [
+    return [
         words,
         *section("Splits", list(_splits(shards))),
         *section("Classes", list(_classes(shards))),
@@ -43,7 +56,6 @@ def tell(shards: ShardManifest) -> Told:
         *section("Left out", list(_left_out(shards))),
         *section("Copies", list(_copies(shards))),
     ]
-    return Told(numbers, lines)
 
 
 def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
@@ -54,6 +66,7 @@ def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
 
 
 def _splits(shards: ShardManifest) -> Iterator[str]:
+    shown, note = first(_ordered(shards))
     rows = (
         (
             cell(name),
@@ -61,36 +74,47 @@ def _splits(shards: ShardManifest) -> Iterator[str]:
             str(sum(entry.split == name for entry in shards.shards)),
             size(split.source_bytes),
         )
-        for name, split in _ordered(shards)
+        for name, split in shown
     )
     yield from table(["split", "samples", "shards", "source files"], rows)
+    yield from note
 
 
 def _classes(shards: ShardManifest) -> Iterator[str]:
     if shards.multi_label:
         yield "An image may have several labels: they are not counted by class."
         return
-    counts = {
-        name: [split.samples_by_class[place] for _, split in _ordered(shards)]
-        for place, name in enumerate(shards.classes)
-    }
-    shown = order = list(counts)
+    splits, note = first(_ordered(shards), MAX_SPLITS)
+    short = [name for name, split in splits if len(split.samples_by_class) != len(shards.classes)]
+
+    def row(place: int) -> list[int | None]:
+        # A list that is too short is damaged: its splits are said below.
+        return [split.samples_by_class[place] if place < len(split.samples_by_class) else None for _, split in splits]
+
+    shown = order = list(range(len(shards.classes)))
     if len(order) > MAX_CLASSES:
         # The largest and the smallest: the extremes are what a reader looks for.
-        order.sort(key=lambda name: -sum(counts[name]))
+        order.sort(key=lambda place: -sum(filter(None, row(place))))
         shown = [*order[: MAX_CLASSES // 2], *order[-(MAX_CLASSES // 2) :]]
-    rows = ([cell(name), *(f"{count:,}" for count in counts[name])] for name in shown)
-    yield from table(["class", *(cell(name) for name, _ in _ordered(shards))], rows)
+    rows = (
+        [cell(shards.classes[place]), *("not told" if found is None else f"{found:,}" for found in row(place))]
+        for place in shown
+    )
+    yield from table(["class", *(cell(name) for name, _ in splits)], rows)
     if len(shown) < len(order):
         yield ""
         yield f"The {MAX_CLASSES // 2} largest and smallest of {len(order):,}; the manifest has all."
+    yield from note
+    if short:
+        yield ""
+        yield f"Not every class has a count, or a count has no class, in: {cell(', '.join(short))}."
 
 
 def _images(shards: ShardManifest) -> Iterator[str]:
     if (images := shards.images) is not None:
-        yield "- formats: " + (", ".join(f"{cell(name)} {count:,}" for name, count in images.formats.items()) or "none")
+        yield f"- formats: {_counts(images.formats)}"
         if images.modes:
-            yield "- modes: " + ", ".join(f"{cell(name)} {count:,}" for name, count in images.modes.items())
+            yield f"- modes: {_counts(images.modes)}"
         if images.width and images.height:
             (low, high), (short, tall) = images.width, images.height
             yield f"- width {low} to {high} px, height {short} to {tall} px"
@@ -98,9 +122,16 @@ def _images(shards: ShardManifest) -> Iterator[str]:
         shown = (" ".join(f"{value:.4f}" for value in values) for values in (shards.mean, shards.std))
         yield "- mean {}, deviation {}".format(*shown)
     if shards.prepared is not None:
-        changed = ", ".join(f"{cell(name)} {count:,}" for name, count in shards.prepared.changed.items())
-        yield f"- changed while sharding: {changed or 'none'}"
+        yield f"- changed while sharding: {_counts(shards.prepared.changed)}"
     yield f"- verified: {shards.verify}"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    """Return numbers of images by what they are, the most frequent first where not all are shown."""
+    entries = list(found.items())
+    if len(entries) > MAX_INLINE:
+        entries.sort(key=lambda entry: -entry[1])
+    return inline([f"{cell(name)} {images:,}" for name, images in entries[: MAX_INLINE + 1]], MAX_INLINE, len(entries))
 
 
 def _left_out(shards: ShardManifest) -> Iterator[str]:

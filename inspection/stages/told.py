@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -12,10 +13,28 @@ class Told:
 
     numbers: Mapping[str, float]
     """Its metrics: the stage stands in front of each name, since a comparison of runs shows those of all stages."""
-    lines: list[str]
-    """Its summary, in Markdown, below the heading."""
+    write: Callable[[], list[str]]
+    """Writes its summary, in Markdown, below the heading. What it raises, the numbers have nothing to do with."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Of what it made, beside its document's own, by name."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The summary's lines."""
+        return self.write()
+
+
+def finite(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the numbers that are some: what was not measured is no metric, 0 would be one."""
+    return {name: value for name, value in numbers.items() if value is not None and _is_finite(value)}
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        # A whole number that no float is near to; artifacts have floats.
+        return False
 
 
 def several(count: int, thing: str, things: str = "") -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
 from inspection.run.view import MoneyView
-from inspection.stages.markdown import cell, section, table
-from inspection.stages.told import Told, several
+from inspection.stages.markdown import cell, first, section, table
+from inspection.stages.told import Told, finite, several
 from pages.quantities import percent, seconds, usd
 
 # Rows of the hardest classes and of the most frequent mistakes.
@@ -32,6 +32,8 @@ _ACCOUNT = (
     "lost_steps",
     "node_hours",
 )
+# What `count` adds to what the training itself has measured.
+_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
 _WHERE = (
     ("productive steps", "productive_s"),
     ("start-up", "start_up_s"),
@@ -56,23 +58,38 @@ class Beside:
     """What its machines cost; None: no price is known."""
 
 
-def tell(trained: CheckpointManifest, beside: Beside) -> Told:
-    """Return what a finished training says."""
-    numbers: dict[str, float] = {
-        **{f"train_{name}": value for name, value in trained.metrics.items() if math.isfinite(value)},
+def count(
+    trained: CheckpointManifest, goodput: GoodputRecord | str | None, money: MoneyView | None
+) -> dict[str, float]:
+    """Return the metrics of a finished training, as far as they are known.
+
+    A metric of the training that is called as one of these is `train_metric_NAME`: neither stands for the other.
+    """
+    numbers: dict[str, float | None] = {
         "train_steps": trained.step,
         "train_best_step": trained.best_step,
         "train_epochs": trained.epoch,
         "train_skipped_steps": trained.skipped_steps,
         "train_spent_s": trained.spent_s,
     }
-    if isinstance(beside.goodput, GoodputRecord):
-        account = beside.goodput.model_dump()
+    if isinstance(goodput, GoodputRecord):
+        account = goodput.model_dump()
         numbers |= {f"train_{name}": account[name] for name in _ACCOUNT}
-    if beside.money is not None:
+    if money is not None:
         # The upper end: a comparison that errs should not make a run look cheap.
-        numbers["train_cost_usd"] = beside.money.cost_high_usd
-    lines = [
+        numbers["train_cost_usd"] = money.cost_high_usd
+    metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in trained.metrics.items()}
+    return finite({**metrics, **numbers})
+
+
+def tell(trained: CheckpointManifest, beside: Beside) -> Told:
+    """Return what a finished training says."""
+    numbers = count(trained, beside.goodput, beside.money)
+    return Told(numbers, lambda: _lines(trained, beside), {"parameters_sha256": trained.parameters_sha256})
+
+
+def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
+    return [
         *_result(trained),
         *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
         *section("Where the time went", list(_time(beside))),
@@ -80,13 +97,13 @@ def tell(trained: CheckpointManifest, beside: Beside) -> Told:
         *section("Most frequent mistakes", list(_mistakes(beside.evaluation))),
         *section("Computed in", list(_numerics(trained))),
     ]
-    return Told(numbers, lines, {"parameters_sha256": trained.parameters_sha256})
 
 
 def _result(trained: CheckpointManifest) -> Iterator[str]:
+    shown, note = first(list(trained.metrics.items()))
     rows = [
         (cell(name.replace("_", " ")), f"{value:,.0f}" if name.endswith("_samples") else f"{value:.4f}")
-        for name, value in trained.metrics.items()
+        for name, value in shown
     ]
     rows += [
         ("steps", f"{trained.step:,}"),
@@ -95,6 +112,7 @@ def _result(trained: CheckpointManifest) -> Iterator[str]:
         ("steps left out, gradients not finite", f"{trained.skipped_steps:,}"),
     ]
     yield from table(["figure", "value"], rows)
+    yield from note
     if trained.ended_by not in ("", "epochs"):
         yield ""
         yield f"Ended by `train.{trained.ended_by}`."
@@ -169,4 +187,6 @@ def _mistakes(found: EvaluationReport | str) -> Iterator[str]:
 def _numerics(trained: CheckpointManifest) -> Iterator[str]:
     values = {**trained.numerics, **trained.environment}
     if values:
-        yield from table(["what", "value"], ((cell(name), cell(value)) for name, value in values.items()), words=2)
+        shown, note = first(list(values.items()))
+        yield from table(["what", "value"], ((cell(name), cell(value)) for name, value in shown), words=2)
+        yield from note

@@ -16,13 +16,12 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
+from rehearsal.artifact_metadata import find_excess
 from rehearsal.vertex.errors import ServiceError, invalid, not_found
 from rehearsal.vertex.listing import page, select
 from rehearsal.vertex.messages import plain
 from rehearsal.vertex.world import Caller, World
 
-# Of an artifact, in its JSON form.
-METADATA_LIMIT = 200_000
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.Execution.State
 _STATES = {
@@ -49,8 +48,8 @@ def create_artifact(world: World, request: types.CreateArtifactRequest, caller: 
     artifact = types.Artifact(request.artifact)
     artifact.name = f"{parent}/artifacts/{request.artifact_id or world.store.new_id()}"
     artifact.create_time = artifact.update_time = world.now()
-    if len(json_format.MessageToJson(plain(artifact).metadata, indent=None)) > METADATA_LIMIT:
-        raise invalid("artifact.metadata", f"it is larger than {METADATA_LIMIT} bytes")
+    if said := find_excess(plain(artifact).metadata):
+        raise invalid("artifact.metadata", said)
     try:
         world.store.add(artifact.name, artifact)
     except KeyError:

@@ -125,7 +125,8 @@ def test_a_refused_precision_is_there_with_its_reason(line: Path, small_shards: 
 
 def test_a_killed_run_shows_no_curves_of_the_run_that_went_on(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards, kind="killed")
-    told = [json.loads(text) for text in (line / "train" / "attempts" / planted.run_id / "events.jsonl").open()]
+    events = line / "train" / "attempts" / planted.run_id / "events.jsonl"
+    told = [json.loads(text) for text in events.read_text().splitlines()]
     write_scalars(line / "train" / ("c" * 16) / "tensorboard")
     end = max(event["time"] for event in told)
     curves = read(planted).curves

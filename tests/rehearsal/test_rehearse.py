@@ -133,7 +133,7 @@ def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
     assert len(engine) == len(listing) == 64
     contexts = json.loads((kept / "Context.json").read_text())
     (row,) = (one for one in contexts if one["schemaTitle"] == "system.ExperimentRun")
-    assert row["metadata"]["_metrics"]["test_accuracy"] == metrics["train_test_accuracy"]
+    assert row["metadata"]["_metrics"]["train_test_accuracy"] == metrics["train_test_accuracy"]
     assert row["metadata"]["_state"] == "COMPLETE"
 
 

@@ -219,6 +219,43 @@ def test_a_latency_is_named_by_what_ran_it_and_not_by_its_version(runner: str, n
     assert told.numbers[f"export_fp16_{name}_batch8_p50_ms"] == 2.0
 
 
+def test_devices_that_share_a_metric_are_told_and_the_fastest_counts() -> None:
+    exported = DOCUMENTS["export"]
+    assert isinstance(exported, ExportManifest)
+    found = [("TensorRT 11.1", "L4", 2.0), ("TensorRT 11.2", "A100", 1.0), ("TensorRT 11.2", "T4", 3.0)]
+    latency = [
+        LATENCY.model_copy(update={"runner": runner, "device": device, "p50_ms": p50}) for runner, device, p50 in found
+    ]
+    told = export.tell(exported.model_copy(update={"latency": latency}))
+    assert told.numbers["export_fp16_tensorrt_batch8_p50_ms"] == 1.0
+    said = "Metric `export_fp16_tensorrt_batch8_p50_ms` is the fastest of 3: TensorRT 11.2 on A100."
+    assert any(line.startswith(said) for line in told.lines)
+    alone = export.tell(exported.model_copy(update={"latency": latency[:1]}))
+    assert not any("is the fastest of" in line for line in alone.lines)
+
+
+def test_a_metric_of_a_training_that_is_called_as_one_of_ours_stands_beside_it() -> None:
+    trained = DOCUMENTS["train"]
+    assert isinstance(trained, CheckpointManifest)
+    metrics = {"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_usd": 7.0}
+    named = trained.model_copy(update={"metrics": metrics})
+    numbers = train.count(named, GOODPUT, MONEY)
+    assert (numbers["train_wall_s"], numbers["train_metric_wall_s"]) == (GOODPUT.wall_s, 1.5)
+    assert (numbers["train_steps"], numbers["train_metric_steps"]) == (trained.step, 2.5)
+    assert (numbers["train_cost_usd"], numbers["train_metric_cost_usd"]) == (0.3, 7.0)
+    assert numbers["train_test_accuracy"] == 0.5
+    # The name does not depend on what is known.
+    assert "train_wall_s" not in train.count(named, None, None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400])
+def test_what_no_float_is_near_to_is_no_metric(value: float) -> None:
+    shards = DOCUMENTS["shard"]
+    assert isinstance(shards, ShardManifest)
+    numbers = shard.count(shards.model_copy(update={"generation": value}))
+    assert "shard_generation" not in numbers and numbers["shard_samples"] == 7
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

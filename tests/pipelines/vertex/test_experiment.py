@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, RocCurve, RunRecord
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, RocCurve, RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.fingerprint import combine, train_inputs
 from contracts.pinned import pin
 from contracts.result import leave_result
-from inspection.experiment import MAX_LENGTH, run_name
+from inspection.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
+from inspection.summary import Times, make_record
 from inspection.task import main
+from inspection.trace import StageTrace
 from pipelines.submit import prepare, submit
 from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.test_summary import DOCUMENTS
@@ -101,15 +105,15 @@ def test_a_run_is_a_row_with_what_was_asked_and_what_came_out(
         "global_batch_size": config.train.global_batch_size,
         "optimizer": config.train.optimizer,
     }
-    assert metrics["test_accuracy"] == 0.9 and metrics["goodput_percent"] == 50.0
+    assert metrics["train_test_accuracy"] == 0.9 and metrics["train_goodput_percent"] == 50.0
     # Ten seconds of training at a dollar a second; hours have six digits.
-    assert metrics["train_wall_s"] == 10.0 and metrics["cost_usd"] == pytest.approx(10.0, abs=0.01)
+    assert metrics["train_wall_s"] == 10.0 and metrics["train_cost_usd"] == pytest.approx(10.0, abs=0.01)
     assert all(isinstance(value, int | float) for value in metrics.values())
     assert run.state.name == "COMPLETE"
     assert [job.name for job in run.get_logged_pipeline_jobs()] == ["rows-1"]
     (classes,) = run.get_classification_metrics()
     assert (classes["labels"], classes["fpr"]) == (NAMES, [0.0, 0.0, 1.0])
-    assert found["rows-2"].get_metrics()["test_accuracy"] == 0.95
+    assert found["rows-2"].get_metrics()["train_test_accuracy"] == 0.95
 
 
 def test_a_record_that_is_written_again_makes_no_second_row(
@@ -126,6 +130,62 @@ def test_a_record_that_is_written_again_makes_no_second_row(
     assert [one.schema_title for one in children] == ["system.ExperimentRun"]
 
 
+def test_a_record_that_ended_early_is_completed_by_the_next(
+    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
+) -> None:
+    from google.cloud import aiplatform
+
+    config = make(make_config, "retried")
+    _, words = finish_run(config, tiny_spec, "retried-1")
+    aiplatform.init(project=PROJECT, location=REGION)
+    # What a task leaves that ends right after it has made the row.
+    aiplatform.ExperimentRun.create("retried-1", experiment=aiplatform.Experiment.get_or_create("retried"))
+    assert main(words) == 0
+    (run,) = rows("retried").values()
+    (classes,) = run.get_classification_metrics()
+    assert (classes["display_name"], classes["labels"]) == (CLASSIFICATION_NAME, NAMES)
+
+
+def test_a_number_has_one_name_in_both_comparisons(
+    tmp_path: Path, cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
+) -> None:
+    line, words = finish_run(make(make_config, "names"), tiny_spec, "names-1")
+    assert main(words) == 0
+    row = rows("names")["names-1"].get_metrics()
+    outputs = {name: {"artifacts": [{"name": name, "uri": "gs://b/a"}]} for name in ("metrics", "summary", "page")}
+    executor = json.dumps({"outputs": {"artifacts": outputs, "outputFile": str(tmp_path / "output.json")}})
+    files = [f"--write-{name}={tmp_path / name}" for name in ("uri", "metrics", "summary", "page")]
+    for stage in ("profile", "train", "export"):
+        given = ["--stage", stage, "--line", line, "--run-id", "names-1", "--executor-input", executor]
+        assert main(["report", *given, *files]) == 0
+        reported = json.loads((tmp_path / "metrics").read_text())
+        assert reported and {name: row.get(name) for name in reported} == pytest.approx(reported)
+
+
+def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
+    def params(**changes: Any) -> dict[str, Any]:
+        config = make_config(**changes)
+        document = DOCUMENTS["train"]
+        assert isinstance(document, CheckpointManifest)
+        trained = document.model_copy(update={"fingerprint": combine(train_inputs(config, shards="s"))})
+        record = make_record(
+            run_id="r",
+            started_at="2026-11-22T06:00:00Z",
+            config=config,
+            traces=[StageTrace(stage, Path()) for stage in STAGES],
+            times=Times(wall_s=1.0, orchestrator_s=0.0),
+            error="",
+        )
+        return describe_params(record, config, {}, trained)
+
+    here = params(run={"name": "here"})
+    there = params(run={"name": "there"}, vertex={"region": "europe-west4"}, resources={"strategy": "STANDARD"})
+    other = params(run={"name": "here"}, train={"learning_rate": 0.125})
+    assert here["train_fingerprint"] == there["train_fingerprint"] != other["train_fingerprint"]
+    # Of all fields.
+    assert len({here["config_sha256"], there["config_sha256"], other["config_sha256"]}) == 3
+
+
 def test_the_comparison_table(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
     pytest.importorskip("pandas")
     from google.cloud import aiplatform
@@ -136,7 +196,7 @@ def test_the_comparison_table(cloud: Cloud, make_config: MakeConfig, tiny_spec: 
     (row,) = table.to_dict("records")
     # One row: the job is the run's child, none of its own.
     assert (row["run_name"], row["run_type"], row["state"]) == ("table-1", "system.ExperimentRun", "COMPLETE")
-    assert row["metric.test_accuracy"] == 0.9 and row["param.machine"] == "n1-standard-4"
+    assert row["metric.train_test_accuracy"] == 0.9 and row["param.machine"] == "n1-standard-4"
 
 
 def test_a_failed_run_is_a_row_too(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:

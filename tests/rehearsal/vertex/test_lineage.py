@@ -113,5 +113,5 @@ def test_what_is_not_there(client: Any, ask: Callable[[Any], Any]) -> None:
 
 
 def test_an_artifact_that_says_too_much_is_refused(client: Any) -> None:
-    with pytest.raises(BadRequest, match="200000 bytes"):
+    with pytest.raises(BadRequest, match="200,000 are allowed"):
         client.create_artifact(parent=STORE, artifact={"metadata": {"note": "x" * 200_000}})
