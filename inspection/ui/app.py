@@ -1,4 +1,8 @@
-"""The routes of the server. Reading happens in threads: a handler that is no coroutine runs in one."""
+"""The routes of the server.
+
+Waiting for a run or a list that is read holds no thread (`inspection.ui.shared`); what is made of it is made in
+threads, and files are read in some of their own, so that a slow bucket keeps no page from being answered.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
+from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,28 +25,32 @@ from starlette.types import ASGIApp
 from contracts import storage
 from contracts.errors import ShardlineError, UserError
 from inspection.page import STYLE
-from inspection.run.view import RunLine
+from inspection.run.view import AttemptView, RunLine
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.chart_data import chart_data
-from inspection.ui.files import read_page, read_piece
-from inspection.ui.guard import FOREIGN_POLICY, Guard
+from inspection.ui.files import Piece, read_page, read_piece
+from inspection.ui.guard import FOREIGN_POLICY, Guard, Hosts
 from inspection.ui.run_list import RowBook, list_page
 from inspection.ui.shell import failure
 from inspection.ui.store import RunStore, Shown
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_STATIC = ("list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
+_STATIC = ("ask.js", "list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
 _OWN_STYLE = "ui.css"
+# Of a file that has more bytes than this no machine knows.
 _DIGITS = 19
+# Files that are read at a time.
+_FILES = 8
+T = TypeVar("T")
 
 
-def build_app(store: RunStore, *, hosts: frozenset[str] | None = None) -> ASGIApp:
+def build_app(store: RunStore, *, hosts: Hosts) -> ASGIApp:
     """Return the application.
 
     Args:
         store: The runs.
-        hosts: Names that requests may be for; None: all.
+        hosts: What requests may be for.
     """
     handlers = _Handlers(store)
     run = "/run/{line}/{id}"
@@ -74,89 +84,113 @@ class _Handlers:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._rows = RowBook()
-        self._files = _read_static()
+        self._static = _read_static()
+        self._file_threads = anyio.CapacityLimiter(_FILES)
 
-    def list_page(self, request: Request) -> Response:
-        problem = self._refresh()
-        return HTMLResponse(list_page(storage.display(self._store.root), self._rows.since(""), problem))
+    async def list_page(self, request: Request) -> Response:
+        problem = await self._refresh()
+        return await _made(
+            lambda: HTMLResponse(list_page(storage.display(self._store.root), self._rows.since(""), problem))
+        )
 
-    def rows(self, request: Request) -> Response:
-        problem = self._refresh()
-        return _json({**self._rows.since(request.query_params.get("since", "")), "problem": problem})
+    async def rows(self, request: Request) -> Response:
+        problem = await self._refresh()
+        since = request.query_params.get("since", "")
+        return await _made(lambda: _json({**self._rows.since(since), "problem": problem}))
 
-    def runs(self, request: Request) -> Response:
-        listing = self._store.listing()
-        found = [
-            {**_finite(line), "address": f"/run/{key.path}"}
-            for key, line in zip(listing.keys, listing.lines, strict=True)
-        ]
-        return _json({"root": self._store.root, "runs": found})
+    async def runs(self, request: Request) -> Response:
+        listing = await self._store.listing()
+        return await _made(
+            lambda: _json(
+                {
+                    "root": self._store.root,
+                    "runs": [
+                        {**_finite(line), "address": f"/run/{key.path}"}
+                        for key, line in zip(listing.keys, listing.lines, strict=True)
+                    ],
+                }
+            )
+        )
 
-    def run_page(self, request: Request) -> Response:
-        return HTMLResponse(run_page.run_page(self._show(request)))
+    async def run_page(self, request: Request) -> Response:
+        shown = await self._show(request)
+        return await _made(lambda: HTMLResponse(run_page.run_page(shown)))
 
-    def run(self, request: Request) -> Response:
-        shown = self._show(request)
-        return _live(request, shown.body, shown.digest, ended=shown.ended)
+    async def run(self, request: Request) -> Response:
+        shown = await self._show(request)
+        return await _made(lambda: _live(request, shown.body, shown.digest, ended=shown.ended))
 
-    def curves(self, request: Request) -> Response:
-        return _json(chart_data(self._show(request).view))
+    async def curves(self, request: Request) -> Response:
+        view = (await self._show(request)).view
+        return await _made(lambda: _json(chart_data(view)))
 
-    def log_page(self, request: Request) -> Response:
-        shown = self._show(request)
-        stage = request.path_params["stage"]
-        attempt = run_page.find_attempt(shown.view, stage, request.path_params["attempt"])
-        piece = read_piece(self._store.root, attempt.log or "", end=_end(request))
-        return HTMLResponse(run_page.log_page(shown, stage, attempt, piece))
+    async def log_page(self, request: Request) -> Response:
+        shown, stage, attempt, piece = await self._piece(request)
+        return await _made(lambda: HTMLResponse(run_page.log_page(shown, stage, attempt, piece)))
 
-    def log_text(self, request: Request) -> Response:
-        view = self._show(request).view
-        attempt = run_page.find_attempt(view, request.path_params["stage"], request.path_params["attempt"])
-        piece = read_piece(self._store.root, attempt.log or "", end=_end(request))
+    async def log_text(self, request: Request) -> Response:
+        _, _, _, piece = await self._piece(request)
         place = f"bytes {piece.start}-{piece.end}/{piece.size}"
         return PlainTextResponse(run_page.plain_text(piece), headers={"Shardline-Piece": place})
 
-    def profile_page(self, request: Request) -> Response:
-        uri = self._show(request).view.profile_page
+    async def profile_page(self, request: Request) -> Response:
+        uri = (await self._show(request)).view.profile_page
         if uri is None:
             raise NotFoundError("this run has no page of a profiling run")
-        content = read_page(self._store.root, uri)
+        content = await self._file(lambda: read_page(self._store.root, uri))
         return HTMLResponse(content, headers={"Content-Security-Policy": FOREIGN_POLICY})
 
-    def compare_page(self, request: Request) -> Response:
-        a, b, body, digest = self._compare(request)
+    async def compare_page(self, request: Request) -> Response:
+        a, b, body, digest = await self._compare(request)
         return HTMLResponse(compare_page.compare_page(a, b, body, digest))
 
-    def compare(self, request: Request) -> Response:
-        a, b, body, digest = self._compare(request)
+    async def compare(self, request: Request) -> Response:
+        a, b, body, digest = await self._compare(request)
         return _live(request, body, digest, ended=a.ended and b.ended)
 
     async def static(self, request: Request) -> Response:
         try:
-            content, media_type = self._files[request.path_params["name"]]
+            content, media_type = self._static[request.path_params["name"]]
         except KeyError:
             raise HTTPException(404) from None
         return Response(content, media_type=media_type)
 
-    def _compare(self, request: Request) -> tuple[Shown, Shown, str, str]:
-        a, b = (self._store.show(_key(request.query_params.get(name, ""))) for name in ("a", "b"))
-        listing = self._store.listing()
-        lines: dict[RunKey, RunLine] = dict(zip(listing.keys, listing.lines, strict=True))
-        body = compare_page.compare_body(a, b, (lines.get(a.key), lines.get(b.key)))
+    async def _compare(self, request: Request) -> tuple[Shown, Shown, str, str]:
+        keys = [_key(request.query_params.get(name, "")) for name in ("a", "b")]
+        a, b = [await self._store.show(key) for key in keys]
+        lines = (await self._store.line(a.key), await self._store.line(b.key))
+        body = await _made(lambda: compare_page.compare_body(a, b, lines))
         # The curves are fetched when this changes.
         digest = hashlib.sha256("".join((body, a.digest, b.digest)).encode()).hexdigest()[:16]
         return a, b, body, digest
 
-    def _show(self, request: Request) -> Shown:
-        return self._store.show(RunKey(request.path_params["line"], request.path_params["id"]))
+    async def _show(self, request: Request) -> Shown:
+        return await self._store.show(RunKey(request.path_params["line"], request.path_params["id"]))
 
-    def _refresh(self) -> str:
+    async def _piece(self, request: Request) -> tuple[Shown, str, AttemptView, Piece]:
+        shown = await self._show(request)
+        stage = request.path_params["stage"]
+        attempt = run_page.find_attempt(shown.view, stage, request.path_params["attempt"])
+        start, end = (_place(request, name) for name in ("start", "end"))
+        piece = await self._file(lambda: read_piece(self._store.root, attempt.log or "", start=start, end=end))
+        return shown, stage, attempt, piece
+
+    async def _file(self, read: Callable[[], T]) -> T:
+        return await to_thread.run_sync(read, limiter=self._file_threads)
+
+    async def _refresh(self) -> str:
         """Take in what the runs are now; return why that cannot be known, or nothing."""
         try:
-            self._rows.update(self._store.listing())
+            listing = await self._store.listing()
         except (ShardlineError, OSError) as error:
             return _words(error)
+        await _made(lambda: self._rows.update(listing))
         return ""
+
+
+async def _made(make: Callable[[], T]) -> T:
+    """Return what is made of what was read: in a thread, since it may be large."""
+    return await to_thread.run_sync(make)
 
 
 def _live(request: Request, body: str, digest: str, *, ended: bool) -> Response:
@@ -171,8 +205,8 @@ def _key(text: str) -> RunKey:
     return RunKey(line, run_id)
 
 
-def _end(request: Request) -> int | None:
-    text = request.query_params.get("end", "")
+def _place(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from inspection.run.view import LineageView, RunView
 
 Verdict = Literal["same", "different", "unknown"]
+# Sections of sections; a configuration of ours has four.
+_DEEPEST = 32
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,24 @@ class Origin:
     b: str
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the leaves of nested sections by their dotted names, as JSON; a list is a leaf."""
+def flatten(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the leaves of nested sections by their dotted names, as JSON; a list is a leaf, and what lies too deep."""
     found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{prefix}{name}.")
+    rest: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in values.items()]
+    while rest:
+        name, value, depth = rest.pop()
+        if isinstance(value, Mapping) and value and depth < _DEEPEST:
+            rest += [(f"{name}.{key}", each, depth + 1) for key, each in value.items()]
         else:
-            found[f"{prefix}{name}"] = json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
+            found[name] = _leaf(value)
     return found
+
+
+def _leaf(value: object) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
+    except RecursionError:
+        return "nested too deep to be shown"
 
 
 def pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Pair]:

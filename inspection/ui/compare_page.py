@@ -13,7 +13,7 @@ _VALUE_LENGTH = 400
 # A configuration has about a hundred keys.
 _ROWS = 500
 _NO_CHART = "No curves yet, or no script to draw them."
-SCRIPTS = ("place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 
 
 def compare_page(a: Shown, b: Shown, body: str, digest: str) -> str:
@@ -85,7 +85,10 @@ def _choice(a: Shown, b: Shown) -> Html:
 
 
 def _pairs(caption: str, found: list[Pair], id_: str, note: str) -> Html:
-    rows = [(element("code", pair.name), _value(pair.a, pair.differs), _value(pair.b, pair.differs)) for pair in found]
+    rows = [
+        (element("code", shorten(pair.name, _VALUE_LENGTH)), _value(pair.a, pair.differs), _value(pair.b, pair.differs))
+        for pair in found
+    ]
     return table(caption, ("Key", "A", "B"), rows, id_=id_, words=3, note=note)
 
 

@@ -38,12 +38,17 @@ class Piece:
         return self.start + len(self.content)
 
 
-def read_piece(root: str, uri: str, *, end: int | None = None, most: int = WINDOW_BYTES) -> Piece:
-    """Return the whole lines that end at a byte; very long ones are cut.
+def read_piece(
+    root: str, uri: str, *, start: int | None = None, end: int | None = None, most: int = WINDOW_BYTES
+) -> Piece:
+    """Return the lines from one byte on, or up to one; very long ones are cut.
+
+    Pieces leave nothing out: `start` at the end of another is what follows it, `end` at its start what comes before.
 
     Args:
         root: URI of the folder that files may be of.
         uri: The file.
+        start: The first byte; `end` does not count then.
         end: Behind the last byte; None: the file's end.
         most: Bytes that are read.
 
@@ -51,6 +56,12 @@ def read_piece(root: str, uri: str, *, end: int | None = None, most: int = WINDO
         NotFoundError: It is not there, not below the root, or no ordinary file.
     """
     with _File(root, uri) as file:
+        if start is not None:
+            start = min(max(start, 0), file.size)
+            content = file.read(start, min(most, file.size - start))
+            whole = content.rfind(b"\n") + 1
+            is_last = start + len(content) == file.size
+            return Piece(content if is_last or not whole else content[:whole], start, file.size)
         end = file.size if end is None else min(max(end, 0), file.size)
         start = max(0, end - most)
         if start == 0:

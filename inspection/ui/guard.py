@@ -2,17 +2,22 @@
 
 The server has no login: whoever reaches it reads every run below the root. On a loopback address that is this machine,
 and pages of other sites in its browsers are kept out by the Host header (DNS rebinding gives them another name) and by
-never allowing another origin to read an answer.
+never allowing another origin to read an answer. Elsewhere the same holds, but for addresses as numbers: a site of
+somebody else has a name, which it can make mean our address, so that names have to be ours.
 """
 
 from __future__ import annotations
 
 import re
+import socket
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from contracts.errors import ConfigError
 
 METHODS = ("GET", "HEAD")
 # Scripts and styles are files of the server; uPlot sets styles by CSSOM, which no policy forbids. Widths of bars are
@@ -36,6 +41,22 @@ HEADERS = {
 }
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORT = re.compile(r":\d+$")
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What the Host header of a request may be."""
+
+    names: frozenset[str]
+    """In lower case, without port; IPv6 addresses in brackets."""
+    numbers: bool = False
+    """Any address as a number too."""
+
+    def allow(self, host: str) -> bool:
+        """Whether a header's value is one of them."""
+        name = _PORT.sub("", host.lower())
+        return name in self.names or (self.numbers and _is_number(name))
 
 
 def is_loopback(address: str) -> bool:
@@ -48,10 +69,10 @@ class Guard:
 
     Args:
         app: What answers.
-        hosts: Names that the Host header may have, without port, IPv6 in brackets; None: every name.
+        hosts: What the Host header may be.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self._app = app
         self._hosts = hosts
 
@@ -71,24 +92,52 @@ class Guard:
         await app(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        if self._hosts is not None:
-            # Exactly one: of two, a proxy and we might each believe another.
-            given = [_PORT.sub("", host.lower()) for host in Headers(scope=scope).getlist("host")]
-            if len(given) != 1 or given[0] not in self._hosts:
-                return PlainTextResponse("this server answers to its own address only\n", status_code=400)
+        # Exactly one: of two, a proxy and we might each believe another.
+        given = Headers(scope=scope).getlist("host")
+        if len(given) != 1 or not self._hosts.allow(given[0]):
+            text = "this server answers to its own names only; another one: shardline ui --allow-host NAME\n"
+            return PlainTextResponse(text, status_code=400)
         if scope["method"] not in METHODS:
             text = "this server only shows: GET and HEAD\n"
             return PlainTextResponse(text, status_code=405, headers={"Allow": ", ".join(METHODS)})
         return None
 
 
-def allowed_hosts(host: str, address: str) -> frozenset[str] | None:
-    """Return the names by which a server may be asked for; None: whoever reaches it may use any.
+def allowed_hosts(host: str, address: str, more: tuple[str, ...] = ()) -> Hosts:
+    """Return what a server may be asked for.
 
     Args:
         host: As the user gave it: a name or an address.
         address: What it resolved to, where the server listens.
+        more: Names that the user allows, as of a proxy.
+
+    Raises:
+        ConfigError: One of them is no name.
     """
-    if not is_loopback(address):
-        return None
-    return _LOCAL_NAMES | {f"[{name}]" if ":" in name else name for name in (host.lower(), address)}
+    names = _LOCAL_NAMES | {_bracketed(name.lower()) for name in (host, address)} | {_checked(name) for name in more}
+    if is_loopback(address):
+        return Hosts(frozenset(names))
+    return Hosts(frozenset(names | {socket.gethostname().lower()}), numbers=True)
+
+
+def _checked(name: str) -> str:
+    found = _bracketed(name.lower())
+    if not (_is_number(found) or _NAME.fullmatch(found)):
+        raise ConfigError(
+            f"--allow-host {name}: this is no name of a machine",
+            allowed="a name or an address as browsers ask for it, without http:// and port",
+            todo="give --allow-host box.example, once for each name",
+        )
+    return found
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    except ValueError:
+        return False
+    return True

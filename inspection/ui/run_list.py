@@ -19,9 +19,11 @@ from pages.quantities import percent, seconds, usd
 
 _NAME_LENGTH = 160
 _ERROR_LENGTH = 200
+# Of a version; Python makes no number of thousands of them.
+_DIGITS = 19
 # Sorted by state, what wants attention comes first.
 _ORDER: list[State] = ["running", "failed", "stopped", "silent", "succeeded"]
-SCRIPTS = ("list.js",)
+SCRIPTS = ("ask.js", "list.js")
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class RowBook:
         """Return the order of all rows, where it has changed, and the rows that have changed since a version."""
         with self._lock:
             boot, _, number = known.partition(".")
-            since = int(number) if boot == self._boot and number.isascii() and number.isdigit() else -1
+            is_ours = boot == self._boot and number.isascii() and number.isdigit() and len(number) < _DIGITS
+            since = int(number) if is_ours else -1
             return {
                 "version": f"{self._boot}.{self._version}",
                 "order": self._order if self._order_version > since else None,

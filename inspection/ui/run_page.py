@@ -6,13 +6,13 @@ import re
 
 from inspection.run.view import AttemptView, RunView
 from inspection.ui.addresses import NotFoundError
-from inspection.ui.files import WINDOW_BYTES, Piece
+from inspection.ui.files import Piece
 from inspection.ui.shell import document
 from inspection.ui.store import Shown
 from pages.markup import Html, element, shorten
 from pages.quantities import size
 
-SCRIPTS = ("place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 
@@ -50,7 +50,7 @@ def log_page(shown: Shown, stage: str, attempt: AttemptView, piece: Piece) -> st
     if piece.start:
         ways.append(element("a", "Older", href=f"{here}?end={piece.start}", rel="prev"))
     if piece.end < piece.size:
-        ways.append(element("a", "Newer", href=f"{here}?end={min(piece.end + WINDOW_BYTES, piece.size)}", rel="next"))
+        ways.append(element("a", "Newer", href=f"{here}?start={piece.end}", rel="next"))
         ways.append(element("a", "Newest", href=here))
     ways.append(element("a", "As plain text", href=f"{here}/text?end={piece.end}"))
     title = f"Log of {shorten(stage, 80)}"

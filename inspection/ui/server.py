@@ -30,26 +30,40 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(root: str, *, host: str, port: int, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+def serve(
+    root: str,
+    *,
+    host: str,
+    port: int,
+    allow_hosts: tuple[str, ...] = (),
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:
     """Serve until Ctrl-C, which ends the process with 130, whatever is being read.
 
     Args:
         root: Path or URI of the folder that holds lines, or of one line.
         host: Name or address to listen on.
         port: 0 takes a free one.
+        allow_hosts: Names that it may be asked for besides its own.
         say: Is told the address of the list, once it answers.
         warn: Is told what the user should know.
 
     Raises:
-        ConfigError: The root is not there, or nothing can listen there.
+        ConfigError: The root is not there, nothing can listen there, or a name is none.
         StorageError: The root cannot be read.
     """
     list_places(root)
     listener = listen(host, port)
     address = listener.getsockname()[0]
+    try:
+        hosts = allowed_hosts(host, address, allow_hosts)
+    except ConfigError:
+        listener.close()
+        raise
     if not is_loopback(address):
         warn(f"warning: there is no login: who reaches {address} reads every run below {storage.display(root)}")
-    app = build_app(RunStore(root), hosts=allowed_hosts(host, address))
+    app = build_app(RunStore(root), hosts=hosts)
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", server_header=False, date_header=False, ws="none"
     )

@@ -22,6 +22,10 @@ def ui(
         typer.Argument(metavar="[ROOT]", help="Folder that holds lines, or one line; a path or gs://."),
     ] = "runs",
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; there is no login.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Answer requests for this name too, as of a proxy; may be given again."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8321,
     debug: Debug = False,
 ) -> None:
@@ -44,6 +48,7 @@ def ui(
             root,
             host=host,
             port=port,
+            allow_hosts=tuple(allow_host or ()),
             say=lambda url: print(url, flush=True),
             warn=lambda text: print(text, file=sys.stderr, flush=True),
         )

@@ -20,6 +20,11 @@
   const WANTED = [/validation.*accuracy/i, /accuracy/i, /loss/i];
   const INCREMENTS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
+  // Until curves that could not be loaded are asked for again.
+  const RETRY_MS = 5000;
+  // Of loads that are under way at once the newest counts.
+  let newest = 0;
+  let retry = 0;
   let runs = [];
   let plot = null;
   let zoomed = false;
@@ -175,10 +180,18 @@
     listMarks();
   };
 
-  const load = async () => {
-    const answers = await Promise.all(addresses.map((address) => fetch(address)));
-    if (!answers.every((answer) => answer.ok)) return;
-    runs = await Promise.all(answers.map((answer) => answer.json()));
+  const problem = make("p", { class: "missing block", role: "status", id: "curves-problem" });
+  const complain = (text) => {
+    const heading = document.querySelector("#curves h2");
+    if (!text) problem.remove();
+    else if (heading && !(problem.isConnected && problem.textContent === text)) {
+      problem.textContent = text;
+      heading.after(problem);
+    }
+  };
+
+  const take = (answers) => {
+    runs = answers;
     const section = document.getElementById("curves");
     if (!section || !runs.some((run) => run.curves.length)) return;
     if (!panel.isConnected) {
@@ -212,7 +225,20 @@
   };
 
   // A page that is open for hours may lose the server: what is drawn stays.
-  const loadQuietly = () => load().catch(() => undefined);
+  const load = async () => {
+    const mine = ++newest;
+    clearTimeout(retry);
+    try {
+      const answers = await Promise.all(addresses.map(server.ask));
+      if (mine !== newest) return;
+      take(answers);
+      complain("");
+    } catch (error) {
+      if (mine !== newest) return;
+      complain(`The curves could not be loaded. ${server.explain(error)}`);
+      retry = setTimeout(load, RETRY_MS);
+    }
+  };
   curve.addEventListener("change", draw);
   over.addEventListener("change", draw);
   canvas.addEventListener("keydown", move);
@@ -223,6 +249,6 @@
     }
   }).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot && draw());
-  document.addEventListener("shardline:changed", loadQuietly);
-  loadQuietly();
+  document.addEventListener("shardline:changed", load);
+  load();
 })();

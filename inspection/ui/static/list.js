@@ -104,12 +104,10 @@
   const poll = async () => {
     if (!document.hidden) {
       try {
-        const answer = await fetch(`/api/rows?since=${encodeURIComponent(version)}`);
-        if (!answer.ok) throw new Error(answer.statusText);
-        take(await answer.json());
+        take(await server.ask(`/api/rows?since=${encodeURIComponent(version)}`));
         say(notice, "");
-      } catch {
-        say(notice, "Connection lost: this is what was known last.");
+      } catch (error) {
+        say(notice, server.explain(error));
       }
     }
     setTimeout(poll, EVERY_MS);
@@ -136,7 +134,8 @@
     mark();
   });
   compare.addEventListener("click", () => {
-    location.assign(`/compare?a=${encodeURIComponent(picked[0])}&b=${encodeURIComponent(picked[1])}`);
+    // As the server has quoted them.
+    location.assign(`/compare?a=${picked[0]}&b=${picked[1]}`);
   });
   document.getElementById("controls").hidden = false;
   mark();

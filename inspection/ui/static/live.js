@@ -2,6 +2,8 @@
 "use strict";
 (() => {
   const EVERY_MS = 2000;
+  // A run that has ended may still be verified or registered.
+  const ENDED_EVERY_MS = 60000;
   const content = document.getElementById("content");
   const notice = document.getElementById("notice");
   const address = content.dataset.live;
@@ -73,6 +75,7 @@
       content.replaceChildren(...parse(html).children);
       if (charts) document.querySelector("#curves h2")?.after(charts);
       said = texts;
+      waiting = null;
     } else {
       let whole = true;
       for (const [id, section] of fresh) {
@@ -106,24 +109,24 @@
     if (!document.hidden) {
       try {
         const asked = performance.now();
-        const answer = await fetch(`${address}${address.includes("?") ? "&" : "?"}known=${digest}`);
-        if (!answer.ok) throw new Error(answer.statusText);
-        const news = await answer.json();
+        const news = await server.ask(`${address}${address.includes("?") ? "&" : "?"}known=${digest}`);
         wait = Math.max(wait, 2 * (performance.now() - asked));
-        say("");
         if (news.body !== null) keepPlace(() => take(news.body));
         else if (waiting !== null) keepPlace(() => take(waiting));
         digest = news.digest;
         if (news.ended && waiting === null) {
           content.dataset.ended = "";
-          return;
+          wait = Math.max(wait, ENDED_EVERY_MS);
+        } else if (!news.ended) {
+          delete content.dataset.ended;
         }
-      } catch {
-        say("Connection lost: this is what was known last.");
+        say("");
+      } catch (error) {
+        say(server.explain(error));
       }
     }
     setTimeout(poll, wait);
   };
 
-  if (!("ended" in content.dataset)) setTimeout(poll, EVERY_MS);
+  setTimeout(poll, "ended" in content.dataset ? ENDED_EVERY_MS : EVERY_MS);
 })();

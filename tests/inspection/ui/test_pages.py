@@ -40,7 +40,7 @@ def check_quiet(shown: Opened, server: Serving) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", f"/run/{FRESH}", f"/run/{FAILED}", f"/compare?a={FRESH}&b={RESUMED}"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 360])
 def test_pages_are_quiet_and_fit(browser: Browser, server: Serving, path: str, width: int) -> None:
     with opened(browser, server.url + path, width=width) as shown:
         shown.page.wait_for_load_state("networkidle")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -75,9 +77,28 @@ def test_names_of_this_machine_are_answered(server: Serving, host: str) -> None:
     assert server.ask("/api/runs", host=host).status == 200
 
 
-def test_elsewhere_any_name_is_answered() -> None:
-    assert allowed_hosts("0.0.0.0", "0.0.0.0") is None
-    assert allowed_hosts("box.example", "127.0.1.1") == {"localhost", "127.0.0.1", "[::1]", "box.example", "127.0.1.1"}
+def test_this_machine_has_its_names_and_those_that_are_given() -> None:
+    hosts = allowed_hosts("box.example", "127.0.1.1", ("Proxy.example",))
+    own = {"localhost", "127.0.0.1", "[::1]", "box.example", "127.0.1.1", "proxy.example"}
+    assert hosts.names == own
+    assert all(hosts.allow(f"{name}:8321") for name in own)
+    assert not any(hosts.allow(name) for name in ("192.0.2.7", "evil.example", ""))
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.7"])
+def test_elsewhere_addresses_and_own_names_are_answered(address: str) -> None:
+    hosts = allowed_hosts(address, address, ("box.example", "2001:db8::5"))
+    for name in ("192.0.2.7", "192.0.2.7:80", "[2001:db8::5]:8321", "localhost", "BOX.example:1", socket.gethostname()):
+        assert hosts.allow(name), name
+    # Another site's name, whatever it makes of it: that is how its pages would reach this server.
+    for name in ("evil.example", "evil.example:8321", "192.0.2.7.evil.example", "", "a.box.example", "[192.0.2.7"):
+        assert not hosts.allow(name), name
+
+
+@pytest.mark.parametrize("name", ["http://box.example", "box.example:80", "*", "", "a b"])
+def test_a_name_that_is_none(root: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="--allow-host"):
+        serve(str(root), host="127.0.0.1", port=0, allow_hosts=(name,), say=print, warn=print)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -114,6 +135,13 @@ def test_a_root_may_be_a_line(root: Path) -> None:
         assert [run["address"] for run in server.get("/api/runs")["runs"]] == [f"/run/{RESUMED}"]
         assert server.ask(f"/run/{RESUMED}").status == 200
         assert server.ask(f"/run/{FRESH}").status == 404
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "٣", "1e9"])
+def test_a_version_that_is_no_number_of_ours(server: Serving, number: str) -> None:
+    rows = server.get("/api/rows")
+    boot = rows["version"].partition(".")[0]
+    assert server.get(f"/api/rows?since={boot}.{quote(number)}")["rows"] == rows["rows"]
 
 
 def test_a_run_is_sent_once(server: Serving) -> None:
@@ -314,6 +342,30 @@ def test_pieces_are_whole_lines(tmp_path: Path) -> None:
     assert all(piece.content.startswith(b"line ") and piece.content.endswith(b"\n") for piece in pieces)
 
 
+def test_a_log_is_walked_from_its_start_to_its_end(own: Planted) -> None:
+    log = log_of(own)
+    # Lines of many lengths: one of 20 KB, and one longer than a piece.
+    lines = [f"{number} {'x' * (number % 200)}" for number in range(8000)]
+    lines[4000:4000] = ["y" * 20_000, "z" * (WINDOW_BYTES + 5)]
+    content = "".join(f"{line}\n" for line in lines)
+    log.write_text(content)
+    with serving(own.line.parent) as server:
+        query, walked = "?end=1000", [(0, 1000)]
+        for _ in range(100):
+            page = server.ask(LOG + query).text
+            if 'rel="next"' not in page:
+                break
+            query = re.findall(r'(\?[a-z]+=\d+)" rel="next"', page)[0]
+            text = server.ask(f"{LOG}/text{query}")
+            start, end, _ = map(int, re.findall(r"\d+", text.headers["shardline-piece"]))
+            assert text.text == content[start:end]
+            walked.append((start, end))
+    assert [start for start, _ in walked[1:]] == [end for _, end in walked[:-1]]
+    assert walked[-1][1] == len(content)
+    # At its end where a line ends, but within the one that no piece can hold.
+    assert sum(content[end - 1] != "\n" for _, end in walked[1:]) <= 1
+
+
 @pytest.mark.parametrize("kind", ["link", "folder link", "pipe", "folder", "gone"])
 def test_only_ordinary_files_below_the_root(own: Planted, tmp_path: Path, kind: str) -> None:
     secret = tmp_path / "secret"
@@ -475,7 +527,7 @@ def read_for_ever(self):
     print("reads", flush=True)
     threading.Event().wait()
 
-store.RunStore.listing = read_for_ever
+store.RunStore._list = read_for_ever
 server.serve({str(root)!r}, host="127.0.0.1", port=0, say=lambda url: print(url, flush=True), warn=print)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
