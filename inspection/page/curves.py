@@ -10,7 +10,7 @@ from inspection.page.marks import MARKS, find_gaps, mark_counts, mark_strip
 from inspection.page.subject import NO_VALUE, Limits, Subject, evenly, finite
 from inspection.run.view import Curve, Mark
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, seconds
+from pages.quantities import count, number, percent, seconds, size
 
 TITLE = "Learning curves"
 
@@ -20,6 +20,12 @@ CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Accuracy", ("train/accuracy", "validation/accuracy", "test/accuracy")),
     ("Learning rate", ("train/learning_rate",)),
     ("Throughput, samples/s", ("train/samples_per_s", "throughput/samples_per_s", "data/samples_per_s")),
+    ("Memory of the first rank, MiB", ("memory/resident_bytes", "memory/resident_peak_bytes")),
+    (
+        "Memory of its GPU at its peak, MiB",
+        ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
+    ),
+    ("Gradient norm", ("train/gradient_norm",)),
     ("Data time, % of the time", ("train/data_time_percent", "data/time_percent", "data/loader_percent")),
 )
 OVER_TIME = ("Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time")
@@ -38,9 +44,18 @@ class Chart:
         """Whether all values are shares of 1, shown in percent."""
         return all(curve.name.endswith(FRACTIONS) for curve in self.curves)
 
+    @property
+    def is_bytes(self) -> bool:
+        """Whether all values are bytes, drawn in MiB."""
+        return all(curve.name.endswith("_bytes") for curve in self.curves)
+
+    def drawn(self, curve: Curve) -> Sequence[float]:
+        """Return the values of one of its curves in the unit of the axis."""
+        return [value / 2**20 for value in curve.values] if self.is_bytes else curve.values
+
     def show(self, value: float) -> str:
-        """Return a value as text."""
-        return percent(value) if self.is_fraction else number(value)
+        """Return a value as text, with its unit."""
+        return percent(value) if self.is_fraction else size(value) if self.is_bytes else number(value)
 
 
 def curves(subject: Subject) -> Html:
@@ -96,13 +111,25 @@ def _lines(subject: Subject, chart: Chart, *, start: float | None = None) -> lis
     for style, whole in enumerate(chart.curves):
         curve = _thin(whole, subject.limits.points)
         xs = [float(step) for step in curve.steps] if start is None else [time - start for time in curve.times]
-        short = whole.name.partition("/")[0] if len(chart.curves) > 1 else whole.name
-        lines.append(Line(shorten(short, 60), xs, curve.values, style))
+        short = _short(whole.name, [other.name for other in chart.curves])
+        lines.append(Line(shorten(short, 60), xs, chart.drawn(curve), style))
     return lines
 
 
+def _short(name: str, names: Sequence[str]) -> str:
+    """Return what tells a curve from the others of its chart: train of train/loss, resident of its bytes."""
+    if len(names) == 1:
+        return name
+    first, _, rest = name.partition("/")
+    return (
+        first
+        if len({other.partition("/")[0] for other in names}) > 1
+        else rest.removesuffix("_bytes").replace("_", " ")
+    )
+
+
 def _y(chart: Chart) -> Axis:
-    values = [value for curve in chart.curves for value in finite(curve.values)]
+    values = [value for curve in chart.curves for value in finite(chart.drawn(curve))]
     return value_axis(values, percent=chart.is_fraction)
 
 

@@ -60,7 +60,7 @@ def _tiles(found: DataView) -> Html:
 
 
 def _ignored(found: DataView) -> str:
-    return f"and {found.num_ignored:,} ignored by their names" if found.num_ignored else "no usable images"
+    return f"and {found.num_ignored:,} ignored by their names" if found.num_ignored else "that are no usable images"
 
 
 def _classes(subject: Subject, found: DataView) -> Html:
