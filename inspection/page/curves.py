@@ -20,13 +20,13 @@ CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Accuracy", ("train/accuracy", "validation/accuracy", "test/accuracy")),
     ("Learning rate", ("train/learning_rate",)),
     ("Throughput, samples/s", ("train/samples_per_s", "throughput/samples_per_s", "data/samples_per_s")),
+    ("Data time, % of the time", ("train/data_time_percent", "data/time_percent", "data/loader_percent")),
+    ("Gradient norm", ("train/gradient_norm",)),
     ("Memory of the first rank, MiB", ("memory/resident_bytes", "memory/resident_peak_bytes")),
     (
         "Memory of its GPU at its peak, MiB",
         ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
     ),
-    ("Gradient norm", ("train/gradient_norm",)),
-    ("Data time, % of the time", ("train/data_time_percent", "data/time_percent", "data/loader_percent")),
 )
 OVER_TIME = ("Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time")
 FRACTIONS = ("accuracy", "fraction")

@@ -105,7 +105,7 @@ def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path
     with opened(browser, write(tmp_path, view)) as shown:
         titles = [each.get_attribute("data-chart") for each in shown.page.locator("#curves .chart-box").all()]
         over_steps = ["Loss", "Accuracy", "Learning rate", "Throughput, samples/s", "Data time, % of the time"]
-        over_steps.append("train/gradient_norm")
+        over_steps.append("Gradient norm")
         assert titles == [*over_steps, "Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time"]
         loss = shown.page.locator("#curves [data-chart=Loss]").first
         assert loss.locator("path.line").count() == 2 + 2, "two lines, each with its key"

@@ -145,6 +145,7 @@ def test_a_run_that_is_removed_is_not_there(small_shards: str, tmp_path: Path, l
         wait_for(lambda: server.ask(f"/run/{FRESH}").status == 200)
 
 
+@pytest.mark.slow
 def test_an_ended_run_that_is_removed_goes_with_its_row(small_shards: str, tmp_path: Path) -> None:
     run = plant(tmp_path / "roses", small_shards)
     plant(tmp_path / "tulips", small_shards, kind="failed", run_id="20261122-070000-0002")
