@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench bench-training bench-export bench-profiling clean
+.PHONY: help install demo test test-slow check format bench bench-training bench-export bench-profiling bench-inspection clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ demo: $(STAMP) ## write the digits as images and run the whole line on them
 	$(BIN)/shardline run configs/digits.yaml
 
 test: check ## all checks, and all tests but slow and gpu ones; pages are tested with /usr/bin/chromium
-	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu"
@@ -57,6 +57,9 @@ bench-export: $(STAMP) ## the export beside its three calls by hand
 
 bench-profiling: $(STAMP) ## the sweep beside the full grid
 	$(BIN)/python benchmarks/profiling.py
+
+bench-inspection: $(STAMP) ## the page of a run beside TensorBoard's reader, and a list of a thousand runs
+	$(BIN)/python benchmarks/inspection.py
 
 clean: ## remove the environment, caches, the demo's images and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits

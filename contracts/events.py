@@ -14,7 +14,8 @@ and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` 
     exit       the process ended: exit_code, launched_at, wall_s; written by whoever started it
     hang       rank, section, step, message: the watchdog ended a rank
 
-and, by the first rank of a training, the ledger's: life, resume, spent, stop (contracts/goodput.py).
+and, of a training: machine (node_rank, nodes) by each machine; life, resume, spent, checkpoint and stop, the ledger's,
+by the first rank (contracts/goodput.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """The goodput ledger: from the events of a training's attempts to where its time went. Pure arithmetic.
 
-The first rank tells of itself (trainer/sections.py):
+The launcher of each machine tells its place (machine: node_rank, nodes), and the first rank tells of itself
+(trainer/sections.py):
 
     life     life, started_at: its process is up; `life` names it in the events below
     resume   life, step, ranks, nodes: training goes on from a step (0: from the start)
     spent    life, step, seconds: by section, since the life's last such event; the step it has come to
     stop     life, step, cause, preempted: all ranks agreed to stop here
+
+Beside them, outside of the account: checkpoint (life, step, seconds), told once when a checkpoint is committed. Its
+seconds are those from the copy of the state on; only for `spent`'s of them did steps stand still.
 
 Sections add up to the life of that process; what lies before, between and behind lives is told by the times of events.
 Nothing is estimated and nothing is a remainder, so the classes add up to the wall time only if the account is right.
@@ -14,14 +18,12 @@ A rank that dies tells no more: what it did since its last `spent` is in `recove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from contracts.artifacts.goodput import GoodputRecord
-
-Event = Mapping[str, Any]
+from contracts.stops import Event, began_at, find_stops, finite_seconds, tells_of_training
 
 # What a rank can be in, and the class that its seconds count as.
 _CLASS_OF = {
@@ -62,8 +64,6 @@ class _Life:
     resumed: int | None = None
     step: int = 0
     entries: list[_Entry] = field(default_factory=list)
-    stopped: bool = False
-    """By agreement."""
 
     @property
     def ended_at(self) -> float:
@@ -75,11 +75,8 @@ class _Life:
 class _Attempt:
     launched_at: float
     ended_at: float
-    ended: bool = False
-    """Its end was seen."""
     exit_seen: bool = False
     nodes: int = 1
-    preempted: bool = False
     lives: dict[str, _Life] = field(default_factory=dict)
 
 
@@ -90,10 +87,9 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
         attempts: The events of each attempt, as they were written. Attempts that found a finished training are left
             out; one that goes on, or was killed, counts up to its last event.
     """
-    read = sorted(
-        (_read(events) for events in attempts if events and not any(event["event"] == "reused" for event in events)),
-        key=lambda attempt: attempt.launched_at,
-    )
+    # The hours of the other machines are counted with the first's, whose attempt knows how many there are.
+    told = [events for events in attempts if tells_of_training(events)]
+    read = sorted(map(_read, told), key=lambda attempt: attempt.launched_at)
     seconds = dict.fromkeys(CLASS_NAMES, 0.0)
     for attempt in read:
         _add_gaps(attempt, seconds)
@@ -101,8 +97,8 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
     lost_steps = _add_lives(lives, seconds)
     wall_s = sum(attempt.ended_at - attempt.launched_at for attempt in read)
     node_hours = sum((attempt.ended_at - attempt.launched_at) * attempt.nodes for attempt in read) / 3600
-    # Of the newest one that says nothing more, nobody knows whether it goes on.
-    preemptions = sum(attempt.preempted for attempt in read) + sum(not attempt.ended for attempt in read[:-1])
+    stops = [stop.kind for stop in find_stops(told)]
+    preemptions = stops.count("preemption")
     return GoodputRecord(
         **{name: round(value, 3) for name, value in seconds.items()},
         wall_s=round(wall_s, 3),
@@ -113,7 +109,7 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
         steps=lives[-1].step if lives else 0,
         lost_steps=lost_steps,
         preemptions=preemptions,
-        crashes=sum(max(0, len(attempt.lives) - 1) for attempt in read),
+        crashes=stops.count("crash"),
         node_hours=round(node_hours, 6),
         preemptions_per_node_hour=round(preemptions / node_hours, 4) if wall_s > 1 else None,
     )
@@ -121,7 +117,7 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
 
 def _read(events: Sequence[Event]) -> _Attempt:
     first = events[0]
-    attempt = _Attempt(float(first.get("launched_at", first["time"])), float(first["time"]))
+    attempt = _Attempt(began_at(events), float(first["time"]))
     for event in events:
         if not attempt.exit_seen:
             attempt.ended_at = max(attempt.ended_at, float(event["time"]))
@@ -129,12 +125,12 @@ def _read(events: Sequence[Event]) -> _Attempt:
             case "exit":
                 attempt.launched_at = float(event["launched_at"])
                 attempt.ended_at = attempt.launched_at + float(event["wall_s"])
-                attempt.ended = attempt.exit_seen = True
-            case "finish" | "error":
-                attempt.ended = True
+                attempt.exit_seen = True
+            case "machine":
+                attempt.nodes = int(event["nodes"])
             case "life":
                 attempt.lives[event["life"]] = _Life(float(event["started_at"]))
-            case "resume" | "spent" | "stop":
+            case "resume" | "spent":
                 _tell(attempt, attempt.lives[event["life"]], event)
     return attempt
 
@@ -146,11 +142,8 @@ def _tell(attempt: _Attempt, life: _Life, event: Event) -> None:
             attempt.nodes = int(event["nodes"])
             life.resumed = life.step = step
         case "spent":
-            life.entries.append(_Entry(life.step, step, dict(event["seconds"])))
+            life.entries.append(_Entry(life.step, step, finite_seconds(event["seconds"])))
             life.step = step
-        case "stop":
-            life.stopped = True
-            attempt.preempted = attempt.preempted or bool(event["preempted"])
 
 
 def _add_gaps(attempt: _Attempt, seconds: dict[str, float]) -> None:

@@ -63,6 +63,29 @@ class Lock:
             self._stream = None
 
 
+def is_locked(uri: str) -> bool | None:
+    """Whether a process holds the lock of a folder, as this machine sees it; None: there is no lock, so nobody knows.
+
+    Only looked at: who takes the lock meanwhile may be refused once. For locks that are taken before anybody knows of
+    the folder, as a run's.
+    """
+    folder = storage.local_path(uri)
+    try:
+        # Not to wait for whoever writes a pipe of that name.
+        descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def mark_folder(uri: str, stage: str) -> None:
     """See to it that a folder given by --output is a stage's own: new, empty, or marked by an attempt of it.
 

@@ -5,6 +5,7 @@ The manifest is written once. What ran later lies beside it, verified/TARGET.jso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from contracts import storage
@@ -31,11 +32,18 @@ def verdict_of(uri: str, document: ExportManifest) -> Literal["proven", "unprove
 
 def find_unproven(uri: str, document: ExportManifest) -> list[str]:
     """Return what is not proven: the targets of engines that nothing proves, or why nothing is."""
+    wanted = (entry.target for entry in document.engines if not _ran_when_built(document, entry))
+    return find_unproven_targets(document, (found for target in wanted if (found := _read(uri, target)) is not None))
+
+
+def find_unproven_targets(document: ExportManifest, verifications: Iterable[Verification]) -> list[str]:
+    """Return the same as `find_unproven`, from verifications that were read already."""
     if contradiction := document.find_contradiction():
         return [contradiction]
     if not document.engines:
         return ["no engine"]
-    return [entry.target for entry in document.engines if not _is_proven(uri, document, entry)]
+    found = {verification.target: verification for verification in verifications}
+    return [entry.target for entry in document.engines if not _is_proven(document, entry, found.get(entry.target))]
 
 
 def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) -> None:
@@ -59,14 +67,23 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
         )
 
 
-def _is_proven(uri: str, document: ExportManifest, entry: EngineEntry) -> bool:
+def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:
     name = f"engine {entry.target}"
-    if any(gate.name == name and gate.status == "passed" for gate in document.gates):
-        return True
+    return any(gate.name == name and gate.status == "passed" for gate in document.gates)
+
+
+def _read(uri: str, target: str) -> Verification | None:
     try:
-        found = Verification.load(verification_uri(uri, entry.target))
+        return Verification.load(verification_uri(uri, target))
     except DataError:
-        return False  # none, or a damaged one
+        return None  # none, or a damaged one
+
+
+def _is_proven(document: ExportManifest, entry: EngineEntry, found: Verification | None) -> bool:
+    if _ran_when_built(document, entry):
+        return True
+    if found is None:
+        return False
     same = (found.target, found.engine_sha256) == (entry.target, entry.sha256)
-    ran = any(gate.name == name for gate in found.gates)
+    ran = any(gate.name == f"engine {entry.target}" for gate in found.gates)
     return same and found.export_sha256 == document.sha256 and ran and all(g.status == "passed" for g in found.gates)

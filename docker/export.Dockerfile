@@ -11,6 +11,7 @@ WORKDIR /opt/shardline
 COPY pyproject.toml README.md LICENSE ./
 COPY constraints/constraints.txt constraints/
 COPY contracts contracts
+COPY pages pages
 COPY records records
 COPY sharding sharding
 COPY trainer trainer

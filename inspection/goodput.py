@@ -5,11 +5,12 @@ It works while a training goes on and for one that was killed: what was told so 
 
 from __future__ import annotations
 
-from contracts import storage
+from collections.abc import Mapping
+
 from contracts.artifacts import GoodputRecord
-from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from contracts.goodput import account
-from inspection.attempts import Events, read_events
+from inspection.attempts import Events
+from inspection.run.events import list_attempts, of_run, read_events_of
 
 _STAGE = "train"
 
@@ -17,33 +18,44 @@ _STAGE = "train"
 def read_goodput(line: str, run_id: str | None) -> GoodputRecord | None:
     """Return the account of a training of a line; None when there was none.
 
+    Args:
+        line: URI of the line's folder.
+        run_id: The run that used the training; None: the newest run that has one.
+    """
+    attempts = find_attempts(line, run_id)
+    return account(attempts.values()) if attempts else None
+
+
+def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None) -> dict[str, Events]:
+    """Return the events of every attempt at a training, by the attempt's name; none when there was no training.
+
     A training that began in this run is told by this run's attempts alone. One that this run has continued or reused
     is told by those of every run of the line: a request for each, so they are read only then.
 
     Args:
         line: URI of the line's folder.
         run_id: The run that used the training; None: the newest run that has one.
+        known: Events that were read before, by the attempt's name.
     """
-    attempts_uri = storage.join(line, _STAGE, ATTEMPTS_FOLDER)
-    names = sorted(storage.list_names(attempts_uri))
-    read: dict[str, Events] = {}
+    names = list_attempts(line, _STAGE)
+    read: dict[str, Events] = dict(known or {})
 
-    def events_of(name: str) -> Events:
-        if name not in read:
-            read[name] = read_events(storage.join(attempts_uri, name, EVENTS_NAME))
-        return read[name]
+    def read_all(wanted: list[str]) -> None:
+        read.update(read_events_of(line, _STAGE, [name for name in wanted if name not in read])[0])
 
     # On Vertex AI a run has an attempt for each start of each machine: RUN.TIME.
     if run_id is None:
-        newest = next((name for name in reversed(names) if _training_of(events_of(name))), "")
-        run_id = newest.partition(".")[0]
-    own = [name for name in names if name.partition(".")[0] == run_id]
-    chosen = next((found for name in reversed(own) if (found := _training_of(events_of(name)))), "")
+        read_all(names)
+        run_id = next((name for name in reversed(names) if _training_of(read[name])), "").partition(".")[0]
+    own = of_run(names, run_id)
+    read_all(own)
+    chosen = next((found for name in reversed(own) if (found := _training_of(read[name]))), "")
     if not chosen:
-        return None
-    began_here = any(_began(events_of(name)) for name in own if _training_of(events_of(name)) == chosen)
-    told = own if began_here else names
-    return account(events_of(name) for name in told if _training_of(events_of(name)) == chosen)
+        return {}
+    if not any(_began(read[name]) for name in own if _training_of(read[name]) == chosen):
+        own = names
+        read_all(names)
+    return {name: read[name] for name in own if _training_of(read[name]) == chosen}
 
 
 def _training_of(events: Events) -> str:

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ConfigError
+from pages.markup import shorten
+
+# Of an artifact's metadata as JSON. Vertex AI's limit is 200 kB
+# (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts); the rest is
+# for what services add, and for another way of writing numbers.
+MAX_METADATA_BYTES = 150_000
+# Names that a table of runs can head a column with; text that is a URI, which object stores allow 1,024 bytes of.
+MAX_NAME, MAX_TEXT = 120, 1500
+LEFT_OUT = "left_out"
 
 
 def write_parameter(path: Path, text: str) -> None:
@@ -16,13 +25,32 @@ def write_parameter(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def bound_metadata(fields: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return as much of an artifact's metadata as Vertex AI takes, and how many fields are left out.
+
+    Long text is cut. Fields whose name is too long are left out, and the last of those that are too many; structures,
+    such as a confusion matrix, go before text and numbers.
+    """
+    kept: dict[str, Any] = {}
+    left = MAX_METADATA_BYTES
+    for name in sorted(fields, key=lambda name: not isinstance(fields[name], list | dict)):
+        value = fields[name]
+        value = shorten(value, MAX_TEXT) if isinstance(value, str) else value
+        if len(name) > MAX_NAME or (size := len(json.dumps({name: value}))) > left:
+            continue
+        left -= size
+        kept[name] = value
+    return {name: kept[name] for name in fields if name in kept}, len(fields) - len(kept)
+
+
 def write_metadata(executor_input: str, metadata: Mapping[str, Mapping[str, Any]]) -> None:
     """Give output artifacts their metadata.
 
     Args:
         executor_input: The message ExecutorInput as JSON, as the pipeline passes it:
             https://github.com/kubeflow/pipelines/blob/master/api/v2alpha1/pipeline_spec.proto
-        metadata: Fields by the name of the artifact; values are numbers or text.
+        metadata: Fields by the name of the artifact; values are numbers or text. Of those that are more than Vertex AI
+            takes, `left_out` says how many were left out.
 
     Raises:
         ConfigError: It is no such message, or has no such artifact.
@@ -33,7 +61,7 @@ def write_metadata(executor_input: str, metadata: Mapping[str, Mapping[str, Any]
         artifacts = {
             name: {
                 "artifacts": [
-                    {**artifact, "metadata": {**artifact.get("metadata", {}), **metadata[name]}}
+                    {**artifact, "metadata": _bounded({**artifact.get("metadata", {}), **metadata[name]})}
                     for artifact in outputs["artifacts"][name]["artifacts"]
                 ]
             }
@@ -47,3 +75,8 @@ def write_metadata(executor_input: str, metadata: Mapping[str, Mapping[str, Any]
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"artifacts": artifacts}), encoding="utf-8")
+
+
+def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kept, left_out = bound_metadata(fields)
+    return {**kept, LEFT_OUT: left_out} if left_out else kept

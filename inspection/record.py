@@ -26,10 +26,39 @@ REPORT_NAME = "report.md"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write run.json and report.md of the run, and copy them to the line's top."""
-    record = collect(options.line, options.run_id, read_stage_config(options.config, None, None))
+    """Write run.json and report.md of the run, copy them to the line's top, and leave the run's page beside them."""
+    config = read_stage_config(options.config, None, None)
+    record = collect(options.line, options.run_id, config)
     close_run(record, line=options.line)
+    print(leave_page(options.line, record.id))
+    if config.vertex.experiment:
+        print(log_experiment(record, config, options.line))
     print(f"record: {record.state}{': ' + record.error.splitlines()[0] if record.error else ''}")
+
+
+def leave_page(line: str, run_id: str) -> str:
+    """Write report.html of the run; return what became of that, in a line: the run is recorded either way."""
+    from inspection.report_file import write_report
+
+    try:
+        return f"record: {write_report(run_uri(line, run_id), None)}"
+    except Exception as error:  # noqa: BLE001 - a page that cannot be drawn is no reason to fail a run
+        said = (str(error).splitlines() or [""])[0]
+        return f"record: warning: no page: {type(error).__name__}: {said}"
+
+
+def log_experiment(record: RunRecord, config: RunConfig, line: str) -> str:
+    """Write the run into its experiment; return what became of that, in a line: the run is recorded either way."""
+    from inspection.experiment import log_run
+    from inspection.run.find import RunPlace
+    from inspection.run.read import read_run
+
+    try:
+        name = log_run(record, config, read_run(RunPlace(line, record.id), pictures=False))
+    except Exception as error:  # noqa: BLE001 - a comparison that misses a run is no reason to fail it
+        said = (str(error).splitlines() or [""])[0]
+        return f"record: warning: experiment {config.vertex.experiment} was not told: {type(error).__name__}: {said}"
+    return f"record: experiment {config.vertex.experiment} has the run as {name}"
 
 
 def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:

@@ -72,7 +72,7 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     Raises:
         DataError: An image or the index is damaged.
     """
-    chosen = _choose(folder_uri, manifest)
+    chosen = choose(folder_uri, manifest, _COLUMNS * _ROWS)
     rows = -(-len(chosen) // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")
     draw = ImageDraw.Draw(sheet)
@@ -89,21 +89,28 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     return len(chosen)
 
 
-def _choose(folder_uri: str, manifest: ShardManifest) -> Index:
-    """Return the records of the images to draw: every class once before any comes twice.
+def choose(folder_uri: str, manifest: ShardManifest, count: int, *, among: int | None = None) -> Index:
+    """Return the records of training images to draw: every class once before any comes twice.
 
     The index is read in pieces. Choosing again among the best so far and the next piece chooses what choosing among all
     would: what was dropped had enough before it, which only better ones replace.
+
+    Args:
+        folder_uri: Folder of the shards.
+        manifest: Their manifest.
+        count: Records at most.
+        among: Only this many records of the index are looked at, the first; None: all.
     """
     uri = storage.join(folder_uri, manifest.index.name)
     split = manifest.splits["train"]
+    end = split.first + (split.samples if among is None else min(among, split.samples))
     chosen = np.empty(0, RECORD)
-    for first in range(split.first, split.first + split.samples, _PIECE_RECORDS):
-        piece = read_part(uri, first, min(_PIECE_RECORDS, split.first + split.samples - first))
+    for first in range(split.first, end, _PIECE_RECORDS):
+        piece = read_part(uri, first, min(_PIECE_RECORDS, end - first))
         best = np.concatenate([chosen, piece])
         # In the order of the index, which decides among equals.
-        chosen = best[sorted(_take_in_turn(best["label"], _COLUMNS * _ROWS))]
-    return chosen[_take_in_turn(chosen["label"], _COLUMNS * _ROWS)]
+        chosen = best[sorted(_take_in_turn(best["label"], count))]
+    return chosen[_take_in_turn(chosen["label"], count)]
 
 
 def _take_in_turn(labels: np.ndarray[tuple[int, ...], np.dtype[np.int32]], count: int) -> list[int]:

@@ -1,35 +1,89 @@
-"""The report on a stage: where its output is, its numbers as metrics, and a summary in Markdown."""
+"""The report on a stage: where its output is, its numbers, and what Vertex AI's and Kubeflow's pages show of it.
+
+    metrics          numbers alone, with names that compare across runs
+    summary          Markdown
+    page             HTML, one self-contained document
+    classification   of training: confusion matrix and ROC curve
+
+Hashes and URIs are in the metadata of the last three: by them alone an engine can be followed to the listing of the raw
+files (`made_from_NAME` of a stage is a `fingerprint`, or another hash, of the one before).
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ProfileReport, ShardManifest
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    Contract,
+    EvaluationReport,
+    ExportManifest,
+    GoodputRecord,
+    ProfileReport,
+    ShardManifest,
+)
 from contracts.errors import DataError
 from contracts.refusal import find_refusal
 from contracts.result import StageResult, find_result, leave_result
-from inspection.outputs import write_metadata, write_parameter
-from inspection.profile import NOT_MEASURED, describe_findings, describe_flags
+from inspection.goodput import read_goodput
+from inspection.outputs import bound_metadata, write_metadata, write_parameter
+from inspection.stages import export, profile, shard, train
+from inspection.stages.classification import tell_classification
+from inspection.stages.markdown import cell, code, cut, first
+from inspection.stages.plain import plain_page
+from inspection.stages.told import Told
+from pages.markup import shorten
+
+if TYPE_CHECKING:
+    from inspection.run.view import RunView
+
+# What the pages of both consoles are known to load; a larger one may stay empty.
+MAX_PAGE_BYTES = 1_000_000
+# Why something cannot be shown, which may quote what was read.
+_MAX_SAID = 500
+_Found = TypeVar("_Found")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Give out the stage's URI, its metrics and its summary.
+    """Give out the stage's URI and its artifacts.
+
+    What the artifacts show beside the stage's document may be missing or damaged: then they say so, and the stage is
+    none the worse.
 
     Raises:
         DataError: The stage has ended without an output, or a worker's refusal.
     """
     result = find_stage_result(options.line, options.run_id, options.stage, options.at)
-    numbers = describe(options.stage, result.uri)
-    hashes = {"uri": result.uri, "manifest_sha256": result.manifest_sha256, "reused": str(result.reused).lower()}
+    document = _load(options.stage, result.uri)
+    evaluation: EvaluationReport | str = "not of this stage"
+    if isinstance(document, CheckpointManifest):
+        evaluation = _look("the evaluation", lambda: _read_evaluation(document, result.uri))
+    view = _look("the run", lambda: _read_view(options))
+    found = _look("the stage", lambda: _tell(document, evaluation, view, options))
+    told = _untold(found) if isinstance(found, Said) else found
+    hashes = describe_hashes(result, document, told)
+    _, left_out = bound_metadata(told.numbers)
+    page, page_said = make_page(view, options.stage)
     write_parameter(options.write_uri, result.uri)
-    write_parameter(options.write_summary, to_markdown(result, numbers))
-    write_parameter(options.write_metrics, json.dumps(numbers, sort_keys=True))
-    metrics = {name: value for name, value in numbers.items() if isinstance(value, (int, float))}
-    write_metadata(options.executor_input, {"metrics": {**metrics, **hashes}, "summary": hashes})
+    write_parameter(options.write_metrics, json.dumps(told.numbers, sort_keys=True))
+    write_parameter(options.write_summary, to_markdown(result, document, told, left_out))
+    write_parameter(options.write_page, page)
+    metadata: dict[str, dict[str, Any]] = {
+        "metrics": dict(told.numbers),
+        "summary": {"display_name": f"{options.stage}: summary", **hashes},
+        "page": {"display_name": f"{options.stage}: page", **hashes, **page_said},
+    }
+    if options.write_classification is not None:
+        classes = _classify(evaluation)
+        write_parameter(options.write_classification, json.dumps(classes))
+        metadata["classification"] = {"display_name": f"{options.stage}: classification", **hashes, **classes}
+    write_metadata(options.executor_input, metadata)
 
 
 def find_stage_result(line: str, run_id: str, stage: str, at: str) -> StageResult:
@@ -58,67 +112,141 @@ def find_stage_result(line: str, run_id: str, stage: str, at: str) -> StageResul
     )
 
 
-def describe(stage: str, uri: str) -> dict[str, Any]:
-    """Return what a stage's document says in a few numbers and words.
-
-    Raises:
-        DataError: The document is damaged.
-    """
-    if stage == "shard":
-        shards = ShardManifest.load(uri)
-        return {
-            "samples": sum(split.samples for split in shards.splits.values()),
-            "shards": len(shards.shards),
-            "bytes": sum(entry.bytes for entry in shards.shards),
-            "classes": len(shards.classes),
-            "rejected": len(shards.rejected),
-            "generation": shards.generation,
-        }
-    if stage == "profile":
-        return _describe_profile(ProfileReport.load(uri), uri)
-    if stage == "train":
-        trained = CheckpointManifest.load(uri)
-        return {**trained.metrics, "step": trained.step, "parameters_sha256": trained.parameters_sha256}
-    exported = ExportManifest.load(uri)
+def describe_hashes(result: StageResult, document: Contract, told: Told) -> dict[str, str]:
+    """Return what the metadata of a stage's artifacts says, as text: where it is, what it is, what it was made from."""
     return {
-        **{f"accuracy_{name}": value for name, value in exported.accuracy.items()},
-        "precision": exported.precision,
-        "verdict": exported.verdict,
-        "gates_passed": sum(gate.status == "passed" for gate in exported.gates),
-        "gates": len(exported.gates),
+        "stage": result.stage,
+        "uri": result.uri,
+        "contract_uri": storage.join(result.uri, MANIFEST_NAME),
+        "manifest_sha256": result.manifest_sha256,
+        "fingerprint": document.fingerprint,
+        "reused": str(result.reused).lower(),
+        **{f"made_from_{name}": value for name, value in document.made_from.items()},
+        **told.hashes,
     }
 
 
-def _describe_profile(report: ProfileReport, uri: str) -> dict[str, Any]:
-    choice, point = report.choice, report.chosen_point()
-    measured = {"samples_per_s": point.samples_per_s, "data_time_fraction": point.data_time_fraction}
-    told: dict[str, Any] = {
-        "slot_size": choice.slot_size,
-        "slots_per_rank": choice.slots_per_rank,
-        "num_workers": choice.num_workers,
-        "prefetch_factor": choice.prefetch_factor,
-        "threads": choice.threads,
-        "computes_in": describe_flags(choice.flags),
-        "points": sum(entry.samples_per_s is not None for entry in report.points),
-        "findings": len(report.findings),
-        # What was not measured is no metric: 0 would be one.
-        **{name: NOT_MEASURED if value is None else value for name, value in measured.items()},
-        "reason": choice.reason,
-    }
-    for number, (name, text) in enumerate(describe_findings(report.findings, report.recommendations), 1):
-        told[f"{name}_{number}" if name == "recommended" else name] = text
-    if (page := report.page_uri(uri)) is not None:
-        told["page"] = page
-    return told
+def to_markdown(result: StageResult, document: Contract, told: Told, left_out: int = 0) -> str:
+    """Return the summary that the console shows: whole where it is below MAX_PAGE_BYTES, else it says where it is cut.
 
-
-def to_markdown(result: StageResult, numbers: Mapping[str, Any]) -> str:
-    """Return the summary that the console shows."""
-    rows = [("output", f"`{result.uri}`"), ("manifest", f"`sha256:{result.manifest_sha256}`")]
-    rows += [
-        (name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value).replace("|", "\\|"))
-        for name, value in numbers.items()
-    ]
+    Args:
+        result: The stage's.
+        document: Its manifest.
+        told: What is said of it.
+        left_out: How many of its metrics are in the file of the metrics alone.
+    """
     reused = " (reused)" if result.reused else ""
-    lines = [f"# {result.stage}{reused}", "", "| | |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows)]) + "\n"
+    lines = _look("the summary", lambda: told.lines)
+    said = [cell(lines)] if isinstance(lines, Said) else [*lines]
+    hashes, note = first([(name.replace("_", " "), value) for name, value in told.hashes.items()])
+    made_from, more = first([(f"made from {name}", value) for name, value in document.made_from.items()])
+    end = ["", "## Made of", ""]
+    end += [
+        f"- output {code(result.uri)}",
+        f"- manifest {code(f'sha256:{result.manifest_sha256}')}, fingerprint {code(document.fingerprint)}",
+        *(f"- {cell(name)} {code(value)}" for name, value in hashes),
+        *note,
+        *(f"- {cell(name)} {code(value)}" for name, value in made_from),
+        *more,
+    ]
+    if left_out:
+        end += [
+            "",
+            f"{left_out:,} metrics are in the file alone: Vertex AI holds 200 kB of an artifact's metadata.",
+        ]
+    title = [f"# {result.stage}{reused}", ""]
+    rest = MAX_PAGE_BYTES - sum(len(line.encode()) + 1 for line in [*title, *end])
+    return "\n".join([*title, *cut(said, rest), *end]) + "\n"
+
+
+def make_page(view: RunView | Said, stage: str) -> tuple[str, dict[str, str]]:
+    """Return the stage's page, and what its metadata says of it: a page that cannot be made says why."""
+
+    def render() -> str:
+        from inspection.page import render_stage
+
+        if isinstance(view, Said):
+            raise LookupError(view)
+        found = render_stage(view, stage)
+        if (count := len(found.encode())) > MAX_PAGE_BYTES:
+            raise ValueError(f"it has {count:,} bytes, and {MAX_PAGE_BYTES:,} are shown: see the run's own page")
+        return found
+
+    found = _look("the page", render)
+    return (plain_page(f"Stage {stage}", found), {"said": found}) if isinstance(found, Said) else (found, {})
+
+
+class Said(str):
+    """Why something is not there, for readers."""
+
+    __slots__ = ()
+
+
+def _look(what: str, look: Callable[[], _Found]) -> _Found | Said:
+    """Return what a reader of a run finds, or why it finds nothing.
+
+    A run's files may be of another version, damaged or hostile; nothing that is only shown may fail a stage that has
+    ended well.
+    """
+    try:
+        return look()
+    except Exception as error:  # noqa: BLE001 - what is shown beside the stage's result must never fail it
+        words = (str(error).splitlines() or [""])[0] or type(error).__name__
+        said = Said(f"{what} cannot be shown: {shorten(words, _MAX_SAID)}")
+        print(f"report: {said}", file=sys.stderr)
+        return said
+
+
+def _load(stage: str, uri: str) -> Contract:
+    kinds: dict[str, type[Contract]] = {
+        "shard": ShardManifest,
+        "profile": ProfileReport,
+        "train": CheckpointManifest,
+        "export": ExportManifest,
+    }
+    return kinds[stage].load(uri)
+
+
+def _tell(
+    document: Contract, evaluation: EvaluationReport | str, view: RunView | Said, options: argparse.Namespace
+) -> Told:
+    if isinstance(document, ShardManifest):
+        return shard.tell(document)
+    if isinstance(document, ProfileReport):
+        return profile.tell(document)
+    if isinstance(document, ExportManifest):
+        return export.tell(document)
+    assert isinstance(document, CheckpointManifest), document.kind
+    goodput = _look("where the time went", lambda: _read_account(options.line, options.run_id))
+    return train.tell(document, train.Beside(evaluation, goodput, None if isinstance(view, Said) else view.money))
+
+
+def _untold(said: Said) -> Told:
+    return Told({}, lambda: [cell(said)])
+
+
+def _read_view(options: argparse.Namespace) -> RunView:
+    from inspection.run.find import RunPlace
+    from inspection.run.read import read_run
+
+    # The other two pages show none, and each image is a request.
+    return read_run(RunPlace(options.line, options.run_id), pictures=options.stage in ("shard", "train"))
+
+
+def _read_evaluation(document: CheckpointManifest, uri: str) -> EvaluationReport:
+    if document.evaluation is None:
+        raise LookupError("the training has evaluated no test split")
+    return EvaluationReport.load(document.evaluation.uri(uri))
+
+
+def _read_account(line: str, run_id: str) -> GoodputRecord:
+    if (found := read_goodput(line, run_id)) is None:
+        raise LookupError("no attempt of this run has told of its time")
+    return found
+
+
+def _classify(evaluation: EvaluationReport | str) -> dict[str, Any]:
+    if isinstance(evaluation, str):
+        return {"note": str(evaluation)}
+    found = _look("the classification", lambda: tell_classification(evaluation))
+    return {"note": str(found)} if isinstance(found, Said) else found

@@ -1,7 +1,7 @@
 """What the small tasks of the pipeline on Vertex AI run: `python -m inspection.task COMMAND ...`.
 
     begin       the run exists: run-start.json, create-only, and the data date
-    report      what a stage made: its URI for the stages after it, metrics and a summary for the console
+    report      what a stage made: its URI for the stages after it, numbers and pages for the console
     gate        whether the export may be uploaded
     registered  what the registry has made of the export
     refused     the branch of the gate that uploads nothing: it fails when the gate's word is none that it knows
@@ -60,7 +60,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(
-        name: str, run_command: object, *required: str, files: Sequence[str] = (), more: Sequence[str] = ()
+        name: str,
+        run_command: object,
+        *required: str,
+        files: Sequence[str] = (),
+        may_write: Sequence[str] = (),
+        more: Sequence[str] = (),
     ) -> None:
         command = commands.add_parser(name, allow_abbrev=False)
         command.set_defaults(run_command=run_command)
@@ -68,13 +73,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument(f"--{option}", required=True)
         for option in files:
             command.add_argument(f"--write-{option}", type=Path, required=True)
+        for option in may_write:
+            command.add_argument(f"--write-{option}", type=Path)
         for option in more:
             command.add_argument(f"--{option}", default="")
 
     of_run = ("line", "run-id")
     times = {"files": ["run-id", "data-date"], "more": ["scheduled-at"]}
     add("begin", begin.run, *of_run, "config", "created-at", **times)
-    made = {"files": ["uri", "metrics", "summary"], "more": ["at"]}
+    made = {"files": ["uri", "metrics", "summary", "page"], "more": ["at"], "may_write": ["classification"]}
     add("report", stage_report.run, *of_run, "stage", "executor-input", **made)
     add(
         "gate",

@@ -31,6 +31,7 @@ CONTEXT = (
     "LICENSE",
     "constraints",
     "contracts",
+    "pages",
     "records",
     "sharding",
     "trainer",

@@ -16,11 +16,14 @@ import typer
 
 from pipelines.commands import compile as compile_command
 from pipelines.commands import images as images_commands
+from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
+from pipelines.commands import tensorboard as tensorboard_command
+from pipelines.commands import ui as ui_command
 from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported, show_error
 
@@ -28,7 +31,7 @@ app = typer.Typer(
     name="shardline",
     help="Raw images to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -44,6 +47,9 @@ submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
 rehearse_command.register(app)
+ui_command.register(app)
+inspection_commands.register(app)
+tensorboard_command.register(app)
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
@@ -211,7 +217,13 @@ def drill(
 @app.command()
 def goodput(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a line or of a run, or a run's id.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a line or of a run, or a run's id.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Debug = False,
@@ -230,7 +242,13 @@ def goodput(
 @app.command()
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of an export, or a RUN as for goodput.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels an image.")] = 3,
@@ -248,7 +266,13 @@ def predict(
 @app.command("verify")
 def verify_export(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of an export, or a RUN as for goodput.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of an export, or a RUN as for goodput.",
+            show_default=False,
+            autocompletion=inspection_commands.complete_run,
+        ),
     ],
     shards: Annotated[
         str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")

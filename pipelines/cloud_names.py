@@ -46,7 +46,8 @@ _KINDS: dict[str, tuple[str, str, str]] = {
         "see `gcloud kms keys list --location REGION --keyring RING`",
     ),
     "mail": (_MAIL, "an e-mail address", "correct it"),
-    "experiment": (r"[a-z0-9][a-z0-9-]{0,127}", "lower-case letters, digits and '-', up to 128", "rename it"),
+    # A run's name stands behind it, and both together have at most 121.
+    "experiment": (r"[a-z0-9][a-z0-9-]{0,79}", "lower-case letters, digits and '-', up to 80", "rename it"),
     "registry": (
         rf"https://{_REGION}-kfp\.pkg\.dev/{_PROJECT}/[a-z][a-z0-9-]{{0,61}}[a-z0-9]",
         "https://REGION-kfp.pkg.dev/PROJECT/REPOSITORY",

@@ -21,6 +21,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
+from contracts.output import Lock
 from contracts.pinned import pin
 from contracts.resolve import stage_config
 from contracts.result import RUN_START_NAME, run_uri
@@ -71,6 +74,15 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     check_line(config)
     line = line_uri(config)
     run_id = new_attempt_id()
+    # For its life: who looks at the run sees by it whether it goes on or was killed.
+    lock = _lock_run(config, line, run_id)
+    outcome = _run(config, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)
+    # Not where there is no record: then the kernel drops it, and what is left of it says that nobody works any more.
+    lock.release()
+    return outcome
+
+
+def _run(config: RunConfig, line: str, run_id: str, *, fresh: bool, debug: bool, started_at_s: float) -> Outcome:
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at_s))
     folder = _open_run(config, line=line, run_id=run_id, started_at=started_at, fresh=fresh, debug=debug)
     traces = [StageTrace(name, attempt_folder(storage.join(line, name), run_id)) for name in STAGES]
@@ -122,10 +134,23 @@ def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fre
         f"{stage}_config": pin(configs[stage], hashlib.sha256(contents[stage]).hexdigest()) for stage in STAGES
     }
     start = {"id": run_id, "started_at": started_at, "config": config.model_dump(mode="json"), "arguments": arguments}
-    try:
+    with _explained(config, line):
         storage.publish(storage.join(folder, RUN_START_NAME), _to_json(start))
         for stage in STAGES:
             storage.publish(configs[stage], contents[stage])
+    return storage.local_path(folder)
+
+
+def _lock_run(config: RunConfig, line: str, run_id: str) -> Lock:
+    with _explained(config, line):
+        return Lock(run_uri(line, run_id))
+
+
+@contextmanager
+def _explained(config: RunConfig, line: str) -> Iterator[None]:
+    """Turn what a folder refuses into an error about the configuration."""
+    try:
+        yield
     except (OSError, StorageError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.given
         raise ConfigError(
@@ -133,7 +158,6 @@ def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fre
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root to another folder, or correct its permissions",
         ) from None
-    return storage.local_path(folder)
 
 
 def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 from pipelines.rehearsed import Rehearsed
 from pipelines.undisturbed import UNDISTURBED
+from rehearsal.cloud import BUCKETS_FOLDER
 
 
-def print_rehearsal(found: Rehearsed, stream: TextIO) -> None:
-    """Print what happened, what it would have cost, and whether the result is that of an undisturbed training."""
+def print_rehearsal(found: Rehearsed, stream: TextIO, *, kept: Path | None = None) -> None:
+    """Print what happened, what it would have cost, and whether the result is that of an undisturbed training.
+
+    Args:
+        found: What happened.
+        stream: Where to print.
+        kept: The folder that holds what the rehearsal left; None: it is gone.
+    """
     print(f"rehearsal of {found.line}, {found.wall_s:.0f} s", file=stream)
     for name, text in rows(found):
         print(f"  {name:<14}{text}", file=stream)
+    if kept is not None:
+        # The objects of its buckets are files there, so that no server is needed to look at them.
+        line = kept / BUCKETS_FOLDER / found.line.removeprefix("gs://")
+        print(f"  {'look':<14}shardline report {line}; shardline ui {line.parent}", file=stream)
 
 
 def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:

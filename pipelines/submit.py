@@ -123,7 +123,7 @@ def submit(prepared: Prepared, submission: Submission) -> Submitted:
             message = _create(prepared, submission)
     except (ShardlineError, RuntimeError) as error:
         # The job may be there all the same: an answer was lost, another process was faster, or what failed comes
-        # after it (the experiment, of which the SDK tells by RuntimeError).
+        # after it (of which the SDK tells by RuntimeError).
         made = _find_after(client, name, error)
         if made is None:
             raise
@@ -220,11 +220,8 @@ def _create(prepared: Prepared, submission: Submission) -> Any:
     sent = canonical_hash(to_dict(job._gca_resource)["pipelineSpec"])
     if sent != submission.spec_hash:
         raise ShardlineError(f"the spec has the hash {submission.spec_hash}, what the SDK would send has {sent}")
-    job.submit(
-        service_account=request.get("serviceAccount"),
-        create_request_timeout=CALL_TIMEOUT_S,
-        experiment=prepared.config.vertex.experiment or None,
-    )
+    # No experiment: the run's last task writes a row of its own, and the job would be a second one beside it.
+    job.submit(service_account=request.get("serviceAccount"), create_request_timeout=CALL_TIMEOUT_S)
     return job.gca_resource
 
 

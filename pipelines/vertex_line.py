@@ -14,6 +14,7 @@ from kfp import dsl
 
 from components.begin import begin
 from components.record import record
+from components.titles import titled
 from contracts.config import RunConfig
 from pipelines.training import wire
 from pipelines.vertex_stages import Containers, never_cached, own, register_stage, vertex_stages
@@ -30,22 +31,16 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
     image = containers.pipeline_image
 
     def build(configs: dict[str, Any], run_config: Any, given: dict[str, Any]) -> None:
-        started = own(begin(line=given["line"], config=run_config), image)
+        started = titled(own(begin(line=given["line"], config=run_config), image), "begin")
         common = {**given, "run_id": started.outputs["run_id"], "data_date": started.outputs["data_date"]}
-        tasks = [started, *wire(stages, configs, common).values()]
+        made = wire(stages, configs, common)
+        tasks = [started, *(titled(task, name) for name, task in made.items())]
         if register is not None:
-            tasks.append(
-                never_cached(
-                    register(
-                        line=given["line"],
-                        run_id=started.outputs["run_id"],
-                        export=tasks[-1].output,
-                        config=configs["export"],
-                    )
-                )
-            )
+            ids = {"line": given["line"], "run_id": started.outputs["run_id"]}
+            registers = register(export=tasks[-1].output, config=configs["export"], **ids)
+            tasks.append(titled(never_cached(registers), "register"))
         last = record(line=given["line"], config=run_config, run_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
-        own(last, image).after(*tasks).ignore_upstream_failure()
+        own(titled(last, "record"), image).after(*tasks).ignore_upstream_failure()
 
     @dsl.pipeline(name="shardline", description="Raw images to a TensorRT engine with a proof of parity.")
     def shardline(
@@ -74,6 +69,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
             build(configs, run_config, given)
             return
         mail = never_cached(VertexNotificationEmailOp(recipients=list(config.vertex.mail)))
+        titled(mail, "vertex-pipelines-notification-email")
         with dsl.ExitHandler(mail, name="line"):
             build(configs, run_config, given)
 

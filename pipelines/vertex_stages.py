@@ -29,6 +29,8 @@ from components.launch_dataflow import launch_dataflow
 from components.list_source import list_source
 from components.registered import registered
 from components.report import report
+from components.report_training import report_training
+from components.titles import titled
 from contracts.config import MachineSection, RunConfig
 from contracts.result import RUNS_FOLDER
 from contracts.serving import MODEL_NAME
@@ -82,10 +84,11 @@ def _shard_stage(image: str) -> Callable[..., Any]:
     @dsl.pipeline(name="shard-what-is-new")
     def shard_what_is_new(line: str, run_id: str, flags: str, config: str, data_date: str) -> str:
         given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
-        source = own(list_source(**given), image)
+        source = titled(own(list_source(**given), image), "list-source")
         with dsl.If(source.outputs["finished"] == "no", name="no-shards-yet"):
-            job = own(launch_dataflow(expect=source.outputs["uri"], **given), image)
-            never_cached(WaitGcpResourcesOp(gcp_resources=job.outputs["gcp_resources"]))
+            job = titled(own(launch_dataflow(expect=source.outputs["uri"], **given), image), "launch-dataflow")
+            waited = never_cached(WaitGcpResourcesOp(gcp_resources=job.outputs["gcp_resources"]))
+            titled(waited, "wait-gcp-resources")
         return source.outputs["uri"]
 
     @dsl.pipeline(name="shard")
@@ -101,8 +104,9 @@ def _shard_stage(image: str) -> Callable[..., Any]:
         timeout: str,
     ) -> str:
         given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
-        made = never_cached(shard_what_is_new(**given))
-        return own(report(stage="shard", line=line, run_id=run_id, at=made.output), image).outputs["uri"]
+        made = titled(never_cached(shard_what_is_new(**given)), "shard-what-is-new")
+        told = own(report(stage="shard", line=line, run_id=run_id, at=made.output), image)
+        return titled(told, "report").outputs["uri"]
 
     return shard
 
@@ -126,7 +130,7 @@ def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., A
         shards: str,
     ) -> str:
         given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "shards": shards}
-        found = own(find_profile(machine=hardware, software=software, **given), image)
+        found = titled(own(find_profile(machine=hardware, software=software, **given), image), "find-profile")
         with dsl.If(found.outputs["finished"] == "no", name="no-profile-yet"):
             more = ["--machine", hardware, "--software", software, "--shards", shards]
             job(line, run_id, flags, config, region, strategy, max_wait, timeout, more)
@@ -158,7 +162,10 @@ def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., A
                 shards=shards,
             )
         )
-        return own(report(stage="profile", line=line, run_id=run_id, at=made.output), image).outputs["uri"]
+        told = own(
+            report(stage="profile", line=line, run_id=run_id, at=titled(made, "profile-if-missing").output), image
+        )
+        return titled(told, "report").outputs["uri"]
 
     return profile
 
@@ -179,7 +186,10 @@ def _job_stage(
     def run(common: Sequence[Any], shards: Any, other: Any) -> Any:
         line, run_id = common[0], common[1]
         ended = job(*common, [f"--{inputs[0]}", shards, f"--{inputs[1]}", other])
-        return own(report(stage=stage, line=line, run_id=run_id), image).after(ended).outputs["uri"]
+        given = {"line": line, "run_id": run_id}
+        told = report_training(**given) if stage == "train" else report(stage=stage, **given)
+        titled(told, "report-training" if stage == "train" else "report")
+        return own(told, image).after(ended).outputs["uri"]
 
     # kfp reads the names of parameters from the function: those of the two stages differ in the last.
     @dsl.pipeline(name="train")
@@ -258,7 +268,7 @@ def _job(
             base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
             **constants,
         )
-        return never_cached(task)
+        return titled(never_cached(task), "custom-training-job")
 
     return add
 
@@ -280,24 +290,30 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
     def register(line: str, run_id: str, export: str, config: str) -> None:
         given = {"line": line, "run_id": run_id}
         decided = own(gate(export=export, config=config, serving_image=containers.serving_image, **given), image)
+        titled(decided, "gate")
         with dsl.If(decided.outputs["verdict"] == "upload", name="proven"):
             known = own(find_model(project=vertex.project, region=vertex.region, name=name), image)
+            titled(known, "find-model")
             served = _import(
                 artifact_types.UnmanagedContainerModel,
                 decided.outputs["artifact_uri"],
                 {"containerSpec": _container_spec(decided.outputs["image"])},
             )
+            titled(served, "importer")
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
                 parent = _import(
                     artifact_types.VertexModel, known.outputs["uri"], {"resourceName": known.outputs["resource"]}
                 )
+                titled(parent, "importer-2")
                 version = ModelUploadOp(unmanaged_container_model=served.output, parent_model=parent.output, **model)
-                own(registered(upload=never_cached(version).outputs["gcp_resources"], **given), image)
+                sent = titled(never_cached(version), "model-upload").outputs["gcp_resources"]
+                titled(own(registered(upload=sent, **given), image), "registered")
             with dsl.If(known.outputs["exists"] != "yes", name="new-model"):
                 first = ModelUploadOp(unmanaged_container_model=served.output, **model)
-                own(registered(upload=never_cached(first).outputs["gcp_resources"], **given), image)
+                sent = titled(never_cached(first), "model-upload-2").outputs["gcp_resources"]
+                titled(own(registered(upload=sent, **given), image), "registered-2")
         with dsl.If(decided.outputs["verdict"] != "upload", name="not-proven"):
-            own(refused(verdict=decided.outputs["verdict"]), image)
+            titled(own(refused(verdict=decided.outputs["verdict"]), image), "refused")
 
     return register
 

@@ -55,8 +55,6 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
                 f"Vertex AI's list of prebuilt PyTorch containers, read on {AS_OF}, promised {GPU_IMAGE.path} until "
                 f"{GPU_IMAGE.available_until}: it may be gone; see {SOURCE}"
             )
-    if vertex.experiment and config.schedule.cron:
-        yield "vertex.experiment does nothing for scheduled runs: only `submit` lists a run in its experiment"
     if vertex.failure_policy == "fast":
         yield (
             "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "

@@ -17,6 +17,8 @@ import yaml
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, RunRecord
+from inspection.page import SECTIONS
+from tests.browser import CHROMIUM, opened, started_chromium
 from tests.conftest import small_config
 
 REPOSITORY = Path(__file__).parents[1]
@@ -81,6 +83,7 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
         assert f"{trained.metrics['test_accuracy']:.4f}" in text
         assert "not run: no GPU" in text
     check_use(line, manifest, trained, pictures)
+    check_look(line, record)
     check_rerun(config, line, record)
 
 
@@ -98,6 +101,29 @@ def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest,
     done = shardline("verify", line)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "unproven as before" in done.stdout
+
+
+def check_look(line: Path, record: RunRecord) -> None:
+    """What a user looks at says what the record says, and its page opens in a browser."""
+    done = shardline("inspect", line, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["id"], found["state"]) == (record.id, "succeeded")
+    assert [stage["manifest_sha256"] for stage in found["stages"]] == [s.manifest_sha256 for s in record.stages]
+    assert [missing["what"] for missing in found["missing"]] == ["cost"]
+    (listed,) = json.loads(shardline("runs", line, "--json").stdout)
+    assert listed["test_accuracy"] == record.results["metrics"]["test_accuracy"]
+    done = shardline("report", line)
+    assert done.returncode == 0, done.stderr
+    page = line / "runs" / record.id / "report.html"
+    assert done.stdout.splitlines() == [str(page)]
+    if CHROMIUM.exists():
+        with started_chromium() as browser, opened(browser, page) as shown:
+            shown.check_quiet()
+            sections = shown.page.eval_on_selector_all("[data-section]", "all => all.map(e => e.dataset.section)")
+            assert sections == [name for name, _ in SECTIONS]
+            accuracy = f"{record.results['metrics']['test_accuracy']:.2%}".replace("%", "\u00a0%")
+            assert accuracy in shown.page.inner_text("main")
 
 
 def find_evaluation(line: Path) -> str:
@@ -205,6 +231,8 @@ def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path
     for pid in [process.pid, *descendants(process.pid)]:
         os.kill(pid, signal.SIGKILL)
     process.wait()
+    (run,) = (tmp_path / "runs/killed/runs").glob("*/run-start.json")
+    assert json.loads(shardline("inspect", run.parent, "--json").stdout)["state"] == "stopped"
     done = shardline("run", killed)
     assert done.returncode == 0, done.stderr
     assert "continues from" in done.stderr

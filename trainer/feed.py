@@ -15,7 +15,7 @@ from trainer.data.plan import check_working_set
 from trainer.data.prefetch import Prefetcher
 from trainer.data.prepare import check_device
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
+from trainer.data.transforms import Pixels, make_transforms
 from trainer.distributed import Rank
 from trainer.evaluation import EVALUATION_BATCH, Share
 from trainer.launch import Assignment
@@ -164,6 +164,12 @@ class Feed:
             folder=self._cache,
         )
         return Share(batches, self.manifest.splits[split].samples, rank, ranks)
+
+    def pictures(self, split: str, places: list[int]) -> list[Pixels]:
+        """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+        reader.prepare(places)
+        return [self.transform.pixels(reader.read(place)[0]) for place in places]
 
     def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
         """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""

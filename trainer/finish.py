@@ -9,6 +9,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
+from trainer.board.result import WORST_IMAGES, TestResult, write_result
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_groups
 from trainer.evaluation import make_report
@@ -47,7 +48,7 @@ def finish(training: Training) -> None:
     state = stepper.whole_model()
     if not training.rank.is_first:
         return
-    metrics, evaluation = dict(best.metrics), None
+    metrics, evaluation, report = dict(best.metrics), None, None
     sha256 = parameters_sha256(state)
     if test is not None:
         training.reporting.require_finite("test loss", test.loss, training.step)
@@ -56,6 +57,7 @@ def finish(training: Training) -> None:
         weights = stepper.evaluated_weights
         report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
         evaluation = _publish_evaluation(folder, found.uri, report)
+    _show(training, best, report, outcomes)
     files = _files_below(folder, found.uri, best)
     if stepper.evaluated_weights == "ema":
         # Averages are in no file yet that a reader of weights knows.
@@ -72,6 +74,18 @@ def finish(training: Training) -> None:
         }
     )
     storage.publish(storage.join(folder, MANIFEST_NAME), document.to_json())
+
+
+def _show(training: Training, best: CheckpointManifest, report: EvaluationReport | None, outcomes: Outcomes) -> None:
+    test = None
+    try:
+        if report is not None:
+            pictures = training.feed.pictures("test", [one.place for one in report.worst[:WORST_IMAGES]])
+            test = TestResult(report, outcomes.counts(), pictures)
+        write_result(training.assignment.tensorboard_folder, training, best, test)
+    except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
+        # It is only looked at: the weights are there, and the document about them is to come.
+        training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")
 
 
 def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:

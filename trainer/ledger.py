@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from contracts.events import EventLog
 from trainer.preemption import Cause
@@ -28,7 +29,8 @@ class Ledger:
         self._events, self._is_first = events, is_first
         self._life = f"{generation}.{os.getpid()}"
         self._told_at = time.monotonic()
-        self._emit("life", started_at=self.sections.started_at)
+        # Who reads it knows that no checkpoint was committed where none is told.
+        self._emit("life", started_at=self.sections.started_at, tells=["checkpoint"])
 
     def resume(self, step: int, *, ranks: int, nodes: int) -> None:
         """Say that training goes on from a step."""
@@ -45,6 +47,17 @@ class Ledger:
         """Tell where time went since it was last told."""
         self._told_at = time.monotonic()
         self._emit("spent", step=self.sections.now.step, seconds=self.sections.take())
+
+    def committed(self, step: int, seconds: float) -> None:
+        """Say that a checkpoint is committed; called from the thread that writes.
+
+        Args:
+            step: Of the checkpoint.
+            seconds: From the copy of the state until it was durable.
+        """
+        # The checkpoint is whole: a word that cannot be written must not make it a failure.
+        with suppress(OSError):
+            self._emit("checkpoint", step=step, seconds=round(seconds, 6))
 
     def stopped(self, cause: Cause, words: str) -> None:
         """Say that all ranks agreed to stop."""

@@ -66,6 +66,7 @@ class Training:
             peers=self.peers,
             pinned=rank.device.type == "cuda",
             log=self.log,
+            committed=ledger.committed,
         )
         self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
         found = self.checkpoints.resume()
@@ -84,12 +85,12 @@ class Training:
             self.config,
             rank,
             self.stepper,
+            self.feed,
             events,
             self.log,
             tensorboard_folder=assignment.tensorboard_folder,
             first_step=self.step,
             spent_s=checkpoint.spent_s if checkpoint else 0.0,
-            replace_bad=self.feed.dataset.replace_bad,
         )
         self.trace = Trace(rank.rank, assignment.attempt)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
@@ -181,7 +182,7 @@ class Training:
         # What is over must be durable, whatever comes next.
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait()
-        self.reporting.scalars.close()
+        self.reporting.close()
 
     def _take_steps(self, ahead: Prefetcher) -> None:
         if self.step >= self.total_steps:
@@ -207,6 +208,7 @@ class Training:
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             sections.stepped(self.step)
+            clock.step_done()
             agreed = self.vote.step_done()
             # Of an earlier step: to read what this one found would wait for the device.
             stop = self.reporting.read(self._say)
@@ -307,7 +309,7 @@ class Training:
 
     def _write_checkpoint(self, *, required: bool) -> None:
         # Before the checkpoint exists: what a resume from it does not show again is on disk.
-        self.reporting.scalars.flush()
+        self.reporting.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)

@@ -1,9 +1,10 @@
-"""What a model said of each sample of a split, in bounded memory: confusion, ROC curves, and the worst samples.
+"""What a model said of each sample of a split, in bounded memory: confusion, curves, and the worst samples.
 
-All three are counts, or a selection by value, so parts of ranks add up to the same whatever their number:
+All are counts, or a selection by value, so parts of ranks add up to the same whatever their number:
 
 - confusion as pairs (label, prediction) with a count: as many as occur, never classes squared;
-- a curve a class from two histograms over log-odds, with fewer bins the more classes there are;
+- a ROC curve a class from two histograms over log-odds, with fewer bins the more classes there are;
+- what passes even thresholds of the probability, which is what TensorBoard shows precision and recall at;
 - the worst samples as a list of fixed length.
 """
 
@@ -25,6 +26,8 @@ TOTAL_THRESHOLDS = 65536
 MOST_THRESHOLDS, FEWEST_THRESHOLDS = 256, 16
 # Log-odds beyond this are one: a probability of 6e-6, or as close to 1.
 LARGEST_LOG_ODDS = 12.0
+# Even thresholds from 0 to 1: as many as TensorBoard's own summaries have, whose format cannot tell more.
+NUM_THRESHOLDS = 127
 # Samples named in the document.
 WORST_SAMPLES = 50
 # Off-diagonal cells of the confusion matrix in the document: the largest ones.
@@ -60,6 +63,10 @@ class Outcomes:
         self.num_bins = max(FEWEST_THRESHOLDS, min(MOST_THRESHOLDS, TOTAL_THRESHOLDS // num_classes))
         # [2, classes, bins]: samples that are not of the class, and samples of it, by the log-odds given to the class.
         self._histogram = torch.zeros(2, num_classes, self.num_bins, dtype=torch.int64, device=device)
+        # [2, classes, NUM_THRESHOLDS]: the same by the highest even threshold that they pass; the size of the indices
+        # of a batch of 254 samples.
+        self._passing = torch.zeros(2, num_classes, NUM_THRESHOLDS, dtype=torch.int64, device=device)
+        self._thresholds = _even_thresholds().to(device)
         self._pending: list[Integers] = []
         self._cells: Integers = np.empty(0, np.int64)
         self._counts: Integers = np.empty(0, np.int64)
@@ -74,7 +81,7 @@ class Outcomes:
             first_place: Place in the split of the first sample; the others follow.
         """
         log_probability = functional.log_softmax(logits, dim=1)
-        self._count_scores(log_probability, labels)
+        self._count_scores(logits, log_probability, labels)
         best, predicted = log_probability.max(dim=1)
         own = log_probability.gather(1, labels[:, None])[:, 0]
         cells = (labels * self.num_classes + predicted).cpu().numpy()
@@ -88,15 +95,14 @@ class Outcomes:
         ]
         self._keep_worst(said)
 
-    def _count_scores(self, log_probability: torch.Tensor, labels: torch.Tensor) -> None:
+    def _count_scores(self, logits: torch.Tensor, log_probability: torch.Tensor, labels: torch.Tensor) -> None:
         # log(p / (1 - p)): even steps of it are fine steps of p near 0 and 1, where trained models say most.
         log_odds = log_probability - (-log_probability.expm1()).log()
         scaled = (log_odds + LARGEST_LOG_ODDS) * (self.num_bins / (2 * LARGEST_LOG_ODDS))
         bins = scaled.nan_to_num(0.0, posinf=self.num_bins).clamp(0, self.num_bins - 1).long()
-        classes = torch.arange(self.num_classes, device=labels.device)
-        is_class = (labels[:, None] == classes).long()
-        flat = (is_class * self.num_classes + classes) * self.num_bins + bins
-        self._histogram.view(-1).scatter_add_(0, flat.view(-1), torch.ones_like(flat).view(-1))
+        _add_to(self._histogram, bins, labels)
+        probability = functional.softmax(logits, dim=1).nan_to_num(0.0).clamp(0, 1)
+        _add_to(self._passing, torch.bucketize(probability, self._thresholds, right=True) - 1, labels)
 
     def _count_cells(self) -> None:
         cells = np.concatenate([self._cells, *self._pending])
@@ -111,6 +117,7 @@ class Outcomes:
         """Take in the outcomes of all ranks, at the first rank; all must call this."""
         self._count_cells()
         dist.all_reduce(self._histogram)
+        dist.all_reduce(self._passing)
         parts: list[tuple[Integers, Integers, list[Said]]] | None = None
         if dist.get_rank() == 0:
             parts = [(self._cells, self._counts, self._worst)] * dist.get_world_size()
@@ -128,6 +135,13 @@ class Outcomes:
     def worst(self) -> list[Said]:
         """Return the samples whose label got the lowest probability, the lowest first."""
         return self._worst
+
+    def counts(self) -> Integers:
+        """Return samples by the highest of `NUM_THRESHOLDS` even thresholds that their probability of a class passes.
+
+        [2, classes, NUM_THRESHOLDS]: those that are not of the class, and those of it.
+        """
+        return self._passing.cpu().numpy()
 
     def confusion(self) -> tuple[list[tuple[int, int, int]], int]:
         """Return the cells (label, predicted, samples) that are not empty, and the samples in cells left out.
@@ -181,6 +195,25 @@ class Outcomes:
         passing = zip(thresholds, false.tolist(), true.tolist(), others + own, strict=True)
         points = [(threshold, wrong, right) for threshold, wrong, right, samples in passing if samples]
         return RocCurve(area=area, points=points)
+
+
+def _even_thresholds() -> torch.Tensor:
+    """Return [NUM_THRESHOLDS] float32: the smallest number that is not below each threshold.
+
+    So a float32 passes one of these where it passes the threshold itself, which few float32 are.
+    """
+    exact = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
+    near = exact.astype(np.float32)
+    return torch.from_numpy(np.where(near < exact, np.nextafter(near, np.float32(2)), near))
+
+
+def _add_to(histogram: torch.Tensor, bins: torch.Tensor, labels: torch.Tensor) -> None:
+    """Count a batch: bins [B, classes] of a histogram [2, classes, bins], by whether the label is the class."""
+    _, num_classes, num_bins = histogram.shape
+    classes = torch.arange(num_classes, device=labels.device)
+    is_class = (labels[:, None] == classes).long()
+    flat = ((is_class * num_classes + classes) * num_bins + bins).view(-1)
+    histogram.view(-1).scatter_add_(0, flat, torch.ones_like(flat))
 
 
 def _add_up(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:

@@ -79,6 +79,8 @@ class Stepper:
         self._slots_of_step = 0
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = Guard(rank.device, stops=train.non_finite == "stop")
+        self.look: Callable[[ModelInput], None] | None = None
+        """Is shown what the network gets, and must not change it."""
 
     @property
     def model(self) -> nn.Module:
@@ -213,6 +215,8 @@ class Stepper:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
         request = slot.request
         given = prepare(slot, transform, self._rank.device, clock)
+        if self.look is not None:
+            self.look(given)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
         if self._slots_of_step == 0:

@@ -88,6 +88,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     stage.keep(assignment.tensorboard_folder, output.uri)
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
         stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
+    stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes)
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     run_ranks(Launcher(assignment, nodes, stage.config.resources, record, stage.log))

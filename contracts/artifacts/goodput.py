@@ -41,7 +41,7 @@ class GoodputRecord(Document):
     preemptions: int
     """Agreed stops because of a notice, and attempts that ended without a word before another began."""
     crashes: int
-    """Ranks that were started again within an attempt."""
+    """Ranks that died and were started again within an attempt, and attempts that ended by a fault or a signal."""
     node_hours: float
     """wall_s times machines, in hours."""
     preemptions_per_node_hour: float | None

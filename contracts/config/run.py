@@ -95,7 +95,7 @@ class VertexSection(Section):
     tensorboard: str = ""
     """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `service_account`."""
     experiment: str = ""
-    """Experiment that runs are listed in; unset: none."""
+    """Experiment that each run is a row of, scheduled ones too, once it has ended; unset: none."""
     failure_policy: Literal["slow", "fast"] = "slow"
     """Whether tasks that do not depend on a failed one still start (slow) or not (fast). With fast the run's
     record is not written when something fails: its task is such a one."""

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,19 +46,35 @@ def size(uri: str) -> int:
 
 def read_bytes(uri: str, generation: int | None) -> bytes:
     """Return the whole content."""
-    return path_of(uri).read_bytes()
+    with _open_file(path_of(uri)) as stream:
+        return stream.read()
 
 
 def read_range(uri: str, start: int, length: int, generation: int | None) -> bytes:
     """Return part of the content."""
-    with path_of(uri).open("rb") as stream:
+    with _open_file(path_of(uri)) as stream:
         stream.seek(start)
         return stream.read(length)
 
 
 def open_read(uri: str, generation: int | None) -> BinaryIO:
     """Open for reading."""
-    return path_of(uri).open("rb")
+    return _open_file(path_of(uri))
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open an ordinary file: a pipe would keep its reader waiting for ever, a device has no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "no ordinary file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def list_names(uri: str) -> list[str]:

@@ -78,5 +78,5 @@ def rehearse_config(
         if as_json:
             print(to_json(found))
         else:
-            print_rehearsal(found, sys.stdout)
+            print_rehearsal(found, sys.stdout, kept=keep)
         check(found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf import struct_pb2
 from kfp import dsl
 from kfp.local import executor_output_utils
 
 from contracts.canonical import canonical
+from rehearsal.artifact_metadata import find_excess
 from rehearsal.execution.mount import Mount
 
 
@@ -47,6 +49,17 @@ def read_outputs(mount: Mount, message: Any, component_spec: Any) -> dict[str, A
     return found
 
 
+def find_oversized(values: dict[str, Any]) -> str:
+    """Return which of a task's artifacts has more metadata than Vertex holds, in words; empty: none has."""
+    for name, artifacts in split_values(values)[1].items():
+        for artifact in artifacts:
+            message = struct_pb2.Struct()
+            message.update(artifact["metadata"])
+            if said := find_excess(message):
+                return f"metadata of artifact {name}: {said}"
+    return ""
+
+
 def split_values(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """Return parameters as JSON values, and artifacts as reports have them."""
     parameters: dict[str, Any] = {}
@@ -55,7 +68,13 @@ def split_values(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list
         entries = value if isinstance(value, list) else [value]
         if entries and all(isinstance(entry, dsl.Artifact) for entry in entries):
             artifacts[name] = [
-                {"name": e.name, "uri": e.uri, "metadata": canonical(e.metadata), "schema_title": e.schema_title}
+                {
+                    "name": e.name,
+                    "uri": e.uri,
+                    "metadata": canonical(e.metadata),
+                    "schema_title": e.schema_title,
+                    "schema_version": e.schema_version,
+                }
                 for e in entries
             ]
         else:

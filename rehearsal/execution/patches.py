@@ -42,7 +42,7 @@ from contracts.canonical import canonical
 from contracts.errors import ShardlineError
 from rehearsal.execution.conditions import evaluate
 from rehearsal.execution.containers import Containers, ContainerTask, TaskFailed
-from rehearsal.execution.kfp_values import find_missing, read_outputs, split_values
+from rehearsal.execution.kfp_values import find_missing, find_oversized, read_outputs, split_values
 from rehearsal.execution.placeholders import has_placeholder, substitute_all
 from rehearsal.execution.reports import CANCELLED, FAILED_PRECONDITION, Path, Reporter, error_of
 
@@ -169,6 +169,8 @@ class Orchestration:
                 io_store=io_store,
                 **more,
             )
+            if ended is _SUCCESS and (said := find_oversized(outputs)):
+                raise TaskFailed(said)
         except _TASK_ERRORS as error:
             self._errors[path] = error_of(FAILED_PRECONDITION, _describe(error))
             outputs, ended = {}, _FAILURE
@@ -201,6 +203,7 @@ class Orchestration:
                 declared = component.output_definitions.artifacts[name].artifact_type
                 for entry in entries:
                     entry["schema_title"] = declared.schema_title or entry["schema_title"]
+                    entry["schema_version"] = declared.schema_version or entry["schema_version"]
             self._reporter.task(path, "SUCCEEDED", outputs=parameters, artifacts_out=artifacts)
         else:
             self._reporter.task(path, "FAILED", error=self._errors.setdefault(path, self.error(path)))

@@ -124,6 +124,7 @@ def _artifact(job: Any, number: int, name: str, artifact: Mapping[str, Any], now
         display_name=name,
         uri=artifact["uri"],
         schema_title=artifact["schema_title"],
+        schema_version=artifact["schema_version"],
         metadata=artifact["metadata"],
         state=aiplatform_v1.Artifact.State.LIVE,
         create_time=moment(now),

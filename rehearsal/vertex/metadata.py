@@ -1,4 +1,4 @@
-"""MetadataService as far as a submission with an experiment goes: stores, contexts and their children.
+"""MetadataService as far as runs and experiments go: stores, contexts and their children (the rest: lineage.py).
 
 Vertex makes two contexts of every pipeline job itself, one of the pipeline and one of the run; so does `add_run`.
 
@@ -12,6 +12,7 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from rehearsal.vertex import lineage
 from rehearsal.vertex.errors import ServiceError, not_found
 from rehearsal.vertex.listing import page, select
 from rehearsal.vertex.messages import plain
@@ -88,14 +89,6 @@ def add_children(
     return types.AddContextChildrenResponse()
 
 
-def query_lineage(
-    world: World, request: types.QueryContextLineageSubgraphRequest, caller: Caller
-) -> types.LineageSubgraph:
-    """Return no artifacts and no executions: this cloud keeps none."""
-    _find(world, request.context, "contexts")
-    return types.LineageSubgraph()
-
-
 def add_run(world: World, parent: str, job_id: str, pipeline: str) -> tuple[types.Context, types.Context]:
     """Make the contexts of a pipeline and of one of its runs; return (pipeline's, run's)."""
     place = f"{parent}/metadataStores/default"
@@ -142,5 +135,5 @@ METHODS = {
     "ListContexts": list_contexts,
     "UpdateContext": update_context,
     "AddContextChildren": add_children,
-    "QueryContextLineageSubgraph": query_lineage,
+    **lineage.METHODS,
 }

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Gate, ProfileReport, RunRecord
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RocCurve, RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
@@ -21,6 +22,8 @@ from inspection.begin import data_date
 from inspection.task import main
 from rehearsal.gcs import BucketServer
 from tests.contracts.test_proof import make_export
+from tests.inspection.stages.documents import evaluation, trained_with_evaluation
+from tests.inspection.stages.test_summaries import check_numbers
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
 
 RUN = "20261122-060000-0001"
@@ -53,15 +56,21 @@ def executor_input(tmp_path: Path) -> str:
     def artifact(name: str) -> dict[str, Any]:
         return {"artifacts": [{"name": name, "uri": f"gs://b/{name}", "metadata": {"kept": "yes"}}]}
 
-    outputs = {"artifacts": {"metrics": artifact("metrics"), "summary": artifact("summary")}}
+    outputs = {"artifacts": {name: artifact(name) for name in ("metrics", "summary", "page", "classification")}}
     return json.dumps({"outputs": {**outputs, "outputFile": str(tmp_path / "out" / "executor_output.json")}})
 
 
 def report(tmp_path: Path, line: str, stage: str, *more: str) -> int:
     arguments = ["--stage", stage, "--line", line, "--run-id", RUN, "--executor-input", executor_input(tmp_path)]
-    for name in ("uri", "metrics", "summary"):
+    for name in ("uri", "metrics", "summary", "page", *(["classification"] if stage == "train" else [])):
         arguments += [f"--write-{name}", str(tmp_path / "out" / name)]
     return main(["report", *arguments, *more])
+
+
+def reported(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The metadata of each artifact that a report has left."""
+    found = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]
+    return {name: entry["artifacts"][0]["metadata"] for name, entry in found.items()}
 
 
 def begin(tmp_path: Path, line: str, config: str, *more: str) -> int:
@@ -127,13 +136,25 @@ def test_a_stage_is_reported_with_its_hashes(tmp_path: Path, line: str, stage: s
     assert (tmp_path / "out" / "uri").read_text() == uri
     summary = (tmp_path / "out" / "summary").read_text()
     assert summary.startswith(f"# {stage} (reused)") and uri in summary and result.manifest_sha256 in summary
-    found = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]
-    metadata = found["metrics"]["artifacts"][0]["metadata"]
-    assert metadata["kept"] == "yes" and metadata["uri"] == uri
-    assert metadata["manifest_sha256"] == result.manifest_sha256
-    expected = {"shard": ("samples", 7), "profile": ("slot_size", 16), "train": ("test_accuracy", 0.98765)}
-    name, value = expected.get(stage, ("accuracy_fp32", 0.25))
-    assert metadata[name] == value
+    found = reported(tmp_path)
+    assert set(found) == {"metrics", "summary", "page", *(["classification"] if stage == "train" else [])}
+    for name in set(found) - {"metrics"}:
+        assert found[name]["kept"] == "yes"
+        assert (found[name]["uri"], found[name]["contract_uri"]) == (uri, f"{uri}/manifest.json")
+        assert (found[name]["manifest_sha256"], found[name]["reused"]) == (result.manifest_sha256, "true")
+        assert found[name]["display_name"].startswith(stage)
+    numbers = found["metrics"]
+    assert numbers.pop("kept") == "yes"
+    check_numbers(stage, numbers)
+    assert json.loads((tmp_path / "out" / "metrics").read_text()) == numbers
+    expected = {
+        "shard": ("shard_samples", 7),
+        "profile": ("profile_slot_size", 16),
+        "train": ("train_test_accuracy", 0.98765),
+        "export": ("export_fp32_accuracy", 0.25),
+    }
+    name, value = expected[stage]
+    assert numbers[name] == value
 
 
 def test_a_profiles_report_tells_what_is_slow(tmp_path: Path, line: str) -> None:
@@ -141,14 +162,13 @@ def test_a_profiles_report_tells_what_is_slow(tmp_path: Path, line: str) -> None
     leave_result(line, RUN, "profile", uri, reused=False)
     assert report(tmp_path, line, "profile") == 0
     summary = (tmp_path / "out" / "summary").read_text()
-    rows = {row.split(" | ")[0].removeprefix("| "): row for row in summary.splitlines() if row.startswith("| ")}
-    # A cell keeps its bars.
-    assert "bad: steps wait for data (data time 50 % \\| limit 20 %): raise data.num_workers to 4" in rows["finding R1"]
-    assert "train.precision=bf16: x 1.30" in rows["recommended 2"]
-    metadata = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]["metrics"]["artifacts"]
-    metrics = metadata[0]["metadata"]
-    assert (metrics["samples_per_s"], metrics["data_time_fraction"], metrics["findings"]) == (123.45, 0.5, 1)
-    assert "reason" not in metrics
+    assert "- **R1, bad: steps wait for data**" in summary
+    # A bar is a bar.
+    assert "    - seen: data time 50 % &#124; limit 20 %" in summary and "raise data.num_workers to 4" in summary
+    assert "- train.precision=bf16: x 1.30" in summary
+    numbers = reported(tmp_path)["metrics"]
+    names = ("profile_samples_per_s", "profile_data_time_fraction", "profile_findings")
+    assert tuple(numbers[name] for name in names) == (123.45, 0.5, 1)
 
 
 def test_what_was_not_measured_is_no_metric(tmp_path: Path, line: str) -> None:
@@ -159,9 +179,82 @@ def test_what_was_not_measured_is_no_metric(tmp_path: Path, line: str) -> None:
     storage.replace(storage.join(uri, MANIFEST_NAME), document.model_copy(update={"points": points}).to_json())
     leave_result(line, RUN, "profile", uri, reused=False)
     assert report(tmp_path, line, "profile") == 0
-    assert "| data time fraction | not measured |" in (tmp_path / "out" / "summary").read_text()
-    artifacts = json.loads((tmp_path / "out" / "executor_output.json").read_text())["artifacts"]
-    assert "data_time_fraction" not in artifacts["metrics"]["artifacts"][0]["metadata"]
+    assert "data time not measured" in (tmp_path / "out" / "summary").read_text()
+    assert "profile_data_time_fraction" not in reported(tmp_path)["metrics"]
+
+
+def publish_training(line: str, evaluation: bytes | None) -> str:
+    """Publish a training that says it has an evaluation, and the evaluation if there is one."""
+    uri = storage.join(line, "train", "0123456789abcdef")
+    document = trained_with_evaluation(evaluation or b"{}")
+    storage.replace(storage.join(uri, MANIFEST_NAME), document.to_json())
+    if evaluation is not None:
+        storage.replace(storage.join(uri, EVALUATION_NAME), evaluation)
+    leave_result(line, RUN, "train", uri, reused=False)
+    return uri
+
+
+def test_a_trainings_classes_are_told(tmp_path: Path, line: str) -> None:
+    curve = RocCurve(area=1.0, points=[(0.5, 0, 3), (0.0, 3, 3)])
+    publish_training(line, evaluation(["cat", "dog"], [(0, 0, 3), (1, 1, 3)], [curve, curve]))
+    assert report(tmp_path, line, "train") == 0
+    found = reported(tmp_path)["classification"]
+    assert found["confusionMatrix"]["rows"] == [{"row": [3, 0]}, {"row": [0, 3]}]
+    assert [point["recall"] for point in found["confidenceMetrics"]] == [0.0, 1.0, 1.0]
+    assert found["made_from_shards"] == "s" and found["parameters_sha256"] == "ab"
+    assert json.loads((tmp_path / "out" / "classification").read_text())["confusionMatrix"] == found["confusionMatrix"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "holds no manifest.json"),
+        (b'{"kind": "evaluation"', "is not JSON"),
+        (b'{"kind": "evaluation", "format_version": 99}', "format version 99"),
+    ],
+)
+def test_a_damaged_evaluation_is_said_and_fails_nothing(
+    tmp_path: Path, line: str, content: bytes | None, words: str
+) -> None:
+    publish_training(line, content)
+    assert report(tmp_path, line, "train") == 0
+    found = reported(tmp_path)["classification"]
+    assert words in found["note"] and "confusionMatrix" not in found
+    assert words in (tmp_path / "out" / "summary").read_text()
+
+
+def test_hostile_events_fail_no_report(tmp_path: Path, line: str) -> None:
+    publish_training(line, None)
+    folder = {"time": 1.0, "event": "folder", "fingerprint": "t"}
+    write_attempt(line, "train", f"{RUN}.a", [folder, {"time": "x", "event": "spent"}, {"time": 2.0, "event": 7}])
+    # Of a process that nobody has told of.
+    write_attempt(line, "train", f"{RUN}.b", [folder, {"time": 2.0, "event": "spent", "life": "?", "step": "many"}])
+    assert report(tmp_path, line, "train") == 0
+    assert "where the time went cannot be shown" in (tmp_path / "out" / "summary").read_text()
+
+
+@pytest.mark.parametrize("page", [RecursionError("deep <b>"), "x" * 1_100_000, "fine"])
+def test_a_page_that_cannot_be_made_says_why(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch, page: Exception | str
+) -> None:
+    def render(view: object, stage: str) -> str:
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+    monkeypatch.setattr("inspection.page.render_stage", render)
+    leave_result(line, RUN, "shard", publish_output(line, "shard"), reused=False)
+    assert begin(tmp_path, line, publish_config(line)) == 0
+    assert report(tmp_path, line, "shard") == 0
+    written = (tmp_path / "out" / "page").read_text()
+    said = reported(tmp_path)["page"].get("said", "")
+    if page == "fine":
+        assert (written, said) == ("fine", "")
+    elif isinstance(page, Exception):
+        assert said == "the page cannot be shown: deep <b>"
+        assert "deep &lt;b&gt;" in written and "default-src &#x27;none&#x27;" in written
+    else:
+        assert "1,100,000 bytes" in said and escape(said) in written
 
 
 def test_what_a_service_has_made_is_found_where_it_should_be(tmp_path: Path, line: str) -> None:
@@ -256,6 +349,7 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
     assert record.results["parameters_sha256"] == "ab"
     assert storage.read_bytes(storage.join(line, "run.json")) == storage.read_bytes(storage.join(folder, "run.json"))
     assert b"made by train" in storage.read_bytes(storage.join(line, "report.md"))
+    assert b'data-section="overview"' in storage.read_bytes(storage.join(folder, "report.html"))
     # The task may be tried again.
     assert main(arguments) == 0
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from google.cloud import aiplatform
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
+from components.titles import TITLES, name_of
 from contracts.canonical import canonical_hash
 from contracts.config import STAGES
 from contracts.errors import ConfigError
@@ -96,6 +98,39 @@ def test_nothing_is_cached_or_tried_again_by_kfp(golden: tuple[str, dict[str, An
         # Conditions and exit handlers have no option.
         assert not task.get("cachingOptions", {}).get("enableCache"), path
         assert "retryPolicy" not in task, path
+
+
+def test_every_task_has_a_title_that_leads_back_to_its_name(golden: tuple[str, dict[str, Any]]) -> None:
+    for path, task in all_tasks(golden[1]["spec"]).items():
+        name, title = path.rpartition("/")[2], task["taskInfo"]["name"]
+        if "condition" in task.get("triggerPolicy", {}) or name == "exit-handler-1":
+            # A group: kfp takes its title from the pipeline's text.
+            continue
+        assert title == TITLES[name] != name, path
+        assert name_of(title) == name_of(name) == name
+    assert len(set(TITLES.values())) == len(TITLES)
+    assert all(re.fullmatch("[A-Za-z ]{4,40}", title) for title in TITLES.values())
+
+
+def test_training_feeds_the_tensorboard_that_is_configured() -> None:
+    board, account = (
+        "projects/123456789012/locations/us-central1/tensorboards/34",
+        "a@acme-vision.iam.gserviceaccount.com",
+    )
+    given = (f"vertex.tensorboard={board}", f"vertex.service_account={account}")
+    tasks = all_tasks(compile_line(load("digits-vertex", *given)).spec)
+    for path, task in tasks.items():
+        if not path.endswith(JOB):
+            continue
+        said = {
+            name: found["runtimeValue"]["constant"]
+            for name, found in task["inputs"]["parameters"].items()
+            if "runtimeValue" in found
+        }
+        # Vertex AI fills AIP_TENSORBOARD_LOG_DIR from the folder, and writes to the board as the account.
+        assert said["tensorboard"] == (board if path.startswith("train/") else "")
+        assert said["service_account"] == account
+        assert "/runs/" in said["base_output_directory"]
 
 
 def test_both_graphs_have_the_same_stages_and_edges(golden: tuple[str, dict[str, Any]]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import inspection.attempts
 import inspection.goodput
 from pipelines.cli import app
 
@@ -67,12 +66,36 @@ def test_all_attempts_of_one_training_count(line: Path) -> None:
 
 def test_only_a_training_that_goes_on_is_told_by_other_runs(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_attempt(line, "20261121-110000-0001", 50)
-    read = []
+    read: list[str] = []
+    real = inspection.goodput.read_events_of
     monkeypatch.setattr(
-        inspection.goodput, "read_events", lambda uri: read.append(uri) or inspection.attempts.read_events(uri)
+        inspection.goodput,
+        "read_events_of",
+        lambda line, stage, names: read.extend(names) or real(line, stage, names),
     )
     assert ask(ID)["attempts"] == 1
-    assert [uri.split("/")[-2] for uri in read] == [ID]
+    assert read == [ID]
+
+
+def test_machines_beside_the_first_are_in_the_hours_and_not_in_the_time(line: Path) -> None:
+    # A run on Vertex AI has an attempt for each machine: only the first tells what training did.
+    before = ask(ID)
+    write_attempt(line, f"{ID}.20261121-120001-0002", 101)
+    path = line / "train" / "attempts" / f"{ID}.20261121-120001-0002" / "events.jsonl"
+    told = [json.loads(text) for text in path.read_text().splitlines()[:2]]
+    told.append({"time": 108, "event": "machine", "node_rank": 1, "nodes": 2})
+    path.write_text("".join(json.dumps(event) + "\n" for event in told))
+    assert ask(ID) == before
+
+
+def test_a_machine_that_was_told_and_then_taken_is_one_preemption(line: Path) -> None:
+    path = line / "train" / "attempts" / ID / "events.jsonl"
+    stop = {"time": 111, "event": "stop", "life": "0", "step": 8, "cause": "SIGTERM", "preempted": True}
+    path.write_text(path.read_text().removesuffix('{"time": 1'))
+    with path.open("a") as stream:
+        stream.write(json.dumps(stop) + "\n")
+    write_attempt(line, f"{ID}.2", 200, step=8)
+    assert (ask(ID)["attempts"], ask(ID)["preemptions"]) == (2, 1)
 
 
 def test_a_damaged_line_is_left_out(line: Path) -> None:

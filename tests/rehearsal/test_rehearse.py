@@ -11,7 +11,10 @@ import pytest
 import yaml
 
 from contracts.canonical import canonical_hash
+from contracts.config import STAGES
+from tests.browser import opened, started_chromium
 from tests.conftest import small_config
+from tests.rehearsal.artifacts import KINDS, check_artifact, follow_engine, reported_artifacts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -68,7 +71,9 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     raw, faults = tmp_path / "raw", tmp_path / "faults.json"
     subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
     faults.write_text(json.dumps(FAULTS))
-    found, kept = rehearse(tmp_path, DIGITS, "--source", raw, "--preempt", 2, "--faults", faults)
+    # The run's last task writes a row of it.
+    given = (DIGITS, "vertex.experiment=digits")
+    found, kept = rehearse(tmp_path, *given, "--source", raw, "--preempt", 2, "--faults", faults)
 
     assert found["complaints"] == [] and found["refused_hosts"] == []
     assert sorted(gone["kind"] for gone in found["preempted"]) == ["sigkill", "sigterm"]
@@ -80,7 +85,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert found["parameters"] is not None
 
     # What was submitted is what is compiled.
-    done = shardline(tmp_path, "compile", DIGITS, "--output", tmp_path / "line.yaml")
+    done = shardline(tmp_path, "compile", *given, "--output", tmp_path / "line.yaml")
     assert f"sha256:{found['hash']}" in done.stdout
     assert found["hash"] == canonical_hash(yaml.safe_load((tmp_path / "line.yaml").read_text()))
 
@@ -98,9 +103,38 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert artifacts <= written, sorted(artifacts - written)[:5]
     left = [path for name in ("home", "tmp", "work") for path in (tmp_path / name).rglob("*") if path.is_file()]
     assert left == []
+    check_what_the_console_is_left(kept, bucket)
     record = json.loads((line / "run.json").read_text())
     assert record["state"] == "succeeded" and len(record["results"]["engines"]) > 0
     assert [row["status"] for row in requests_of(kept) if row["method"].endswith("UploadModel")] == ["OK"]
+
+
+def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
+    """Assert that each stage's artifacts are what the consoles render, and lead from an engine to the raw files."""
+    job = json.loads((kept / "PipelineJob.json").read_text())[0]
+    found = reported_artifacts(job)
+    assert set(found) == set(STAGES)
+    for stage, artifacts in found.items():
+        assert set(artifacts) == set(KINDS) - (set() if stage == "train" else {"classification"})
+        for name, artifact in artifacts.items():
+            made = check_artifact(name, artifact)
+            path = bucket / artifact["uri"].removeprefix("gs://acme-vision-line/")
+            if name == "metrics":
+                assert json.loads(path.read_text()) == made.metadata
+            if name == "page":
+                assert "said" not in made.metadata, made.metadata["said"]
+                with started_chromium() as browser, opened(browser, path) as shown:
+                    # A file without an ending is read by its content here; what a console does is its own matter.
+                    assert shown.complaints == []
+    metrics = found["train"]["metrics"]["metadata"]
+    assert metrics["train_test_accuracy"] > 0.9 and metrics["train_preemptions"] > 0
+    assert len(found["train"]["classification"]["metadata"]["confusionMatrix"]["rows"]) == 10
+    engine, _, _, listing = follow_engine(found, "sm80")
+    assert len(engine) == len(listing) == 64
+    contexts = json.loads((kept / "Context.json").read_text())
+    (row,) = (one for one in contexts if one["schemaTitle"] == "system.ExperimentRun")
+    assert row["metadata"]["_metrics"]["train_test_accuracy"] == metrics["train_test_accuracy"]
+    assert row["metadata"]["_state"] == "COMPLETE"
 
 
 def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pictures: Path) -> None:

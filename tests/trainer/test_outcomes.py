@@ -7,7 +7,7 @@ import torch.distributed as dist
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 import trainer.outcomes
-from trainer.outcomes import MOST_THRESHOLDS, WORST_SAMPLES, Outcomes
+from trainer.outcomes import MOST_THRESHOLDS, NUM_THRESHOLDS, WORST_SAMPLES, Outcomes
 
 CPU = torch.device("cpu")
 
@@ -91,6 +91,7 @@ def test_memory_is_bounded_by_what_occurs(monkeypatch: pytest.MonkeyPatch) -> No
     assert sum(map(len, found._pending)) < 100
     assert len(found._cells) <= 400
     assert found._histogram.shape == (2, classes, 16)
+    assert found.counts().shape == (2, classes, NUM_THRESHOLDS)
     assert len(found.worst()) == WORST_SAMPLES
 
 
@@ -109,8 +110,9 @@ def test_one_rank_merges_with_itself() -> None:
     try:
         logits, labels = drawn(100, 3)
         found = outcomes_of(logits, labels)
-        before = found.confusion(), found.by_class(list("abc")), found.worst()
+        before = found.confusion(), found.by_class(list("abc")), found.worst(), found.counts().tolist()
         found.merge()
-        assert (found.confusion(), found.by_class(list("abc")), found.worst()) == before
+        after = found.confusion(), found.by_class(list("abc")), found.worst(), found.counts().tolist()
+        assert after == before
     finally:
         dist.destroy_process_group()

@@ -118,6 +118,7 @@ def check_agreed(job: Job, cause: str) -> int:
     assert cause in stop["cause"]
     assert stop["preempted"]
     assert last_checkpoint(job.root).step == stop["step"]
+    assert job.told("checkpoint")[-1]["step"] == stop["step"], "the agreed stop's is told too"
     return int(stop["step"])
 
 

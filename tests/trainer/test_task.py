@@ -69,7 +69,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 # Told while it works, as often as it takes.
-LEDGER = ("progress", "log", "life", "resume", "spent", "stop")
+LEDGER = ("machine", "progress", "log", "life", "resume", "spent", "checkpoint", "stop")
 # Long enough for a kill to land in it: 5 steps an epoch, and slow enough to be met.
 LONG = {"train": {"epochs": 40}, "checkpoint": {"every_steps": 3}}
 
@@ -106,6 +106,12 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.order == SampleOrder(kind="full")
     kinds = [event["event"] for event in events(tmp_path, "a")]
     assert [kind for kind in kinds if kind not in LEDGER] == ["start", "folder", "ready", "finish"]
+    told = [event["step"] for event in events(tmp_path, "a") if event["event"] == "checkpoint"]
+    kept = [
+        CheckpointManifest.load(storage.normalise(path)).step for path in tmp_path.glob("*/checkpoints/*/manifest.json")
+    ]
+    assert set(kept) <= set(told) and max(kept) == max(told)
+    assert told == sorted(set(told)), "each is told once"
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
     check_scalars(storage.local_path(uri) / "tensorboard")
     check_evaluation(uri, result, small_shards)
@@ -145,7 +151,9 @@ def check_scalars(folder: Path) -> None:
     accumulator = EventAccumulator(str(folder))
     accumulator.Reload()
     train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
+    train |= {"train/samples_per_s", "train/epoch"}
     names = {*train, "validation/accuracy", "validation/loss", "data/time_percent"}
+    names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
     assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))

@@ -31,6 +31,8 @@ class CheckpointManager:
         peers: The ranks.
         pinned: Whether the state is on a GPU.
         log: Takes what a user should read; called from a thread too.
+        committed: Told the step of each checkpoint that is committed, and the seconds from the copy of the state on, on
+            rank 0; called from a thread.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class CheckpointManager:
         peers: Peers | None = None,
         pinned: bool = False,
         log: Callable[[str], None] = lambda message: None,
+        committed: Callable[[int, float], None] = lambda step, seconds: None,
     ) -> None:
         self._costs = Costs()
-        self._attempt, self._rules, self._log = attempt, rules, log
+        self._attempt, self._rules, self._log, self._committed = attempt, rules, log, committed
         self._peers = peers or Peers()
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
         self._committer = Committer(self.folder_uri, rules=rules, peers=self._peers, log=log)
@@ -158,5 +161,7 @@ class CheckpointManager:
     def _write(self, manifest: CheckpointManifest, files: list[StagedFile], spread: bool, started: float) -> None:
         committed = self._committer.write(manifest, files, spread=spread)
         if committed is not None:
-            self._durable_s.put(time.monotonic() - started)
+            durable_s = time.monotonic() - started
+            self._durable_s.put(durable_s)
+            self._committed(committed.step, durable_s)
             self._committer.retain(committed)

@@ -89,8 +89,12 @@ class DataClock:
         end.record()
         found.append((begin, end))
 
+    def step_done(self) -> None:
+        """Count what the step's last slot took; what follows until `restart` is no step."""
+        self._count_wall()
+
     def restart(self) -> None:
-        """Leave out the time since the last slot or report: something else than a step was done."""
+        """Leave out the time since the last slot, step or report: something else than a step was done."""
         self._mark = time.perf_counter()
 
     def take(self) -> DataTime:

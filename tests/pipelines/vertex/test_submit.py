@@ -211,15 +211,6 @@ def test_a_tag_that_nobody_gave(cloud: Cloud, make_config: MakeConfig, tiny_spec
         prepare(config, compiled_line(config, tiny_spec), template=uri)
 
 
-def test_a_run_is_listed_in_its_experiment(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config(vertex={"experiment": "digits-experiment"})
-    prepared = prepare(config, compiled_line(config, tiny_spec))
-    made = submit(prepared, prepared.submission(prepared.run_id))
-    assert made.warning == ""
-    calls = {entry.method for entry in cloud.server.access_log.entries()}
-    assert "MetadataService.AddContextChildren" in calls or "MetadataService.AddContextArtifactsAndExecutions" in calls
-
-
 def test_what_the_sdk_goes_on_without_is_one_line(
     cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any], bucket_server: BucketServer, tmp_path: Path
 ) -> None:

@@ -105,6 +105,12 @@ def python_component(
     return text.upper()
 
 
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def measure(count: int, metrics: dsl.Output[dsl.Metrics]):
+    for number in range(count):
+        metrics.log_metric(f"metric {number}", number)
+
+
 @dsl.pipeline(name="values")
 def values(text: str, number: int):
     say(
@@ -186,6 +192,12 @@ def artifacts(text: str):
     made = make_text(text=text)
     read_text(made=made.outputs["made"])
     python_component(made=made.outputs["made"])
+
+
+@dsl.pipeline(name="measured")
+def measured(few: int, many: int):
+    measure(count=few).set_display_name("few")
+    measure(count=many).set_display_name("many")
 
 
 @dsl.pipeline(name="imported")

@@ -136,6 +136,14 @@ def test_artifacts_lie_in_the_bucket(pipelines: Pipelines, bucket_environment: B
     assert not Path("gs:").exists()
 
 
+def test_an_artifact_with_more_metadata_than_vertex_holds_fails_its_task(pipelines: Pipelines) -> None:
+    job = pipelines.run(graphs.measured, few=100, many=20_000)
+    assert states(job) == {"": "FAILED", "measure": "SUCCEEDED", "measure-2": "FAILED"}, pipelines.orchestrator_log()
+    said = detail(job, "measure-2").error.message
+    assert said.startswith("metadata of artifact metrics: it has ") and "200,000 are allowed" in said
+    assert len(detail(job, "measure").outputs["metrics"].artifacts[0].metadata) >= 100
+
+
 def test_importer(pipelines: Pipelines, bucket_environment: BucketServer) -> None:
     uri = f"gs://line/{pipelines.folder.name}/given"
     storage.replace(uri, b"given")

@@ -42,9 +42,14 @@ class Attempt:
 
     def __init__(self, folder: Path | str, **rules: Any) -> None:
         self.said: list[str] = []
+        self.committed: list[int] = []
         self.folder = folder
         self.manager = CheckpointManager(
-            storage.normalise(folder), attempt="a", rules=CheckpointSection(**rules), log=self.said.append
+            storage.normalise(folder),
+            attempt="a",
+            rules=CheckpointSection(**rules),
+            log=self.said.append,
+            committed=lambda step, seconds: self.committed.append(step),
         )
         found = self.manager.resume()
         self.resumed_at = None if found.manifest is None else found.manifest.step

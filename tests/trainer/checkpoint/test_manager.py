@@ -35,6 +35,7 @@ class Gate:
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.save(7)
+    assert attempt.committed == [7]
     found = attempt.manager.newest_valid()
     assert found.manifest is not None
     assert (found.manifest.step, found.manifest.position, found.manifest.attempt, found.skipped) == (7, 112, 1, [])
@@ -181,6 +182,7 @@ def test_a_failed_write_is_said_cleared_away_and_made_up_for(tmp_path: Path, mon
     assert "no answer" in attempt.said[-1]
     monkeypatch.undo()
     attempt.save(2)
+    assert attempt.committed == [2]
     assert [path.name for path in tmp_path.glob("checkpoints/step-*")] == ["step-00000002.000001"]
 
 

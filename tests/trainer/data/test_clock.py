@@ -37,6 +37,16 @@ def test_what_is_no_step_is_left_out() -> None:
     assert clock.take().wall_s < time.perf_counter() - began - 0.1
 
 
+def test_the_computing_of_a_steps_last_slot_is_counted() -> None:
+    clock = DataClock(torch.device("cpu"))
+    for _ in clock.slots(iter(range(3))):
+        time.sleep(0.02)
+        clock.step_done()
+        time.sleep(0.05)
+        clock.restart()
+    assert clock.take().wall_s >= 0.06
+
+
 def test_shares_are_in_percent() -> None:
     assert DataTime(2.0, 0.5, 0.1).describe() == "data time 25.0 % (host to device 5.0 %)"
     assert DataTime(0.0, 0.0, None).share(0.0) == 0

@@ -242,6 +242,7 @@ def outcomes(rank: Rank) -> dict[str, Any]:
             "confusion": result.confusion(),
             "classes": [one.model_dump() for one in result.by_class(["a", "b", "c"])],
             "worst": result.worst(),
+            "counts": result.counts().tolist(),
             "losses": run.losses,
         }
     return found

@@ -168,6 +168,7 @@ def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Fou
     assert sum(samples for _, _, samples in result["confusion"][0]) == 263
     assert result["classes"] == expected["classes"]
     assert result["worst"] == expected["worst"]
+    assert result["counts"] == expected["counts"]
     assert result["losses"] == pytest.approx(expected["losses"], abs=1e-5), "training goes on afterwards"
 
 

@@ -12,12 +12,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from contracts.artifacts import Finding, Indicators, ProfilePoint, ProfileReport
-from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
+from pages.quantities import percent, seconds, size
+from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from tests.trainer.profiling.reports import cpu_report, cpu_summary, gpu_report, gpu_summary
 from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.page import MAX_PAGE_BYTES, render_page
-from trainer.profiling.page.quantities import percent, seconds, size
 from trainer.profiling.summary import KernelRow, Lane, MemorySample, OperatorRow, Span, TraceSummary
 from trainer.profiling.trace import summarise
 
@@ -70,7 +70,7 @@ def test_a_gpu_fills_all_five_views_with_what_was_measured(browser: Browser, tmp
         shown.check_quiet()
         assert shown.absent() == {}
         for view in VIEWS:
-            assert shown.page.locator(f"section[data-view={view}] [data-figure]").count() > 3, view
+            assert shown.page.locator(f"section[data-section={view}] [data-figure]").count() > 3, view
         for name, value in report.indicators.model_dump().items():
             assert figures[f"indicators.{name}"] == value, name
         for part, spent in summaries[1].breakdown_s.items():
@@ -120,7 +120,7 @@ def test_findings_stand_first_and_the_choice_with_its_reason(browser: Browser, t
     report = gpu_report()
     with opened(browser, write(tmp_path, report, [gpu_summary()])) as shown:
         figures, texts = shown.figures(), shown.texts()
-        parts = [part.get_attribute("data-view") for part in shown.page.locator("section").all()]
+        parts = [part.get_attribute("data-section") for part in shown.page.locator("section").all()]
         assert parts == ["findings", "choice", "sweep", *VIEWS]
         rules = shown.page.locator("article[data-rule]").all()
         assert [rule.get_attribute("data-rule") for rule in rules] == ["R1", "R7", "R9"]

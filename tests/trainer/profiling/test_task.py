@@ -18,8 +18,8 @@ from contracts import storage
 from contracts.artifacts import ProfileReport, ShardManifest, find_damage
 from contracts.stage import run_stage
 from sharding.task import shard
+from tests.browser import NEEDS_CHROMIUM, Browser, Opened, opened, started_chromium
 from tests.conftest import small_config
-from tests.trainer.profiling.browser import NEEDS_CHROMIUM, Browser, Opened, opened, started_chromium
 from trainer.profiling.task import execute
 
 REPOSITORY = Path(__file__).parents[3]

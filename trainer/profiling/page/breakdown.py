@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.profiling.page.markup import Html, element, figure, join, table
-from trainer.profiling.page.quantities import milliseconds, percent
+from pages.markup import Html, element, figure, join, table
+from pages.quantities import milliseconds, percent
 from trainer.profiling.page.subject import NO_TRACE, Subject
 
 MEANINGS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from contracts.artifacts import ProfilePoint, Settings
-from trainer.profiling.page.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
-from trainer.profiling.page.quantities import count, hours, percent, rate, seconds, usd
+from pages.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
+from pages.quantities import count, hours, percent, rate, seconds, usd
 from trainer.profiling.page.subject import Subject, name_flags
 
 NO_PRICE = "resources.price_usd_per_h is not set"

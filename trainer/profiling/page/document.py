@@ -7,14 +7,16 @@ import hashlib
 from collections.abc import Sequence
 
 from contracts.artifacts import ProfileReport
+from pages.markup import Html, element, join, shorten
+from pages.style import STYLE
 from trainer.profiling.page.choice import choice
 from trainer.profiling.page.findings import findings
 from trainer.profiling.page.kernels import kernels
-from trainer.profiling.page.markup import Html, element, join, shorten
 from trainer.profiling.page.memory import memory
 from trainer.profiling.page.operators import operators
 from trainer.profiling.page.overview import overview
-from trainer.profiling.page.style import SCRIPT, STYLE
+from trainer.profiling.page.style import SCRIPT
+from trainer.profiling.page.style import STYLE as OWN_STYLE
 from trainer.profiling.page.subject import Limits, Subject
 from trainer.profiling.page.sweep_map import sweep_map
 from trainer.profiling.page.timeline import timeline
@@ -104,5 +106,5 @@ def _head() -> Html:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", "Profiling run"),
-        element("style", Html(STYLE)),
+        element("style", Html(STYLE + OWN_STYLE)),
     )

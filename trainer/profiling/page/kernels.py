@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.profiling.page.markup import (
+from pages.markup import (
     NOT_MEASURED,
     Html,
     absent,
@@ -14,7 +14,7 @@ from trainer.profiling.page.markup import (
     shorten,
     table,
 )
-from trainer.profiling.page.quantities import count, milliseconds, number, percent
+from pages.quantities import count, milliseconds, number, percent
 from trainer.profiling.page.subject import NO_GPU, NO_TRACE, Subject
 from trainer.profiling.summary import KernelRow, TraceSummary
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.profiling.page.markup import Html, absent, element, figure, join, section, table
-from trainer.profiling.page.quantities import count, milliseconds, percent, seconds, size
+from pages.markup import Html, absent, element, figure, join, section, table
+from pages.quantities import count, milliseconds, percent, seconds, size
 from trainer.profiling.page.subject import NO_TRACE, Subject, name_flags
 from trainer.profiling.summary import TraceSummary
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.profiling.page.markup import Html, absent, bar, element, figure, join, section, shorten, table
-from trainer.profiling.page.quantities import count, flops, milliseconds, percent, seconds
+from pages.markup import Html, absent, bar, element, figure, join, section, shorten, table
+from pages.quantities import count, flops, milliseconds, percent, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
 from trainer.profiling.summary import OperatorRow, TraceSummary
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contracts.artifacts import ComputePoint, LoaderPoint
-from trainer.profiling.page.markup import Html, bar, element, figure, join, shorten, table
-from trainer.profiling.page.quantities import number, several, size
+from pages.markup import Html, bar, element, figure, join, shorten, table
+from pages.quantities import number, several, size
 from trainer.profiling.page.subject import Subject, name_flags, workers
 
 

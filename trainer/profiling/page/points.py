@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contracts.artifacts import ProfilePoint
-from trainer.profiling.page.markup import Html, element, figure, join, shorten, table
-from trainer.profiling.page.quantities import count, number, percent, several
-from trainer.profiling.page.subject import Subject, is_failed, name_flags, workers
+from pages.heat_map import is_failed
+from pages.markup import Html, element, figure, join, shorten, table
+from pages.quantities import count, number, percent, several
+from trainer.profiling.page.subject import Subject, name_flags, workers
 
 NO_RATE = "\u2013"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from contracts.artifacts import ProfilePoint
-from trainer.profiling.page.markup import Html, element
-from trainer.profiling.page.quantities import number
+from pages.markup import Html, element
+from pages.quantities import number
 from trainer.profiling.page.subject import Subject, name_flags, workers
 
 SIDE = 300

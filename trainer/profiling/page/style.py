@@ -1,102 +1,12 @@
-"""How the page looks, light and dark, and the little that it does: no font, no picture, nothing from elsewhere."""
+"""What a profiling run's page adds to the look of all pages, and the little that it does."""
 
 from __future__ import annotations
 
 STYLE = """
-:root{color-scheme:light dark;--bg:#f4f6f8;--card:#fff;--ink:#161b22;--soft:#566070;--line:#dbe0e6;--track:#e6eaef;
---accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--dot:#1f5fbf;
---h0:#edf4fc;--h1:#d6e6f8;--h2:#bcd7f4;--h3:#9fc5ee;--h4:#80b1e7;--h5:#3a76bf;--h6:#2d65ab;--h7:#225393;--h8:#17417a;
---low:#0d1624;--high:#fff}
-@media(prefers-color-scheme:dark){:root{--bg:#0e1217;--card:#161b22;--ink:#e6eaf0;--soft:#9ba7b6;--line:#2b333d;
---track:#2a323c;--accent:#84b6f4;--bad:#ff9c94;--warning:#f0b955;--note:#8fbdf5;--good:#79d19b;
---dot:#84b6f4;--h0:#17273a;--h1:#1b344f;--h2:#204164;--h3:#264f7b;--h4:#2c5e93;--h5:#6aa5e6;--h6:#86b8ee;--h7:#a6ccf5;
---h8:#c9e1fb;--low:#f2f6fb;--high:#0a1420}}
-*{box-sizing:border-box}
-html{scroll-padding-top:56px;-webkit-text-size-adjust:100%}
-body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-header,main,footer{max-width:1120px;margin:0 auto;padding:0 16px}
-header{padding-top:24px}
-h1{font-size:26px;line-height:1.2;margin:0 0 6px}
-h2{font-size:20px;margin:0 0 12px}
-h3{font-size:15px;margin:22px 0 8px}
-p{margin:0 0 10px;overflow-wrap:anywhere}
-ul{margin:0;padding-left:20px}
-li,dd{overflow-wrap:anywhere}
-small,.note,.of,.title,figcaption,caption{color:var(--soft);font-size:13px}
-code,.code{font:13px/1.4 ui-monospace,"SFMono-Regular",Menlo,Consolas,monospace;overflow-wrap:anywhere}
-.machine{color:var(--soft)}
-.skip{position:absolute;left:-999px}.skip:focus{left:8px;top:8px;background:var(--card);padding:8px;z-index:3}
-nav{position:sticky;top:0;z-index:2;background:var(--bg);border-bottom:1px solid var(--line);overflow-x:auto}
-nav ul{display:flex;gap:4px;max-width:1120px;margin:0 auto;padding:8px 16px;list-style:none}
-nav a{display:block;padding:4px 10px;border-radius:6px;color:var(--accent);text-decoration:none;white-space:nowrap}
-nav a:hover,nav a:focus-visible{background:var(--track)}
-section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:20px;margin:16px 0;min-width:0}
-.missing{color:var(--soft);font-style:italic}
-.block,.calm{border:1px dashed var(--line);border-radius:8px;padding:14px;margin:8px 0}
-.finding{border:1px solid var(--line);border-left:5px solid var(--c);border-radius:8px;padding:12px 14px;
-margin:0 0 12px}
-.finding.bad{--c:var(--bad)}.finding.warning{--c:var(--warning)}.finding.note{--c:var(--note)}
-.finding.note{font-size:inherit;color:inherit}
-.finding h3{margin:0 0 8px;font-size:16px;overflow-wrap:anywhere}
-.sign{color:var(--c);border:1px solid var(--c);border-radius:12px;padding:1px 9px;font-size:13px;margin-right:8px;
-white-space:nowrap}
-.sign.bad{--c:var(--bad)}.sign.warning{--c:var(--warning)}.sign.note{--c:var(--note)}
-.rule{color:var(--soft);margin-right:8px}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:6px 16px;margin:0}
-dt{color:var(--soft);font-size:13px;padding-top:1px}dd{margin:0;min-width:0}
-.change{max-width:80ch}
-.reason{font-size:16px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(158px,1fr));gap:10px;margin-bottom:10px}
-.tiles.wide{grid-template-columns:repeat(auto-fill,minmax(220px,1fr))}
-.tile{border:1px solid var(--line);border-radius:8px;padding:10px 12px;display:flex;flex-direction:column;gap:2px;
-min-width:0}
-.tile .value{font-size:19px;line-height:1.3;font-weight:600;overflow-wrap:anywhere}
-.tile data{white-space:nowrap}.tile .words{font-size:15px}
-.tile .missing{font-size:15px;font-weight:400}
-.scroll{overflow-x:auto;max-width:100%;margin:0 0 10px}
-.scroll:focus-visible,summary:focus-visible,a:focus-visible,input:focus-visible{
-outline:2px solid var(--accent);outline-offset:2px}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;min-width:min(100%,420px)}
-caption{text-align:left;padding:0 0 6px;position:sticky;left:0;max-width:min(1040px,calc(100vw - 66px))}
-th,td{padding:5px 12px 5px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-thead th{color:var(--soft);font-size:13px;font-weight:600;vertical-align:bottom;min-width:76px}
-tbody th{font-weight:400;min-width:190px;max-width:460px;overflow-wrap:anywhere}
-td .missing{font-size:13px}
-table:not(.heat) :is(td,th):not(.words,[scope=row]){text-align:right;padding-left:12px;padding-right:0}
-tbody th:has(.code){min-width:340px}#indicators tbody th{max-width:640px}
-.bar{display:block;position:relative;height:6px;min-width:64px;background:var(--track);border-radius:3px;margin-top:3px}
-.bar i{display:block;height:6px;border-radius:3px;background:var(--accent)}
-.bar b{position:absolute;top:-3px;width:2px;height:12px;background:var(--ink)}
-.heat{border-collapse:separate;border-spacing:3px;min-width:0}
-.heat th{border:0;text-align:center;min-width:0;color:var(--soft);font-size:13px;font-weight:600;padding:4px 8px}
-.heat .corner{white-space:normal;max-width:84px;text-align:left;padding-left:0}
-.heat td{border:0;border-radius:6px;padding:8px 10px;min-width:104px;text-align:center}
-.heat td>*{display:block;line-height:1.35}.heat strong{font-size:17px}.heat em{font-size:16px}
-.heat small{color:inherit;font-size:12px}
-.heat .empty{color:var(--soft);border:1px dashed var(--line)}
-.heat .failed{border:1px solid var(--line);
-background:repeating-linear-gradient(45deg,transparent 0 7px,var(--track) 7px 9px)}
-.heat .chosen{outline:3px solid var(--ink);outline-offset:-1px}
-.heat .star,.star{font-weight:700}
-.h0{background:var(--h0);color:var(--low)}.h1{background:var(--h1);color:var(--low)}.h2{background:var(--h2);color:var(--low)}
-.h3{background:var(--h3);color:var(--low)}.h4{background:var(--h4);color:var(--low)}.h5{background:var(--h5);color:var(--high)}
-.h6{background:var(--h6);color:var(--high)}.h7{background:var(--h7);color:var(--high)}.h8{background:var(--h8);color:var(--high)}
-.beside{display:grid;grid-template-columns:minmax(0,1fr) 310px;gap:0 28px;margin-bottom:12px}
-@media(max-width:900px){.beside{grid-template-columns:minmax(0,1fr)}}
-figure{margin:12px 0}
-svg{display:block;max-width:100%}
-svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .axis{font-size:12px}
-.grid{stroke:var(--line)}.same{stroke:var(--soft);stroke-dasharray:5 4}
-.dot{fill:var(--dot);fill-opacity:.75;stroke:var(--card)}.ring{fill:none;stroke:var(--ink);stroke-width:2}
-details{border-top:1px solid var(--line);margin-top:10px;padding-top:8px}
-summary{cursor:pointer;font-weight:600;padding:4px 0;margin-bottom:6px}
+#indicators tbody th{max-width:640px}
 .c-kernel,.c-kernels,.c-forward{--k:#7db2f0}.c-backward{--k:#a3a8f5}.c-optimizer{--k:#efd06e}.c-loader{--k:#f5a878}
 .c-copy,.c-copies{--k:#76d0b0}.c-communication{--k:#cda5ee}.c-wait{--k:#f49a94}.c-operator{--k:#b5cbe4}
 .c-annotation{--k:#dedace}.c-step{--k:#cdd3da}.c-other{--k:#c6c8c4}
-.swatch{display:inline-block;width:12px;height:12px;border-radius:3px;background:var(--k);border:1px solid #0006;
-margin-right:6px;vertical-align:-1px}
-.legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin-bottom:8px;list-style:none;font-size:13px;
-color:var(--soft)}
 .stack{display:flex;height:34px;margin-bottom:10px}
 .stack i,.lane i{background:var(--k);color:#10161f;font-style:normal;
 border:1px solid color-mix(in srgb,var(--k),#000 40%);border-radius:3px;
@@ -123,15 +33,9 @@ padding-left:3px;height:20px;white-space:nowrap}
 .chart svg{width:100%;height:200px;border:1px solid var(--line);border-radius:4px;background:var(--bg)}
 .chart .y,.chart .x{display:flex;justify-content:space-between;font-size:12px;color:var(--soft)}
 .chart .y{flex-direction:column;text-align:right}.chart .x{grid-column:2}
-polyline{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
 .allocated{stroke:var(--accent)}.reserved{stroke:var(--warning);stroke-dasharray:6 4}
 .key{font-weight:600}.key.allocated{color:var(--accent)}.key.reserved{color:var(--warning)}
-footer{color:var(--soft);font-size:13px;padding-bottom:32px}
-@media(max-width:640px){header,main,footer{padding:0 10px}header{padding-top:16px}section{padding:14px 12px}
-nav ul{padding:6px 10px}h1{font-size:22px}dl{grid-template-columns:1fr;gap:2px}dd{margin-bottom:6px}
-.tiles{grid-template-columns:1fr 1fr}.tiles.wide{grid-template-columns:1fr}caption{max-width:calc(100vw - 46px)}
-tbody th{min-width:150px;max-width:220px}tbody th:has(.code){min-width:200px}.ticks .z1:nth-child(32n+17){display:none}}
-@media print{nav{position:static}section{break-inside:avoid}}
+@media(max-width:640px){.ticks .z1:nth-child(32n+17){display:none}}
 """
 
 # What a box of the timeline is, for those who cannot point at it and wait.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.artifacts import Flags, ProfilePoint, ProfileReport, Settings
-from trainer.profiling.page.markup import NOT_MEASURED
-from trainer.profiling.page.quantities import several
+from contracts.artifacts import Flags, ProfilePoint, ProfileReport
+from pages.heat_map import is_chosen
+from pages.markup import NOT_MEASURED
+from pages.quantities import several
 from trainer.profiling.summary import TraceSummary
 
 NO_GPU = f"{NOT_MEASURED}: no GPU"
@@ -110,12 +111,7 @@ class Subject:
 
     def is_chosen(self, point: ProfilePoint) -> bool:
         """Whether a point is the configuration that was chosen."""
-        return all(getattr(point, name) == getattr(self.report.choice, name) for name in Settings.model_fields)
-
-
-def is_failed(point: ProfilePoint) -> bool:
-    """Whether a configuration was tried and gave no rate; one that is only predicted was not tried."""
-    return point.outcome not in ("measured", "predicted")
+        return is_chosen(self.report, point)
 
 
 def workers(num_workers: int, prefetch_factor: int) -> str:

@@ -12,7 +12,7 @@ from html import escape
 
 # Controls, halves of surrogate pairs (UTF-8 has none) and marks that turn the direction of what follows.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-VOID = frozenset({"meta", "input", "br", "line", "circle", "rect", "path", "polyline"})
+VOID = frozenset({"meta", "link", "input", "br", "img", "line", "circle", "rect", "path", "polyline"})
 NOT_MEASURED = "not measured"
 
 
@@ -122,7 +122,7 @@ def section(name: str, title: str, *children: str) -> Html:
         element("h2", title, id=f"{name}-title"),
         *children,
         id=name,
-        data_view=name,
+        data_section=name,
         aria_labelledby=f"{name}-title",
     )
 

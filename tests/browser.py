@@ -25,7 +25,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 # Catches a hang; a loaded machine takes many seconds to start a browser.
 TIMEOUT_MS = 120_000
@@ -78,8 +78,8 @@ def started_chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, path: Path, *, width: int = 1280, dark: bool = False) -> Iterator[Opened]:
-    """Open a file in a window of its own, with nothing left from another."""
+def opened(browser: Browser, where: Path | str, *, width: int = 1280, dark: bool = False) -> Iterator[Opened]:
+    """Open a file or an address in a window of its own, with nothing left from another."""
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", device_scale_factor=1
     )
@@ -93,7 +93,7 @@ def opened(browser: Browser, path: Path, *, width: int = 1280, dark: bool = Fals
         lambda message: shown.complaints.append(message.text) if message.type in ("error", "warning") else None,
     )
     try:
-        page.goto(path.resolve().as_uri())
+        page.goto(where.resolve().as_uri() if isinstance(where, Path) else where)
         yield shown
     finally:
         context.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 NBSP = "\u00a0"
 
 
@@ -29,6 +31,11 @@ def percent(value: float) -> str:
     if 0 < abs(shown) < 0.1:
         return f"<{NBSP}0.1{NBSP}%"
     return f"{shown:.0f}{NBSP}%" if abs(shown) >= 99.95 or shown == 0 else f"{shown:.1f}{NBSP}%"
+
+
+def exact_percent(value: float) -> str:
+    """Return a fraction in percent with two decimals: accuracies, of which one image in thousands counts."""
+    return f"{value * 100:.2f}{NBSP}%"
 
 
 def seconds(value: float) -> str:
@@ -92,3 +99,11 @@ def hours(value: float) -> str:
 def several(number_of: int, thing: str) -> str:
     """Return a number of things: 1 worker, 2 workers."""
     return f"{number_of} {thing}" if number_of == 1 else f"{number_of} {thing}s"
+
+
+def instant(value: float) -> str:
+    """Return a time, in seconds since the epoch, as date and time of day in UTC; one that no calendar has, as it is."""
+    try:
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}{NBSP}UTC"
+    except (ValueError, OverflowError, OSError):
+        return repr(value)

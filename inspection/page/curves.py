@@ -1,0 +1,241 @@
+"""Learning curves: over steps, and over time with what happened to the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inspection.page.chart import Axis, Line, count_axis, legend, plot, time_axis, value_axis
+from inspection.page.marks import MARKS, find_gaps, mark_counts, mark_strip
+from inspection.page.subject import NO_VALUE, Limits, Subject, evenly, finite
+from inspection.run.view import Curve, Mark
+from pages.markup import Html, element, figure, join, section, shorten, table
+from pages.quantities import count, number, percent, seconds, size
+
+TITLE = "Learning curves"
+
+# Title of a chart, and the tags that are on it, in the order of their colours; what no chart names gets its own.
+CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Loss", ("train/loss", "validation/loss")),
+    ("Accuracy", ("train/accuracy", "validation/accuracy", "test/accuracy")),
+    ("Learning rate", ("train/learning_rate",)),
+    ("Throughput, samples/s", ("train/samples_per_s", "throughput/samples_per_s", "data/samples_per_s")),
+    ("Data time, % of the time", ("train/data_time_percent", "data/time_percent", "data/loader_percent")),
+    ("Gradient norm", ("train/gradient_norm",)),
+    ("Memory of the first rank, MiB", ("memory/resident_bytes", "memory/resident_peak_bytes")),
+    (
+        "Memory of its GPU at its peak, MiB",
+        ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
+    ),
+)
+OVER_TIME = ("Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time")
+FRACTIONS = ("accuracy", "fraction")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves that share their axes."""
+
+    title: str
+    curves: Sequence[Curve]
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether all values are shares of 1, shown in percent."""
+        return all(curve.name.endswith(FRACTIONS) for curve in self.curves)
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether all values are bytes, drawn in MiB."""
+        return all(curve.name.endswith("_bytes") for curve in self.curves)
+
+    def drawn(self, curve: Curve) -> Sequence[float]:
+        """Return the values of one of its curves in the unit of the axis."""
+        return [value / 2**20 for value in curve.values] if self.is_bytes else curve.values
+
+    def show(self, value: float) -> str:
+        """Return a value as text, with its unit."""
+        return percent(value) if self.is_fraction else size(value) if self.is_bytes else number(value)
+
+
+def curves(subject: Subject) -> Html:
+    """Return the section on training."""
+    found = subject.view.curves
+    drawn = [curve for curve in found.curves if finite(curve.values)] if found is not None else []
+    if not drawn:
+        why = subject.absent("curves", "train", "Learning curves")
+        return section("curves", TITLE, why, *_happened(subject, []))
+    charts = group(drawn, subject.limits)
+    many, points = found.rows if found else 0, max(len(curve.values) for curve in drawn)
+    thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
+    shown = min(points, subject.limits.points)
+    said = f"{many:,} rows, {shown:,} points a curve at most." if thinned else f"{many:,} rows, all drawn."
+    charted = sum(len(chart.curves) for chart in charts)
+    if charted < len(drawn):
+        said += f" {len(drawn) - charted:,} more curves are left out here; TensorBoard shows them."
+    return section(
+        "curves",
+        TITLE,
+        element("p", said, class_="note", data_text="curves.rows"),
+        element("h3", "Over steps"),
+        element("div", *(_over_steps(subject, chart) for chart in charts), class_="charts"),
+        *_happened(subject, [chart for chart in charts if chart.title in OVER_TIME] or charts[:1]),
+        _values(subject, charts),
+        *(element("p", subject.name(words), class_="missing") for words in (found.missing if found else [])),
+    )
+
+
+def group(drawn: Sequence[Curve], limits: Limits) -> list[Chart]:
+    """Return the charts: those that are known by their tags first, then a chart for each other curve."""
+    by_name = {curve.name: curve for curve in drawn}
+    charts = [Chart(title, [by_name.pop(tag) for tag in tags if tag in by_name]) for title, tags in CHARTS]
+    charts = [chart for chart in charts if chart.curves]
+    room = max(0, limits.curves - sum(len(chart.curves) for chart in charts))
+    return charts + [Chart(curve.name, [curve]) for curve in list(by_name.values())[:room]]
+
+
+def _thin(curve: Curve, limit: int) -> Curve:
+    places = evenly(range(len(curve.values)), limit)
+    return curve.model_copy(
+        update={
+            "steps": [curve.steps[place] for place in places],
+            "times": [curve.times[place] for place in places],
+            "values": [curve.values[place] for place in places],
+        }
+    )
+
+
+def _lines(subject: Subject, chart: Chart, *, start: float | None = None) -> list[Line]:
+    """Return the lines of a chart: over steps, or over the seconds since `start`."""
+    lines = []
+    for style, whole in enumerate(chart.curves):
+        curve = _thin(whole, subject.limits.points)
+        xs = [float(step) for step in curve.steps] if start is None else [time - start for time in curve.times]
+        short = _short(whole.name, [other.name for other in chart.curves])
+        lines.append(Line(shorten(short, 60), xs, chart.drawn(curve), style))
+    return lines
+
+
+def _short(name: str, names: Sequence[str]) -> str:
+    """Return what tells a curve from the others of its chart: train of train/loss, resident of its bytes."""
+    if len(names) == 1:
+        return name
+    first, _, rest = name.partition("/")
+    return (
+        first
+        if len({other.partition("/")[0] for other in names}) > 1
+        else rest.removesuffix("_bytes").replace("_", " ")
+    )
+
+
+def _y(chart: Chart) -> Axis:
+    values = [value for curve in chart.curves for value in finite(chart.drawn(curve))]
+    return value_axis(values, percent=chart.is_fraction)
+
+
+def _over_steps(subject: Subject, chart: Chart) -> Html:
+    lines = _lines(subject, chart)
+    places = [x for line in lines for x in line.xs]
+    x = count_axis(min(places), max(places))
+    return _figure(subject, chart, plot(lines, x, _y(chart), label=_describe(chart), unit="steps"), lines)
+
+
+def _figure(subject: Subject, chart: Chart, drawing: Html, lines: Sequence[Line]) -> Html:
+    last = [chart.show(values[-1]) if (values := finite(curve.values)) else NO_VALUE for curve in chart.curves]
+    if len(lines) == 1:
+        tag = "" if chart.title == chart.curves[0].name else f" {chart.curves[0].name}"
+        named = join([element("b", subject.name(chart.title)), element("small", f"{subject.name(tag)} {last[0]}")])
+    else:
+        named = join([element("b", subject.name(chart.title)), legend(lines, last)])
+    return element(
+        "figure",
+        element("figcaption", named),
+        drawing,
+        class_="chart-box",
+        data_chart=chart.title,
+    )
+
+
+def _describe(chart: Chart) -> str:
+    parts = []
+    for curve in chart.curves:
+        pairs = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if finite([value])]
+        low, high = min(pairs, key=lambda pair: pair[1]), max(pairs, key=lambda pair: pair[1])
+        parts.append(
+            f"{shorten(curve.name, 60)}: from {chart.show(pairs[0][1])} at step {pairs[0][0]:,} to "
+            f"{chart.show(pairs[-1][1])} at step {pairs[-1][0]:,}; lowest {chart.show(low[1])} at step {low[0]:,}, "
+            f"highest {chart.show(high[1])} at step {high[0]:,}"
+        )
+    return f"{shorten(chart.title, 60)}. " + ". ".join(parts)
+
+
+def _happened(subject: Subject, charts: Sequence[Chart]) -> list[Html]:
+    """Return the charts over time, below a strip of what happened; the same axis for all."""
+    marks = subject.view.marks
+    times = [time for chart in charts for curve in chart.curves for time in finite(curve.times)]
+    times += finite([mark.time for mark in marks.marks]) if marks is not None else []
+    if not times or (marks is None and not charts):
+        return []
+    start = min(times)
+    x = time_axis(max(times) - start)
+    found: Sequence[Mark] = marks.marks if marks is not None else []
+    gaps = [(begin - start, end - start) for begin, end in find_gaps(found)]
+    rules = [
+        (kind, [mark.time - start for mark in found if mark.kind == kind]) for kind in ("preemption", "crash", "resume")
+    ]
+    parts = [element("h3", "Over time, with what happened")]
+    if marks is not None:
+        parts += [mark_counts(marks), mark_strip(subject, found, x, start, gaps)]
+    drawn = []
+    for chart in charts:
+        lines = _lines(subject, chart, start=start)
+        label = f"The same over time since the first of it. {_describe(chart)}"
+        drawn.append(_figure(subject, chart, plot(lines, x, _y(chart), label=label, gaps=gaps, rules=rules), lines))
+    parts.append(element("div", *drawn, class_="charts"))
+    if gaps:
+        idle = sum(end - begin for begin, end in gaps)
+        parts.append(
+            element(
+                "p",
+                f"Shaded: from an end or a crash to the next start, {seconds(idle)} in all.",
+                class_="note",
+            )
+        )
+    return parts
+
+
+def _values(subject: Subject, charts: Sequence[Chart]) -> Html:
+    """Return the numbers behind the charts, for those who do not see them."""
+    rows, told = [], []
+    for chart in charts:
+        for curve in chart.curves:
+            values = finite(curve.values)
+            rows.append(
+                [
+                    element("code", subject.name(curve.name)),
+                    figure(f"curves.{curve.name}.rows", curve.rows, count),
+                    *(
+                        figure(f"curves.{curve.name}.{name}", value, chart.show)
+                        for name, value in (
+                            ("first", values[0]),
+                            ("last", values[-1]),
+                            ("lowest", min(values)),
+                            ("highest", max(values)),
+                        )
+                    ),
+                ]
+            )
+            thin = _thin(curve, min(20, subject.limits.rows))
+            told += [
+                [element("code", subject.name(curve.name)), f"{step:,}", chart.show(value)]
+                for step, value in zip(thin.steps, thin.values, strict=True)
+                if finite([value])
+            ]
+    whole = table(
+        "Each curve in numbers", ["Curve", "Rows", "First", "Last", "Lowest", "Highest"], rows, id_="curve-values"
+    )
+    some = table("Values of each curve, evenly chosen", ["Curve", "Step", "Value"], told, id_="curve-points", words=1)
+    return element("details", element("summary", "The curves in numbers"), join([whole, some]), id="curves-numbers")
+
+
+__all__ = ["CHARTS", "MARKS", "Chart", "curves", "group"]

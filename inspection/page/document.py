@@ -1,0 +1,255 @@
+"""Pages as a whole: one file each, that opens from a disk or a bucket, asks for nothing, and stays below a size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from inspection.page.account import account
+from inspection.page.configuration import configuration
+from inspection.page.curves import curves
+from inspection.page.data import data
+from inspection.page.export import export
+from inspection.page.lineage import lineage
+from inspection.page.links import CONSOLE, Href, beside, console, console_page, shown_uri
+from inspection.page.missing import missing
+from inspection.page.overview import overview
+from inspection.page.results import results
+from inspection.page.state import chip
+from inspection.page.style import STYLE as OWN_STYLE
+from inspection.page.subject import Limits, Subject
+from inspection.page.sweep import sweep
+from inspection.run.view import RunView
+from pages.markup import Html, absent, element, join, section, shorten
+from pages.quantities import instant
+from pages.style import STYLE as SHARED_STYLE
+
+MAX_REPORT_BYTES = 2_000_000
+MAX_STAGE_BYTES = 1_000_000
+MOST_HALVINGS = 6
+STYLE = SHARED_STYLE + OWN_STYLE
+
+SECTIONS: tuple[tuple[str, str], ...] = (
+    ("overview", "Overview"),
+    ("data", "Data"),
+    ("sweep", "Sweep"),
+    ("curves", "Curves"),
+    ("time", "Time and money"),
+    ("results", "Results"),
+    ("export", "Export"),
+    ("lineage", "Lineage"),
+    ("configuration", "Configuration"),
+    ("missing", "Missing"),
+)
+_MAKERS: dict[str, Callable[[Subject], Html]] = {
+    "overview": overview,
+    "data": data,
+    "sweep": sweep,
+    "curves": curves,
+    "time": account,
+    "results": results,
+    "export": export,
+    "lineage": lineage,
+    "configuration": configuration,
+    "missing": missing,
+}
+STAGE_TITLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "shard": ("Data card", ("data",)),
+    "profile": ("Profile", ("sweep",)),
+    "train": ("Training", ("curves", "time", "results")),
+    "export": ("Export", ("export",)),
+}
+"""Of each stage's own page: its title, and its sections."""
+
+# No script at all: what a run smuggles in would be dead even if it got through. Pictures are within the page.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def render_report(view: RunView, *, href: Href | None = None) -> str:
+    """Return the page of a run.
+
+    Args:
+        view: What is known of it.
+        href: Where links to its files go; None: the page lies in LINE/runs/ID/, and they are relative to it.
+
+    Returns:
+        HTML, less than MAX_REPORT_BYTES in UTF-8. Of large runs parts are left out, which the page says.
+    """
+
+    def render(view: RunView, limits: Limits) -> str:
+        subject = Subject(view, limits, href or beside(view.line))
+        top = element(
+            "div",
+            element("a", "Skip to the overview", href="#overview", class_="skip"),
+            render_header(view),
+            navigation(),
+        )
+        return _page(f"{view.name} {view.id}", join([top, _main(subject), _footer(view)]))
+
+    return _fit(render, view, MAX_REPORT_BYTES)
+
+
+def render_stage(view: RunView, stage: str) -> str:
+    """Return the page of one stage, for services that show it beside the stage: plain, without any script.
+
+    Args:
+        view: What is known of the run.
+        stage: shard, profile, train or export.
+
+    Returns:
+        HTML, less than MAX_STAGE_BYTES in UTF-8.
+    """
+    title, names = STAGE_TITLES[stage]
+
+    def render(view: RunView, limits: Limits) -> str:
+        # It lies where the service puts it: links to files are the console's, or none.
+        subject = Subject(view, limits, console)
+        found = view.stage(stage)
+        head = element(
+            "header",
+            element("h1", f"{title} of {shorten(view.name, 80)}"),
+            element(
+                "p",
+                chip(found.state if found is not None else "not started"),
+                f" run {shorten(view.id, 120)} · {shorten(found.made, 300) if found is not None else ''}",
+                class_="machine",
+            ),
+        )
+        main = element("main", *(_section(subject, name) for name in names))
+        return _page(f"{title}: {view.name} {view.id}", join([head, main, _footer(view)]))
+
+    return _fit(render, view, MAX_STAGE_BYTES)
+
+
+def render_body(view: RunView, *, href: Href | None = None) -> Html:
+    """Return `main` of a run's page: what a live page swaps in.
+
+    Args:
+        view: What is known of the run.
+        href: Where links to its files go; None: only a bucket's objects are links.
+    """
+
+    def render(view: RunView, limits: Limits) -> str:
+        return _main(Subject(view, limits, href or console))
+
+    return Html(_fit(render, view, MAX_REPORT_BYTES))
+
+
+def render_header(view: RunView) -> Html:
+    """Return the page's head: which run it is, where, and how it stands."""
+    where = {"local": "as a command", "vertex": "on Vertex AI Pipelines"}[view.place]
+    facts = [f"ran {where}" if view.state not in ("running", "silent") else f"runs {where}"]
+    if view.started_at is not None:
+        facts.append(f"started {instant(view.started_at)}")
+    if view.last_word_at is not None and view.state in ("running", "silent"):
+        facts.append(f"last word {instant(view.last_word_at)}")
+    facts.append(f"read {instant(view.seen_at)}")
+    opened = console_page(view.console)
+    return element(
+        "header",
+        element("h1", shorten(view.name, 80), " ", element("small", shorten(view.id, 120), class_="id")),
+        element(
+            "p",
+            chip(view.state),
+            " ",
+            " · ".join(facts),
+            join([" · ", element("a", "in Google's console", href=opened)]) if opened else Html(""),
+            class_="machine",
+            data_text="machine",
+        ),
+        element("p", element("code", shorten(shown_uri(view.line), 300)), class_="machine"),
+    )
+
+
+def navigation() -> Html:
+    """Return links to the sections."""
+    return element(
+        "nav",
+        element("ul", *(element("li", element("a", title, href=f"#{name}")) for name, title in SECTIONS)),
+        aria_label="Parts of this page",
+    )
+
+
+def _main(subject: Subject) -> Html:
+    return element("main", *(_section(subject, name) for name, _ in SECTIONS), id="run")
+
+
+def _section(subject: Subject, name: str) -> Html:
+    """Return a section; one that cannot be drawn says so with the reason, and the others are drawn.
+
+    What a document holds has passed its schema, which bounds no number: of a count of 400 digits nothing can be made.
+    """
+    try:
+        return _MAKERS[name](subject)
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = f"This part cannot be shown: what the run holds cannot be drawn ({shorten(why, 300)})."
+        return section(name, dict(SECTIONS)[name], absent(name, words))
+
+
+def _footer(view: RunView) -> Html:
+    return element(
+        "footer",
+        f"Run {shorten(view.id, 120)}, read {instant(view.seen_at)}. A value that could not be measured or read "
+        "says so, and is never 0. Money is an estimate.",
+    )
+
+
+def _page(title: str, body: Html) -> str:
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        # Without it a browser asks the server for /favicon.ico.
+        element("link", rel="icon", href="data:,"),
+        element("title", shorten(title, 200)),
+        element("style", Html(STYLE)),
+    )
+    return join([Html("<!DOCTYPE html>\n"), element("html", head, element("body", body), lang="en"), "\n"])
+
+
+def _fit(render: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
+    """Render; while the page is too large, cut very long texts first, then halve the limits, then cut all texts."""
+    limits = Limits()
+    page = render(view, limits)
+    if len(page.encode()) < most:
+        return page
+    view = _cut(view, limits.reason)
+    for _ in range(MOST_HALVINGS):
+        page = render(view, limits)
+        if len(page.encode()) < most:
+            return page
+        limits = limits.halved()
+    return render(_cut(view, 200), limits)
+
+
+def _cut(view: RunView, length: int) -> RunView:
+    """Return a run with every text cut: names of documents from elsewhere may have any length."""
+
+    def cut(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {shorten(str(key), 80): cut(each, str(key)) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [cut(each) for each in value]
+        # Half a picture is none; there are few, and all are small.
+        return shorten(value, length) if isinstance(value, str) and name != "jpeg" else value
+
+    return RunView.model_validate(cut(view.model_dump()))
+
+
+__all__ = [
+    "CONSOLE",
+    "MAX_REPORT_BYTES",
+    "MAX_STAGE_BYTES",
+    "POLICY",
+    "SECTIONS",
+    "STAGE_TITLES",
+    "STYLE",
+    "navigation",
+    "render_body",
+    "render_header",
+    "render_report",
+    "render_stage",
+]

@@ -1,0 +1,90 @@
+"""How well probabilities tell classes apart: the micro-average, and the classes that do worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from contracts.artifacts import ClassOutcome, EvaluationReport
+from inspection.page.chart import Axis, Line, legend, plot
+from inspection.page.subject import Subject, evenly
+from pages.markup import Html, element, join, shorten
+
+WORST = 4
+_AXIS = [(share, f"{share * 100:.0f}\u00a0%") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+
+
+def roc(subject: Subject, found: EvaluationReport) -> Html:
+    """Return the curves, or nothing where no class has one."""
+    known = [outcome for outcome in found.classes if outcome.roc is not None]
+    if not known:
+        return Html("")
+    worst = sorted(known, key=lambda outcome: (_area(outcome), outcome.name))[:WORST]
+    whole = micro_average(known, found.samples)
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(whole))
+    drawn = [("micro-average", area, whole)]
+    drawn += [(shorten(o.name, 40), _area(o), rates(o, found.samples)) for o in worst] if len(known) > 1 else []
+    lines = []
+    for style, (name, _, points) in enumerate(drawn):
+        thin = evenly(points, subject.limits.points)
+        lines.append(Line(name, [x for x, _ in thin], [y for _, y in thin], style))
+    said = ", ".join(f"{name} {value:.4f}" for name, value, _ in drawn)
+    axis = Axis(0.0, 1.0, _AXIS)
+    last = [f"area {value:.4f}" for _, value, _ in drawn]
+    more = (
+        f" Of {len(known):,} classes the {len(worst)} with the smallest area are drawn." if len(known) > WORST else ""
+    )
+    return join(
+        [
+            element("h3", "ROC"),
+            element(
+                "figure",
+                element("figcaption", legend(lines, last)),
+                plot(lines, axis, axis, label=f"ROC curves, areas: {said}"),
+                class_="chart-box square",
+                data_chart="ROC",
+            ),
+            element(
+                "p",
+                "Across: share of other classes' samples at or above a threshold. Upwards: share of the class's own. "
+                f"One class against the rest; the micro-average is over all pairs of sample and class.{more}",
+                class_="note",
+            ),
+        ]
+    )
+
+
+def _area(outcome: ClassOutcome) -> float:
+    return outcome.roc.area if outcome.roc is not None else 0.0
+
+
+def rates(outcome: ClassOutcome, samples: int) -> list[tuple[float, float]]:
+    """Return false and true positive rates of a class, from (0, 0) to (1, 1).
+
+    Args:
+        outcome: The class, with a curve.
+        samples: Of the whole split.
+    """
+    inside, outside = outcome.samples or 1, max(1, samples - outcome.samples)
+    points = [(fp / outside, tp / inside) for _, fp, tp in (outcome.roc.points if outcome.roc is not None else [])]
+    return [(0.0, 0.0), *points, (1.0, 1.0)]
+
+
+def micro_average(known: Sequence[ClassOutcome], samples: int) -> list[tuple[float, float]]:
+    """Return the rates over all pairs of sample and class: at each threshold, sums over the classes."""
+    events = []
+    for outcome in known:
+        before = (0, 0)
+        for threshold, fp, tp in outcome.roc.points if outcome.roc is not None else []:
+            events.append((threshold, fp - before[0], tp - before[1]))
+            before = (fp, tp)
+    events.sort(key=lambda event: -event[0])
+    inside = sum(outcome.samples for outcome in known) or 1
+    outside = max(1, sum(samples - outcome.samples for outcome in known))
+    points, fp, tp = [(0.0, 0.0)], 0, 0
+    for place, (threshold, more_fp, more_tp) in enumerate(events):
+        fp, tp = fp + more_fp, tp + more_tp
+        # Equal thresholds are one point.
+        if place + 1 == len(events) or events[place + 1][0] != threshold:
+            points.append((fp / outside, tp / inside))
+    return [*points, (1.0, 1.0)]

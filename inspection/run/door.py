@@ -1,0 +1,134 @@
+"""The one door to a run's documents: of bounded size, and really in the line. Whoever wrote them is not trusted.
+
+What stands in a line may be a link that leads out of it, a name that decodes to `..`, or a file of any length; special
+files are refused by the store itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from json import JSONDecoder
+from typing import Any
+
+from contracts import storage
+from contracts.errors import ShardlineError
+
+# What a document may have at most. A manifest of 100,000 shards has some 40 MB; parsed it takes ten times that.
+MANIFEST_BYTES = 96 << 20
+# Of a run: what it was given, its record, errors and results. They are read for every run of a list.
+SMALL_BYTES = 4 << 20
+# JSON that goes deeper is none of ours, and what walks through it must not run out of stack.
+MOST_DEPTH = 60
+_MOST_DIGITS = 18
+
+HARM = (
+    OSError,
+    ShardlineError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    ImportError,
+)
+"""What reading documents of others may end in. pydantic's ValidationError is a ValueError."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """Reads files of one line."""
+
+    line: str
+    """URI of the line's folder."""
+
+    @cached_property
+    def _real_line(self) -> str:
+        return os.path.realpath(storage.local_path(self.line))
+
+    def inside(self, uri: str) -> bool:
+        """Whether something lies in the line, also when links in its path are followed."""
+        if not uri.startswith(self.line + "/"):
+            return False
+        if not storage.is_local(uri):
+            parts = uri.split("/")
+            return ".." not in parts and "." not in parts
+        # Decoded first: a URI of a file is percent-encoded.
+        real = os.path.realpath(storage.local_path(uri))
+        return real.startswith(self._real_line + os.sep)
+
+    def require(self, uri: str) -> None:
+        """Raise ValueError unless something lies in the line."""
+        if not self.inside(uri):
+            raise ValueError(f"{storage.display(uri)} is not below {storage.display(self.line)}")
+
+    def read(self, uri: str, most: int) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            ValueError: It is longer than `most` bytes, or not in the line.
+            OSError: It is not there, or no ordinary file.
+        """
+        self.require(uri)
+        content = storage.read_range(uri, 0, most + 1)
+        if len(content) > most:
+            raise ValueError(f"{storage.display(uri)} has more than the {most} bytes that are read")
+        return content
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number is too long")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+_DECODER = JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_number)
+
+
+def parse_json(content: bytes) -> Any:
+    """Return the value of JSON whose numbers are finite.
+
+    Raises:
+        ValueError: It is none, or goes too deep.
+    """
+    try:
+        return plain(_DECODER.decode(content.decode(errors="replace")))
+    except RecursionError:
+        raise ValueError("it goes too deep") from None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return a value of JSON as every JSON writer takes it: no NaN, no halves of surrogate pairs, not too deep.
+
+    Raises:
+        ValueError: It goes deeper than MOST_DEPTH.
+    """
+    if depth > MOST_DEPTH:
+        raise ValueError("it goes too deep")
+    if isinstance(value, dict):
+        return {plain(name, depth): plain(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner, depth + 1) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str) and not value.isascii():
+        return value.encode(errors="replace").decode() if _has_surrogate(value) else value
+    return value
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,83 @@
+"""The events of attempts, read side by side and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from contracts import storage
+from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
+from inspection.attempts import Events
+from inspection.run.door import HARM, Door, parse_json
+
+_THREADS = 16
+# Of all attempts of a stage together, some hundred bytes an event: what is longer is none of ours, or never rests.
+MOST_BYTES = 32 << 20
+_LEAST_BYTES = 64 << 10
+
+
+def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[str, Events], list[str]]:
+    """Return the events of attempts by the attempt's name, and what could not be read, in words."""
+    names = list(names)
+    folder = storage.join(line, stage, ATTEMPTS_FOLDER)
+    problems: list[str] = []
+    door = Door(line)
+    share = max(_LEAST_BYTES, MOST_BYTES // max(1, len(names)))
+
+    def read(name: str) -> Events:
+        try:
+            uri = storage.join(folder, name, EVENTS_NAME)
+            door.require(uri)
+            return _read(uri, share, problems)
+        except FileNotFoundError:
+            return []
+        except HARM as error:
+            problems.append(f"events of attempt {name}: {(str(error).splitlines() or ['?'])[0]}")
+            return []
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(names, pool.map(read, names), strict=True)), problems
+
+
+def list_attempts(line: str, stage: str) -> list[str]:
+    """Return the names of a stage's attempts, of all runs of the line, in the order in which they began."""
+    names = storage.list_names(storage.join(line, stage, ATTEMPTS_FOLDER))
+    return [name for name in names if not name.startswith(".")]
+
+
+def of_run(names: Iterable[str], run_id: str) -> list[str]:
+    """Return those attempts that are a run's: RUN, or RUN.TIME where a run has several."""
+    return [name for name in names if name == run_id or name.startswith(f"{run_id}.")]
+
+
+def _read(uri: str, most: int, problems: list[str]) -> Events:
+    size = storage.size(uri)
+    if size <= most:
+        parts = [storage.read_range(uri, 0, most)]
+    else:
+        problems.append(f"{storage.display(uri)} has {size} bytes: what is in the middle of it was not read")
+        parts = [storage.read_range(uri, 0, most // 4), storage.read_range(uri, size - most * 3 // 4, most * 3 // 4)]
+    events: Events = []
+    damaged = 0
+    for part in parts:
+        for text in part.split(b"\n"):
+            event = _parse(text)
+            if event is None:
+                damaged += bool(text.strip())
+            else:
+                events.append(event)
+    # One is what a process leaves that was killed while it wrote.
+    if damaged > len(parts):
+        problems.append(f"{storage.display(uri)}: {damaged} lines are no events")
+    return events
+
+
+def _parse(text: bytes) -> dict[str, object] | None:
+    with suppress(ValueError):
+        event = parse_json(text)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            time = event.get("time")
+            if isinstance(time, (int, float)) and not isinstance(time, bool) and abs(time) < 1e12:
+                return event
+    return None

@@ -1,0 +1,165 @@
+"""Which run a user means by RUN, and which runs there are below a root.
+
+A run is known by its first document, runs/ID/run-start.json below its line's folder. The line may have been moved, or
+copied out of a bucket: where it is now counts, not where its documents say they were written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.config import RunSection
+from contracts.errors import ConfigError
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from inspection.run.door import Door
+
+# Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
+_THREADS = 16
+_TIME = re.compile(r"\d{8}-\d{6}(?!.*\d{8}-\d{6})")
+
+
+@dataclass(frozen=True, order=True)
+class RunPlace:
+    """Where a run's documents are."""
+
+    line: str
+    """URI of the line's folder."""
+    run_id: str
+
+    @property
+    def folder(self) -> str:
+        """URI of the run's own folder."""
+        return run_uri(self.line, self.run_id)
+
+    @property
+    def start_uri(self) -> str:
+        """URI of the document that makes it a run."""
+        return storage.join(self.folder, RUN_START_NAME)
+
+
+def find_place(run: str) -> RunPlace:
+    """Return where a run is.
+
+    Args:
+        run: Folder of a run, or of a line for its newest run (path or URI), or the id of a run below ./runs.
+
+    Raises:
+        ConfigError: There is no such run.
+        StorageError: The place cannot be read.
+    """
+    uri = storage.normalise(run)
+    try:
+        return _find(run, uri)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{run} cannot be read ({error.strerror})",
+            allowed="a folder that you may read",
+            todo="correct its permissions, or look as who ran it",
+        ) from None
+
+
+def _find(run: str, uri: str) -> RunPlace:
+    if storage.exists(storage.join(uri, RUN_START_NAME)):
+        folder, _, run_id = uri.rpartition("/")
+        return RunPlace(folder.rpartition("/")[0], _decoded(uri, run_id))
+    if places := runs_of_line(uri):
+        return places[-1]
+    root = storage.normalise(RunSection().root)
+    name, _, run_id = run.rpartition("/")
+    # As lists print it: LINE/ID.
+    for line in [name] if name else storage.list_names(root):
+        place = RunPlace(storage.join(root, line), run_id)
+        if "/" not in line and storage.exists(place.start_uri):
+            return place
+    raise ConfigError(
+        f"{run} is no run",
+        allowed="the folder of a run (LINE/runs/ID) or of a line that has one, as a path or gs://, or an id below "
+        f"./{RunSection().root}",
+        todo="see what there is: shardline runs [ROOT]",
+    )
+
+
+def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
+    """Return the runs of a line, the oldest first, by the time in their ids; none where it cannot be looked into.
+
+    Args:
+        line: URI of its folder.
+        known: Runs that were seen before: nobody is asked for them again.
+    """
+    runs = storage.join(line, RUNS_FOLDER)
+    try:
+        names = [name for name in storage.list_names(runs) if _may_be_one(name)]
+    except PermissionError:
+        return []
+    places = [RunPlace(line, name) for name in names]
+
+    def is_run(place: RunPlace) -> bool:
+        try:
+            return place in known or storage.exists(place.start_uri)
+        except PermissionError:
+            # Whoever reads it says why it cannot.
+            return True
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        there = list(pool.map(is_run, places))
+    found = [place for place, is_there in zip(places, there, strict=True) if is_there]
+    return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
+
+
+def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
+    """Return every run below a root: of the lines in it, or of the line that it is.
+
+    A line that is a link out of the root is none of its lines.
+
+    Args:
+        root: Path or URI.
+        known: Runs that were seen before.
+
+    Raises:
+        ConfigError: Nothing is there.
+    """
+    uri = storage.normalise(root)
+    names = storage.list_names(uri)
+    if uri.endswith(f"/{RUNS_FOLDER}") and any(_is_run(uri, name) for name in names):
+        # The folder of a line's runs.
+        return runs_of_line(uri.rpartition("/")[0], known)
+    if RUNS_FOLDER in names and (own := runs_of_line(uri, known)):
+        return own
+    if not names and (not storage.exists(uri) or (storage.is_local(uri) and not storage.local_path(uri).is_dir())):
+        raise ConfigError(
+            f"{root} is no folder" if storage.exists(uri) else f"{root} is not there",
+            allowed="the folder that holds lines (run.root), or one line, as a path or gs://",
+            todo="check the path; `shardline run CONFIG` makes ./runs",
+        )
+    door = Door(uri)
+    lines = [line for name in names if _may_be_one(name) and door.inside(line := storage.join(uri, name))]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda line: runs_of_line(line, known), lines)
+    return [place for places in found for place in places]
+
+
+def _is_run(runs: str, name: str) -> bool:
+    try:
+        return _may_be_one(name) and storage.exists(storage.join(runs, name, RUN_START_NAME))
+    except PermissionError:
+        return False
+
+
+def _may_be_one(name: str) -> bool:
+    """Whether a folder may be a line or a run: not hidden, and its name is text, without which it has no URI."""
+    return not name.startswith(".") and not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _decoded(uri: str, name: str) -> str:
+    # A URI of a local file is percent-encoded, an id is not.
+    return storage.local_path(uri).name if storage.is_local(uri) else name
+
+
+def _time_in(run_id: str) -> str:
+    """Return the time in an id (20261122-073447-7019, digits-20261122-073447-7019); empty: it has none."""
+    found = _TIME.search(run_id)
+    return found[0] if found else ""

@@ -1,0 +1,307 @@
+"""Everything that is known of a run, read from what it left: one RunView.
+
+What a run holds never ends this: a document that is missing, damaged, too large, of a newer version, or none at all is
+named in `RunView.missing`, and all else is read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    Contract,
+    EvaluationReport,
+    ExportManifest,
+    ProfileReport,
+    RunRecord,
+    ShardManifest,
+    Verification,
+)
+from contracts.config import STAGES
+from contracts.registration import Registration
+from contracts.result import RESULTS_FOLDER
+from inspection.attempts import Events
+from inspection.record import RUN_NAME
+from inspection.run.data import describe_data
+from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, parse_json
+from inspection.run.events import list_attempts, of_run, read_events_of
+from inspection.run.find import RunPlace
+from inspection.run.lineage import find_lineage
+from inspection.run.reading import Reading, read_contract
+from inspection.run.stages import MOST_CHARACTERS, read_stage
+from inspection.run.state import find_state
+from inspection.run.training import read_evaluation, read_training, training_folder
+from inspection.run.view import Missing, RunView, StageView
+
+VERIFIED_FOLDER = "verified"
+_CONTRACTS: dict[str, type[Contract]] = {
+    "shard": ShardManifest,
+    "profile": ProfileReport,
+    "train": CheckpointManifest,
+    "export": ExportManifest,
+}
+
+
+def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: float | None = None) -> RunView:
+    """Return everything that is known of a run.
+
+    Args:
+        place: Where it is.
+        pictures: Read images out of its shards too.
+        points: Of a curve at most.
+        now: Seconds since the epoch; None: the clock's.
+    """
+    reading = Reading(place, Door(place.line))
+    now = time.time() if now is None else now
+    start = _read_start(reading)
+    record = _read_record(reading)
+    config = _dict(start.get("config")) or (record.config if record else {})
+    attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
+    started_at = _moment(start.get("started_at")) or (_moment(record.started_at) if record else None)
+    times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
+    last_word_at = max(times, default=None)
+    state = find_state(place, record.state if record else None, last_word_at=last_word_at or started_at, now=now)
+    # Of a silent run nobody knows: it may wait for machines.
+    over = state not in ("running", "silent")
+    stages = [
+        read_stage(
+            place,
+            name,
+            attempts[name],
+            record=record,
+            over=over,
+            located=reading.located,
+            door=reading.door,
+            missing=reading.missing,
+            now=now if state == "running" else None,
+        )
+        for name in STAGES
+    ]
+    documents = _read_documents(reading, stages)
+    told = attempts["train"]
+    parts = _read_stage_parts(reading, documents, stages, config, record, told, pictures=pictures, points=points)
+    return RunView(
+        id=place.run_id,
+        name=_name(place, config),
+        line=place.line,
+        folder=place.folder,
+        place="vertex" if "run_config" in _dict(start.get("arguments")) else "local",
+        state=state,
+        error=(record.error if record else _error(stages))[:MOST_CHARACTERS],
+        started_at=started_at,
+        ended_at=started_at + record.wall_s if record and started_at else None,
+        wall_s=record.wall_s if record else _wall_s(started_at, now if state == "running" else last_word_at),
+        seen_at=now,
+        last_word_at=last_word_at,
+        console=_console(place, start, config),
+        config=config,
+        stages=stages,
+        **parts,
+        missing=reading.missing,
+    )
+
+
+def find_folder(place: RunPlace, stage: str) -> str | None:
+    """Return the URI of the folder that a stage of a run has worked on last; None where there is none in the line."""
+    reading = Reading(place, Door(place.line))
+    _read_start(reading)
+    record = _read_record(reading)
+    told = _read_attempts(reading, stage)
+    view = read_stage(
+        place,
+        stage,
+        told,
+        record=record,
+        over=True,
+        located=reading.located,
+        door=reading.door,
+        missing=reading.missing,
+    )
+    folder = view.uri or training_folder(reading, told)
+    return folder if folder is not None and reading.inside(folder) else None
+
+
+def _read_start(reading: Reading) -> dict[str, Any]:
+    uri = reading.place.start_uri
+    start = reading.attempt("the run's first document", lambda: _object(reading.door.read(uri, SMALL_BYTES), uri)) or {}
+    line = _dict(start.get("arguments")).get("line")
+    reading.recorded_line = line.rstrip("/") if isinstance(line, str) else ""
+    return start
+
+
+def _read_record(reading: Reading) -> RunRecord | None:
+    uri = storage.join(reading.place.folder, RUN_NAME)
+    if not storage.exists(uri):
+        return None
+    return reading.attempt("the run's record", lambda: read_contract(reading.door, RunRecord, uri, SMALL_BYTES))
+
+
+def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
+    names = of_run(list_attempts(reading.place.line, stage), reading.place.run_id)
+    told, problems = read_events_of(reading.place.line, stage, names)
+    reading.missing += [Missing(what=f"events of stage {stage}", reason=problem) for problem in problems]
+    return told
+
+
+def _read_documents(reading: Reading, stages: list[StageView]) -> dict[str, Contract]:
+    found: dict[str, Contract] = {}
+    for stage in stages:
+        if stage.uri is None:
+            continue
+        what = f"what stage {stage.name} made"
+        if not reading.inside(stage.uri):
+            reason = f"{storage.display(stage.uri)} is not below {storage.display(reading.place.line)}"
+            reading.missing.append(Missing(what=what, reason=reason[:MOST_CHARACTERS]))
+            continue
+        uri = storage.join(stage.uri, MANIFEST_NAME)
+        document = reading.attempt(what, partial(read_contract, reading.door, _CONTRACTS[stage.name], uri))
+        if document is not None:
+            found[stage.name] = document
+    return found
+
+
+def _read_stage_parts(
+    reading: Reading,
+    documents: Mapping[str, Contract],
+    stages: list[StageView],
+    config: dict[str, Any],
+    record: RunRecord | None,
+    told: Mapping[str, Events],
+    *,
+    pictures: bool,
+    points: int,
+) -> dict[str, Any]:
+    """Return the fields of a RunView that stages' documents fill."""
+    uris = {stage.name: stage.uri for stage in stages if stage.uri is not None and stage.name in documents}
+    parts: dict[str, Any] = {}
+    shards = documents.get("shard")
+    if isinstance(shards, ShardManifest):
+        parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards))
+        if pictures:
+            parts["pictures"] = (
+                reading.attempt("the contact sheet", lambda: _contacts(reading.door, uris["shard"], shards)) or []
+            )
+    profile = documents.get("profile")
+    if isinstance(profile, ProfileReport):
+        parts["profile"] = profile
+        page = profile.page_uri(uris["profile"])
+        parts["profile_page"] = page if page is not None and reading.inside(page) else None
+    trained = documents.get("train")
+    if isinstance(trained, CheckpointManifest):
+        parts["checkpoint"] = trained
+        evaluation = read_evaluation(reading, uris["train"], trained)
+        parts["evaluation"] = evaluation
+        if evaluation is not None and isinstance(shards, ShardManifest):
+            drawn = partial(_worst, reading.door, uris["shard"], shards, evaluation, pictures)
+            parts["worst"] = reading.attempt("the worst-classified samples", drawn) or []
+    parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
+    exported = documents.get("export")
+    if isinstance(exported, ExportManifest):
+        parts["export"] = exported
+        parts["verifications"] = _read_verifications(reading, uris["export"], exported)
+    registration = reading.attempt("the model registry's word", lambda: _read_registration(reading))
+    parts["registration"] = registration.model_dump(mode="json") if registration else None
+    parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
+    return parts
+
+
+def _read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> list[Verification]:
+    found = []
+    for target in dict.fromkeys(engine.target for engine in exported.engines):
+        where = storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
+        if not storage.exists(where):
+            continue
+        read = partial(read_contract, reading.door, Verification, where, SMALL_BYTES)
+        document = reading.attempt(f"verification of {target}", read)
+        if document is not None:
+            found.append(document)
+    return found
+
+
+def _read_registration(reading: Reading) -> Registration | None:
+    uri = storage.join(reading.place.folder, RESULTS_FOLDER, "register.json")
+    if not storage.exists(uri):
+        return None
+    return Registration.model_validate(parse_json(reading.door.read(uri, SMALL_BYTES)))
+
+
+def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
+    from inspection.run.pictures import contact_sheet
+
+    return contact_sheet(door, uri, shards)
+
+
+def _worst(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:
+    from inspection.run.pictures import worst_samples
+
+    return worst_samples(door, uri, shards, evaluation, pictures=pictures)
+
+
+def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:
+    """Return the hash of each manifest as it is now; where the run says another, it was changed since."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.name not in uris:
+            continue
+        uri = storage.join(uris[stage.name], MANIFEST_NAME)
+        content = reading.attempt(f"the hash of {stage.name}", partial(reading.door.read, uri, MANIFEST_BYTES))
+        if content is None:
+            continue
+        found[stage.name] = sha256 = hashlib.sha256(content).hexdigest()
+        if stage.manifest_sha256 not in (None, sha256):
+            reason = f"its manifest has sha256 {sha256} now, and the run says {stage.manifest_sha256}: it was changed"
+            reading.missing.append(Missing(what=f"what stage {stage.name} made", reason=reason))
+    return found
+
+
+def _object(content: bytes, uri: str) -> dict[str, Any]:
+    found = parse_json(content)
+    if not isinstance(found, dict):
+        raise ValueError(f"{storage.display(uri)} holds no JSON object")
+    return found
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _name(place: RunPlace, config: dict[str, Any]) -> str:
+    name = _dict(config.get("run")).get("name")
+    return name if isinstance(name, str) and name else storage.display(place.line).rstrip("/").rpartition("/")[2]
+
+
+def _moment(text: object) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _wall_s(start: float | None, end: float | None) -> float | None:
+    return max(0.0, end - start) if start is not None and end is not None else None
+
+
+def _error(stages: list[StageView]) -> str:
+    return next((f"stage {stage.name}: {stage.error}" for stage in stages if stage.state == "failed"), "")
+
+
+def _console(place: RunPlace, start: dict[str, Any], config: dict[str, Any]) -> str | None:
+    """Return the run's page in Google's console, where it is a PipelineJob."""
+    vertex = _dict(config.get("vertex"))
+    project, region = vertex.get("project"), vertex.get("region")
+    if "run_config" not in _dict(start.get("arguments")) or not _is_word(project) or not _is_word(region):
+        return None
+    page = f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{place.run_id}"
+    return f"{page}?project={project}" if _is_word(place.run_id) else None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value != "" and all(letter.isalnum() or letter in "-_.:" for letter in value)

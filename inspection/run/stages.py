@@ -1,0 +1,185 @@
+"""What the stages of a run did: from its record where there is one, else from their events and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contracts import storage
+from contracts.artifacts import RunRecord, StageRecord
+from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument
+from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
+from contracts.result import RESULTS_FOLDER, StageResult
+from inspection.attempts import Events
+from inspection.run.door import HARM, SMALL_BYTES, Door, parse_json
+from inspection.run.find import RunPlace
+from inspection.run.view import AttemptView, Missing, ProgressView, StageState, StageView
+
+# Messages are shown whole up to this; a stage's errors are some lines.
+MOST_CHARACTERS = 4000
+# Of very many attempts, the first and the last ones.
+MOST_ATTEMPTS = 100
+
+
+def read_stage(
+    place: RunPlace,
+    name: str,
+    attempts: Mapping[str, Events],
+    *,
+    record: RunRecord | None,
+    over: bool,
+    located: Callable[[str], str],
+    door: Door,
+    missing: list[Missing],
+    now: float | None = None,
+) -> StageView:
+    """Return what a stage did for a run.
+
+    Args:
+        place: The run.
+        name: Of the stage.
+        attempts: Events of the run's attempts at it, in the order in which they began.
+        record: The run's record, if there is one.
+        over: Whether nothing of the run works any more.
+        located: Turns a URI that a document names into where that is now.
+        door: Reads files of the line.
+        missing: What cannot be read is added here.
+        now: Until when a stage that runs has run; None: until its last word.
+    """
+    recorded = next((stage for stage in record.stages if stage.name == name), None) if record else None
+    result = _find_result(door, place, name, missing)
+    told = [event for events in attempts.values() for event in events]
+    told.sort(key=lambda event: float(event["time"]))
+    shown = [*attempts][: MOST_ATTEMPTS // 2] + [*attempts][MOST_ATTEMPTS // 2 :][-MOST_ATTEMPTS // 2 :]
+    views = [_attempt(door, place, name, attempt, attempts[attempt]) for attempt in shown]
+    if views and result is not None and views[-1].exit_code is None and not views[-1].error:
+        # A job of Dataflow publishes the stage's document, and is gone.
+        views[-1] = views[-1].model_copy(update={"exit_code": 0})
+    state = _state(recorded, result, told, views, over=over)
+    ended = [view for view in views if view.error]
+    uri, made = _outcome(recorded, result, told)
+    return StageView(
+        name=name,
+        state=state,
+        started_at=min((view.started_at for view in views if view.started_at is not None), default=None),
+        wall_s=recorded.wall_s
+        if recorded and state != "not started"
+        else _wall_s(views, now if state == "running" else None),
+        start_s=recorded.start_s if recorded and state != "not started" else None,
+        made=made if state in ("done", "reused") else "",
+        uri=located(uri) if uri else None,
+        manifest_sha256=recorded.manifest_sha256 if recorded else result.manifest_sha256 if result else None,
+        error=ended[-1].error if ended and state in ("failed", "stopped", "running") else "",
+        progress=_progress(told) if state in ("running", "stopped", "failed") else None,
+        attempts=views,
+    )
+
+
+def _find_result(door: Door, place: RunPlace, name: str, missing: list[Missing]) -> StageResult | None:
+    uri = storage.join(place.folder, RESULTS_FOLDER, f"{name}.json")
+    try:
+        return StageResult.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+    except FileNotFoundError:
+        return None
+    except HARM as error:
+        missing.append(Missing(what=f"result of stage {name}", reason=(str(error).splitlines() or ["?"])[0]))
+        return None
+
+
+def _outcome(recorded: StageRecord | None, result: StageResult | None, told: Events) -> tuple[str, str]:
+    """Return the URI of what the stage made, as a document names it, and what it is in words."""
+    uri, made = "", ""
+    for event in told:
+        if event["event"] == "finish":
+            uri, made = str(event.get("uri", "")), str(event.get("made", ""))
+        elif event["event"] == "reused":
+            uri, made = str(event.get("uri", "")), "reused"
+    if result is not None:
+        uri, made = result.uri, made or ("reused" if result.reused else "")
+    if recorded is not None:
+        uri, made = recorded.uri or "", recorded.made
+    return uri, made[:MOST_CHARACTERS]
+
+
+def _state(
+    recorded: StageRecord | None, result: StageResult | None, told: Events, views: list[AttemptView], *, over: bool
+) -> StageState:
+    if recorded is not None:
+        return recorded.state
+    if result is not None:
+        return "reused" if result.reused else "done"
+    kinds = [event["event"] for event in told]
+    if "finish" in kinds or "reused" in kinds:
+        return "reused" if "finish" not in kinds else "done"
+    if not views:
+        return "not started" if over else "waiting"
+    last = views[-1]
+    if last.exit_code not in (None, 0, EXIT_TRY_AGAIN) or (over and last.exit_code == EXIT_TRY_AGAIN):
+        return "failed"
+    return "stopped" if over else "running"
+
+
+def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events) -> AttemptView:
+    folder = storage.join(place.line, stage, ATTEMPTS_FOLDER, name)
+    times = [float(event["time"]) for event in events]
+    error, exit_code = _find_error(door, events, storage.join(folder, ERROR_NAME))
+    ended_at = times[-1] if times else None
+    for event in events:
+        if event["event"] == "exit":
+            exit_code = _integer(event.get("exit_code"), exit_code)
+        elif event["event"] in ("finish", "reused") and exit_code is None:
+            exit_code = 0
+    log = storage.join(folder, LOG_NAME)
+    return AttemptView(
+        name=name,
+        started_at=times[0] if times else None,
+        ended_at=ended_at,
+        exit_code=exit_code,
+        error=error if exit_code != 0 else "",
+        folder=folder,
+        log=log if storage.is_local(log) and storage.exists(log) else None,
+    )
+
+
+def _find_error(door: Door, events: Events, uri: str) -> tuple[str, int | None]:
+    """Return why an attempt ended: what it told, else what stands in its error document."""
+    for event in reversed(events):
+        if event["event"] == "error":
+            return str(event.get("message", ""))[:MOST_CHARACTERS], _integer(event.get("exit_code"), 70)
+    if not any(event["event"] == "exit" and event.get("exit_code") != 0 for event in events):
+        return "", None
+    try:
+        found = ErrorDocument.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+    except HARM:
+        return "it ended without a word; see its log", None
+    return found.message[:MOST_CHARACTERS], found.exit_code
+
+
+def _progress(told: Events) -> ProgressView | None:
+    for event in reversed(told):
+        if event["event"] == "progress":
+            done, total = _number(event.get("done")), _number(event.get("total"))
+            if done is None or total is None:
+                continue
+            return ProgressView(
+                done=done,
+                total=total,
+                unit=str(event.get("unit", ""))[:40],
+                message=str(event.get("message", ""))[:MOST_CHARACTERS],
+                at=float(event["time"]),
+            )
+    return None
+
+
+def _wall_s(views: list[AttemptView], now: float | None) -> float | None:
+    started = [view.started_at for view in views if view.started_at is not None]
+    ended = [view.ended_at for view in views if view.ended_at is not None]
+    return round((max(ended) if now is None else now) - min(started), 3) if started and ended else None
+
+
+def _integer(value: Any, other: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else other
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,305 @@
+"""What is known of a run, in one document: what every page, the terminal and the server show.
+
+A part that could not be read is None or empty, and `missing` says why. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from contracts.artifacts import (
+    CheckpointManifest,
+    Document,
+    EvaluationReport,
+    ExportManifest,
+    GoodputRecord,
+    ProfileReport,
+    Rejected,
+    Verification,
+)
+
+State = Literal["running", "silent", "stopped", "failed", "succeeded"]
+"""silent: in a bucket, no record and no word for a while; stopped: its process is gone and has left no record."""
+StageState = Literal["waiting", "running", "done", "reused", "failed", "stopped", "not started"]
+MarkKind = Literal["start", "checkpoint", "best", "preemption", "crash", "resume", "end"]
+
+
+class Missing(Document):
+    """Something that could not be read."""
+
+    what: str
+    """What would be there, in words: learning curves, shards, the log of stage train."""
+    reason: str
+
+
+class ProgressView(Document):
+    """How far a stage is, by its newest word."""
+
+    done: float
+    total: float
+    unit: str
+    message: str
+    at: float
+
+
+class AttemptView(Document):
+    """One start of a stage."""
+
+    name: str
+    started_at: float | None
+    ended_at: float | None
+    """Its last word, where its end was not seen."""
+    exit_code: int | None
+    """None: it runs, or ended without a word."""
+    error: str
+    folder: str
+    """URI of its events, log and error."""
+    log: str | None
+    """URI of its log; None: there is none."""
+
+
+class StageView(Document):
+    """What a stage did for this run."""
+
+    name: str
+    state: StageState
+    started_at: float | None = None
+    wall_s: float | None = None
+    start_s: float | None = None
+    """Part of it spent on process starts and imports."""
+    made: str = ""
+    """What it made, in words."""
+    uri: str | None = None
+    """Folder of its document, where it can be read now."""
+    manifest_sha256: str | None = None
+    error: str = ""
+    progress: ProgressView | None = None
+    attempts: list[AttemptView] = Field(default=[])
+
+
+class SplitView(Document):
+    """One split of the data."""
+
+    name: str
+    samples: int
+    source_bytes: int
+    by_class: list[int]
+    """Samples of each class of `DataView.classes`."""
+
+
+class ShardView(Document):
+    """The sizes of the shards of a split."""
+
+    split: str
+    shards: int
+    samples: int
+    bytes: int
+    sizes: list[int]
+    """Bytes of each shard, in order; of very many, evenly chosen ones."""
+
+
+class PictureView(Document):
+    """An image, small."""
+
+    jpeg: str
+    """Base64."""
+    width: int
+    height: int
+    label: str
+    """Name of its class."""
+    key: str
+    split: str
+
+
+class DataView(Document):
+    """What the shards hold."""
+
+    uri: str
+    format: str
+    generation: int
+    """Increments since all shards were written."""
+    classes: list[str]
+    num_classes: int
+    """More than `classes` has, where there are very many: those with most samples are listed."""
+    splits: list[SplitView]
+    shards: list[ShardView]
+    num_rejected: int
+    rejected: list[Rejected]
+    """The first of them."""
+    rejected_by_reason: dict[str, int]
+    """The most frequent reasons, with the number of files; of all that were rejected."""
+    num_ignored: int
+    formats: dict[str, int]
+    width: list[int] | None
+    height: list[int] | None
+    duplicate_groups: int | None
+    """Groups of images with the same bytes; None: none was found."""
+    duplicate_copies: int | None
+    leaking_groups: int | None
+    """Groups with images in more than one split."""
+    mean: list[float] | None
+    std: list[float] | None
+
+
+class Curve(Document):
+    """A scalar over training."""
+
+    name: str
+    """TensorBoard's tag."""
+    steps: list[int]
+    times: list[float]
+    values: list[float]
+    rows: int
+    """Before down-sampling."""
+
+
+class Curves(Document):
+    """The scalars of a training."""
+
+    curves: list[Curve]
+    rows: int
+    """All that were read."""
+    missing: list[str] = Field(default=[])
+    """What could not be read, in words."""
+
+
+class Mark(Document):
+    """Something that happened to a training, on its time axis."""
+
+    kind: MarkKind
+    time: float
+    step: int | None
+    """Optimizer step; None: not known."""
+    text: str
+
+
+class Marks(Document):
+    """What happened to a training."""
+
+    marks: list[Mark]
+    """In the order of time; of very many checkpoints, evenly chosen ones."""
+    counts: dict[str, int]
+    """Of all of them, by kind."""
+
+
+class MoneyView(Document):
+    """What the machines of a run cost. An estimate: prices come from a dated table, or from the configuration."""
+
+    node_hours: float
+    """Of the training's machines."""
+    machine: str
+    strategy: str
+    cost_low_usd: float
+    cost_high_usd: float
+    on_demand_low_usd: float | None
+    """The same hours on demand; None: unknown."""
+    on_demand_high_usd: float | None
+    source: str
+    as_of: str
+    assumptions: list[str]
+
+
+class LineageView(Document):
+    """One document of the way from the source's listing to the engine."""
+
+    name: str
+    """listing, shards, profile, checkpoint, export, engine TARGET."""
+    stage: str
+    uri: str | None
+    fingerprint: str
+    """Hash of what decided it; empty: not known."""
+    sha256: str
+    """Hash of its content; empty: not known."""
+    made_from: dict[str, str]
+    """Hashes of what went into it, by name."""
+
+
+class WorstView(Document):
+    """A sample whose label got a low probability."""
+
+    picture: PictureView | None
+    """None: the image could not be read."""
+    key: str
+    label: str
+    predicted: str
+    probability: float
+    predicted_probability: float
+
+
+class RunView(Document):
+    """Everything that is known of a run."""
+
+    id: str
+    name: str
+    """Of the line."""
+    line: str
+    """URI of the line's folder, where it is now."""
+    folder: str
+    """URI of the run's own documents."""
+    place: Literal["local", "vertex"]
+    """Where it ran: as a command, or as a PipelineJob (a rehearsed one too)."""
+    state: State
+    error: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    wall_s: float | None = None
+    """So far, where it runs."""
+    seen_at: float
+    """When this was read."""
+    last_word_at: float | None = None
+    """Newest event of any stage."""
+    console: str | None = None
+    """Page of the run in Google's console."""
+    config: dict[str, Any]
+    stages: list[StageView]
+    data: DataView | None = None
+    pictures: list[PictureView] = Field(default=[])
+    profile: ProfileReport | None = None
+    profile_page: str | None = None
+    """URI of profile.html."""
+    curves: Curves | None = None
+    marks: Marks | None = None
+    goodput: GoodputRecord | None = None
+    money: MoneyView | None = None
+    checkpoint: CheckpointManifest | None = None
+    evaluation: EvaluationReport | None = None
+    worst: list[WorstView] = Field(default=[])
+    export: ExportManifest | None = None
+    verifications: list[Verification] = Field(default=[])
+    registration: dict[str, Any] | None = None
+    """What became of it in the model registry."""
+    lineage: list[LineageView] = Field(default=[])
+    missing: list[Missing] = Field(default=[])
+
+    def stage(self, name: str) -> StageView | None:
+        """Return a stage by its name."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+class RunLine(Document):
+    """A run in a list."""
+
+    id: str
+    name: str
+    """Of the line."""
+    line: str
+    folder: str
+    state: State
+    stage: str
+    """Where it is, or where it failed; empty: it succeeded."""
+    error: str
+    """First line."""
+    started_at: float | None
+    wall_s: float | None
+    test_accuracy: float | None
+    precision: str
+    """What ships; empty: nothing yet."""
+    verdict: str
+    goodput_percent: float | None
+    preemptions: int | None
+    cost_usd: float | None
+    """Upper end of the estimate; None: no price is known."""
+    problem: str = ""
+    """Why the run could not be read; empty: it could."""

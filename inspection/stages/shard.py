@@ -1,0 +1,160 @@
+"""The data card: what the shards hold, what was left out, and what is worth a second look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.config import SPLITS
+from inspection.stages.markdown import cell, code, first, inline, section, table
+from inspection.stages.told import Told, finite, several
+from pages.quantities import size
+
+# Rows of a long list; the manifest has all.
+MAX_CLASSES, MAX_FILES = 30, 10
+# Columns, and what stands in one line.
+MAX_SPLITS, MAX_INLINE = 10, 20
+
+
+def count(shards: ShardManifest) -> dict[str, float]:
+    """Return the metrics of a set of shards."""
+    samples = sum(split.samples for split in shards.splits.values())
+    numbers: dict[str, float] = {
+        "shard_samples": samples,
+        **{f"shard_{name}_samples": split.samples for name, split in _ordered(shards)},
+        "shard_files": len(shards.shards),
+        "shard_bytes": sum(entry.bytes for entry in shards.shards),
+        "shard_source_bytes": sum(split.source_bytes for split in shards.splits.values()),
+        "shard_classes": len(shards.classes),
+        "shard_rejected": len(shards.rejected),
+        "shard_ignored": len(shards.ignored),
+        "shard_generation": shards.generation,
+    }
+    if shards.duplicates is not None:
+        numbers["shard_copies"] = shards.duplicates.copies
+        numbers["shard_leaking_groups"] = shards.duplicates.leaking_groups
+    return finite(numbers)
+
+
+def tell(shards: ShardManifest) -> Told:
+    """Return what the manifest of a set of shards says."""
+    return Told(count(shards), lambda: _lines(shards))
+
+
+def _lines(shards: ShardManifest) -> list[str]:
+    samples = sum(split.samples for split in shards.splits.values())
+    total = size(sum(entry.bytes for entry in shards.shards))
+    words = (
+        f"{several(samples, 'sample')} of {several(len(shards.classes), 'class', 'classes')} in "
+        f"{several(len(shards.shards), 'file')} of {shards.format}, {total}."
+    )
+    return [
+        words,
+        *section("Splits", list(_splits(shards))),
+        *section("Classes", list(_classes(shards))),
+        *section("Images", list(_images(shards))),
+        *section("Left out", list(_left_out(shards))),
+        *section("Copies", list(_copies(shards))),
+    ]
+
+
+def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
+    """Return the splits in the order in which they are used."""
+    return sorted(
+        shards.splits.items(), key=lambda split: SPLITS.index(split[0]) if split[0] in SPLITS else len(SPLITS)
+    )
+
+
+def _splits(shards: ShardManifest) -> Iterator[str]:
+    shown, note = first(_ordered(shards))
+    rows = (
+        (
+            cell(name),
+            f"{split.samples:,}",
+            str(sum(entry.split == name for entry in shards.shards)),
+            size(split.source_bytes),
+        )
+        for name, split in shown
+    )
+    yield from table(["split", "samples", "shards", "source files"], rows)
+    yield from note
+
+
+def _classes(shards: ShardManifest) -> Iterator[str]:
+    if shards.multi_label:
+        yield "An image may have several labels: they are not counted by class."
+        return
+    splits, note = first(_ordered(shards), MAX_SPLITS)
+    short = [name for name, split in splits if len(split.samples_by_class) != len(shards.classes)]
+
+    def row(place: int) -> list[int | None]:
+        # A list that is too short is damaged: its splits are said below.
+        return [split.samples_by_class[place] if place < len(split.samples_by_class) else None for _, split in splits]
+
+    shown = order = list(range(len(shards.classes)))
+    if len(order) > MAX_CLASSES:
+        # The largest and the smallest: the extremes are what a reader looks for.
+        order.sort(key=lambda place: -sum(filter(None, row(place))))
+        shown = [*order[: MAX_CLASSES // 2], *order[-(MAX_CLASSES // 2) :]]
+    rows = (
+        [cell(shards.classes[place]), *("not told" if found is None else f"{found:,}" for found in row(place))]
+        for place in shown
+    )
+    yield from table(["class", *(cell(name) for name, _ in splits)], rows)
+    if len(shown) < len(order):
+        yield ""
+        yield f"The {MAX_CLASSES // 2} largest and smallest of {len(order):,}; the manifest has all."
+    yield from note
+    if short:
+        yield ""
+        yield f"Not every class has a count, or a count has no class, in: {cell(', '.join(short))}."
+
+
+def _images(shards: ShardManifest) -> Iterator[str]:
+    if (images := shards.images) is not None:
+        yield f"- formats: {_counts(images.formats)}"
+        if images.modes:
+            yield f"- modes: {_counts(images.modes)}"
+        if images.width and images.height:
+            (low, high), (short, tall) = images.width, images.height
+            yield f"- width {low} to {high} px, height {short} to {tall} px"
+    if shards.mean is not None and shards.std is not None:
+        shown = (" ".join(f"{value:.4f}" for value in values) for values in (shards.mean, shards.std))
+        yield "- mean {}, deviation {}".format(*shown)
+    if shards.prepared is not None:
+        yield f"- changed while sharding: {_counts(shards.prepared.changed)}"
+    yield f"- verified: {shards.verify}"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    """Return numbers of images by what they are, the most frequent first where not all are shown."""
+    entries = list(found.items())
+    if len(entries) > MAX_INLINE:
+        entries.sort(key=lambda entry: -entry[1])
+    return inline([f"{cell(name)} {images:,}" for name, images in entries[: MAX_INLINE + 1]], MAX_INLINE, len(entries))
+
+
+def _left_out(shards: ShardManifest) -> Iterator[str]:
+    if not shards.rejected and not shards.ignored:
+        yield "Nothing."
+        return
+    yield (
+        f"{several(len(shards.rejected), 'file')} rejected by content, {several(len(shards.ignored), 'file')} "
+        "ignored by name."
+    )
+    if shards.rejected:
+        yield ""
+        yield from table(
+            ["file", "reason"], ((code(e.path), cell(e.reason)) for e in shards.rejected[:MAX_FILES]), words=2
+        )
+        if len(shards.rejected) > MAX_FILES:
+            yield ""
+            yield f"The first {MAX_FILES}; the manifest has all."
+
+
+def _copies(shards: ShardManifest) -> Iterator[str]:
+    if (found := shards.duplicates) is None:
+        return
+    state = "left out" if found.dropped else "in the shards"
+    copies = several(found.copies, "image")
+    yield f"{copies} with the bytes of another, {state}; {several(found.leaking_groups, 'group')} across splits."

@@ -1,0 +1,42 @@
+"""What is told of a stage, whichever it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a stage's report says."""
+
+    numbers: Mapping[str, float]
+    """Its metrics: the stage stands in front of each name, since a comparison of runs shows those of all stages."""
+    write: Callable[[], list[str]]
+    """Writes its summary, in Markdown, below the heading. What it raises, the numbers have nothing to do with."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Of what it made, beside its document's own, by name."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The summary's lines."""
+        return self.write()
+
+
+def finite(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the numbers that are some: what was not measured is no metric, 0 would be one."""
+    return {name: value for name, value in numbers.items() if value is not None and _is_finite(value)}
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        # A whole number that no float is near to; artifacts have floats.
+        return False
+
+
+def several(count: int, thing: str, things: str = "") -> str:
+    """Return a number of things: 1 shard, 2 shards."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {things or thing + 's'}"

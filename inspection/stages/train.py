@@ -1,0 +1,192 @@
+"""The summary of a training: what it learned, where its time went, and what preemptions have cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
+from inspection.run.view import MoneyView
+from inspection.stages.markdown import cell, first, section, table
+from inspection.stages.told import Told, finite, several
+from pages.quantities import percent, seconds, usd
+
+# Rows of the hardest classes and of the most frequent mistakes.
+MAX_CLASSES, MAX_MISTAKES = 10, 10
+# Of the goodput record: what a comparison of runs is about.
+_ACCOUNT = (
+    "goodput_percent",
+    "wall_s",
+    "productive_s",
+    "start_up_s",
+    "data_wait_s",
+    "checkpoint_s",
+    "evaluation_s",
+    "lost_s",
+    "recovery_s",
+    "attempts",
+    "starts",
+    "preemptions",
+    "crashes",
+    "lost_steps",
+    "node_hours",
+)
+# What `count` adds to what the training itself has measured.
+_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
+_WHERE = (
+    ("productive steps", "productive_s"),
+    ("start-up", "start_up_s"),
+    ("waiting for data", "data_wait_s"),
+    ("checkpoints", "checkpoint_s"),
+    ("evaluation", "evaluation_s"),
+    ("done in vain", "lost_s"),
+    ("recovery", "recovery_s"),
+    ("stopping", "stop_s"),
+)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is known of a training beside its checkpoint."""
+
+    evaluation: EvaluationReport | str
+    """Or why there is none."""
+    goodput: GoodputRecord | str
+    """Or why there is none."""
+    money: MoneyView | None = None
+    """What its machines cost; None: no price is known."""
+
+
+def count(
+    trained: CheckpointManifest, goodput: GoodputRecord | str | None, money: MoneyView | None
+) -> dict[str, float]:
+    """Return the metrics of a finished training, as far as they are known.
+
+    A metric of the training that is called as one of these is `train_metric_NAME`: neither stands for the other.
+    """
+    numbers: dict[str, float | None] = {
+        "train_steps": trained.step,
+        "train_best_step": trained.best_step,
+        "train_epochs": trained.epoch,
+        "train_skipped_steps": trained.skipped_steps,
+        "train_spent_s": trained.spent_s,
+    }
+    if isinstance(goodput, GoodputRecord):
+        account = goodput.model_dump()
+        numbers |= {f"train_{name}": account[name] for name in _ACCOUNT}
+    if money is not None:
+        # The upper end: a comparison that errs should not make a run look cheap.
+        numbers["train_cost_usd"] = money.cost_high_usd
+    metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in trained.metrics.items()}
+    return finite({**metrics, **numbers})
+
+
+def tell(trained: CheckpointManifest, beside: Beside) -> Told:
+    """Return what a finished training says."""
+    numbers = count(trained, beside.goodput, beside.money)
+    return Told(numbers, lambda: _lines(trained, beside), {"parameters_sha256": trained.parameters_sha256})
+
+
+def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
+    return [
+        *_result(trained),
+        *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
+        *section("Where the time went", list(_time(beside))),
+        *section("Hardest classes", list(_hardest(beside.evaluation))),
+        *section("Most frequent mistakes", list(_mistakes(beside.evaluation))),
+        *section("Computed in", list(_numerics(trained))),
+    ]
+
+
+def _result(trained: CheckpointManifest) -> Iterator[str]:
+    shown, note = first(list(trained.metrics.items()))
+    rows = [
+        (cell(name.replace("_", " ")), f"{value:,.0f}" if name.endswith("_samples") else f"{value:.4f}")
+        for name, value in shown
+    ]
+    rows += [
+        ("steps", f"{trained.step:,}"),
+        ("epochs", f"{trained.epoch:,}"),
+        ("best step", f"{trained.best_step:,}"),
+        ("steps left out, gradients not finite", f"{trained.skipped_steps:,}"),
+    ]
+    yield from table(["figure", "value"], rows)
+    yield from note
+    if trained.ended_by not in ("", "epochs"):
+        yield ""
+        yield f"Ended by `train.{trained.ended_by}`."
+
+
+def _disturbances(found: GoodputRecord | str) -> Iterator[str]:
+    if isinstance(found, str):
+        yield cell(found)
+        return
+    yield (
+        f"{several(found.preemptions, 'preemption')}, {several(found.crashes, 'crash', 'crashes')}: "
+        f"{several(found.attempts, 'attempt')}, {several(found.starts, 'start')} of the ranks, "
+        f"{several(found.lost_steps, 'step')} done in vain, {cell(seconds(found.between_attempts_s))} between attempts."
+    )
+
+
+def _time(beside: Beside) -> Iterator[str]:
+    if isinstance(found := beside.goodput, str):
+        yield cell(found)
+        return
+    yield f"Goodput {found.goodput_percent:.1f} % of {seconds(found.wall_s)}, {found.node_hours:.2f} machine hours."
+    yield ""
+    account = found.model_dump()
+    whole = found.wall_s or math.inf
+    rows = ((cell(name), seconds(account[key]), percent(account[key] / whole)) for name, key in _WHERE)
+    yield from table(["what", "time", "share"], rows)
+    yield ""
+    if (money := beside.money) is None:
+        yield "Money: no price is known for its machines."
+        return
+    yield f"Money: {usd(money.cost_low_usd)} to {usd(money.cost_high_usd)}, an estimate ({cell(money.source)})."
+    if money.on_demand_low_usd is not None and money.on_demand_high_usd is not None:
+        yield ""
+        yield f"The same hours on demand: {usd(money.on_demand_low_usd)} to {usd(money.on_demand_high_usd)}."
+
+
+def _hardest(found: EvaluationReport | str) -> Iterator[str]:
+    if isinstance(found, str):
+        yield cell(found)
+        return
+    counted = [entry for entry in found.classes if entry.samples]
+    hardest = sorted(counted, key=lambda entry: entry.right / entry.samples)[:MAX_CLASSES]
+    rows = (
+        (
+            cell(entry.name),
+            f"{entry.samples:,}",
+            f"{entry.right / entry.samples:.4f}",
+            f"{entry.right / entry.predicted:.4f}" if entry.predicted else "never predicted",
+            f"{entry.roc.area:.4f}" if entry.roc is not None else "no curve",
+        )
+        for entry in hardest
+    )
+    yield from table(["class", "test samples", "recall", "precision", "area under ROC"], rows)
+
+
+def _mistakes(found: EvaluationReport | str) -> Iterator[str]:
+    if isinstance(found, str):
+        return
+    places = range(len(found.classes))
+    wrong = [entry for entry in found.confusion if entry[0] != entry[1] and entry[0] in places and entry[1] in places]
+    if not wrong:
+        yield "None."
+        return
+    wrong.sort(key=lambda entry: -entry[2])
+    rows = (
+        (cell(found.classes[label].name), cell(found.classes[guess].name), f"{count:,}")
+        for label, guess, count in wrong[:MAX_MISTAKES]
+    )
+    yield from table(["label", "taken for", "samples"], rows, words=2)
+
+
+def _numerics(trained: CheckpointManifest) -> Iterator[str]:
+    values = {**trained.numerics, **trained.environment}
+    if values:
+        shown, note = first(list(values.items()))
+        yield from table(["what", "value"], ((cell(name), cell(value)) for name, value in shown), words=2)
+        yield from note

@@ -1,0 +1,197 @@
+"""The list of runs: its columns, a row a run, and which rows have changed."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from inspection.page.state import chip
+from inspection.run.view import RunLine, State
+from inspection.ui.addresses import RunKey
+from inspection.ui.shell import document, moment
+from inspection.ui.store import Listing
+from pages.markup import Html, element, join, shorten
+from pages.quantities import percent, seconds, usd
+
+_NAME_LENGTH = 160
+_ERROR_LENGTH = 200
+# Of a version; Python makes no number of thousands of them.
+_DIGITS = 19
+# Sorted by state, what wants attention comes first.
+_ORDER: list[State] = ["running", "failed", "stopped", "silent", "succeeded"]
+SCRIPTS = ("ask.js", "list.js")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, a cell's content, and the value that it is sorted by."""
+
+    title: str
+    cell: Callable[[RunLine], Html]
+    value: Callable[[RunLine], str | float | None]
+    words: bool = False
+    """Text, not numbers."""
+
+
+def _shown(value: float | None, how: Callable[[float], str]) -> Html:
+    return Html("") if value is None or not math.isfinite(value) else element("data", how(value), value=repr(value))
+
+
+def _state(line: RunLine) -> Html:
+    if line.problem:
+        said = element("small", shorten(f"cannot be read: {line.problem}", _ERROR_LENGTH), class_="because")
+    else:
+        said = element(
+            "small", shorten(" · ".join(filter(None, (line.stage, line.error))), _ERROR_LENGTH), class_="because"
+        )
+    return join([chip(line.state), said])
+
+
+def _precision(line: RunLine) -> Html:
+    return join([shorten(line.precision, 40), " ", element("small", shorten(line.verdict, 80))])
+
+
+COLUMNS = (
+    Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
+    Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
+    Column("Duration", lambda line: _shown(line.wall_s, seconds), lambda line: line.wall_s),
+    Column("Test accuracy", lambda line: _shown(line.test_accuracy, percent), lambda line: line.test_accuracy),
+    Column("Engine", _precision, lambda line: f"{line.precision} {line.verdict}".strip() or None, words=True),
+    Column(
+        "Goodput",
+        lambda line: _shown(line.goodput_percent, lambda value: percent(value / 100)),
+        lambda line: line.goodput_percent,
+    ),
+    Column(
+        "Preemptions", lambda line: _shown(line.preemptions, lambda value: f"{value:,}"), lambda line: line.preemptions
+    ),
+    Column("Cost", lambda line: _shown(line.cost_usd, usd), lambda line: line.cost_usd),
+)
+
+
+def row(key: RunKey, line: RunLine) -> Html:
+    """Return the row of a run."""
+    name = shorten(key.line, _NAME_LENGTH)
+    run_id = shorten(key.id, _NAME_LENGTH)
+    cells = [
+        element(
+            "td",
+            element("input", type="checkbox", value=key.path, aria_label=f"Compare {name} {run_id}"),
+            class_="pick words",
+        ),
+        element(
+            "th",
+            element("a", name, " ", element("small", run_id), href=f"/run/{key.path}"),
+            scope="row",
+            data_sort=f"{key.line} {key.id}",
+        ),
+    ]
+    for column in COLUMNS:
+        value = column.value(line)
+        cells.append(
+            element(
+                "td",
+                column.cell(line),
+                class_="words" if column.words else None,
+                data_sort=value if isinstance(value, str) or value is None else repr(float(value)),
+            )
+        )
+    return element("tr", *cells, data_run=key.path, data_state=line.state)
+
+
+class RowBook:
+    """The rows as they were last made, and in which version each of them changed."""
+
+    def __init__(self) -> None:
+        # Another server may listen where this one did: its numbers mean nothing here.
+        self._boot = secrets.token_hex(4)
+        self._lock = threading.Lock()
+        self._version = 0
+        self._order: list[str] = []
+        self._order_version = 0
+        self._rows: dict[str, tuple[RunLine, Html, int]] = {}
+
+    def update(self, listing: Listing) -> None:
+        """Take in what the runs are now."""
+        with self._lock:
+            version = self._version + 1
+            rows = {}
+            for key, line in zip(listing.keys, listing.lines, strict=True):
+                before = self._rows.get(key.path)
+                rows[key.path] = before if before and before[0] == line else (line, row(key, line), version)
+            order = list(rows)
+            if order != self._order:
+                self._order, self._order_version = order, version
+            if self._order_version == version or any(made == version for _, _, made in rows.values()):
+                self._version = version
+            self._rows = rows
+
+    def since(self, known: str) -> dict[str, Any]:
+        """Return the order of all rows, where it has changed, and the rows that have changed since a version."""
+        with self._lock:
+            boot, _, number = known.partition(".")
+            is_ours = boot == self._boot and number.isascii() and number.isdigit() and len(number) < _DIGITS
+            since = int(number) if is_ours else -1
+            return {
+                "version": f"{self._boot}.{self._version}",
+                "order": self._order if self._order_version > since else None,
+                "rows": {path: html for path, (_, html, version) in self._rows.items() if version > since},
+            }
+
+
+def list_page(root: str, known: dict[str, Any], problem: str) -> str:
+    """Return the page of the list.
+
+    Args:
+        root: What the user calls the folder.
+        known: `RowBook.since("")`.
+        problem: Why the runs could not be listed; empty: they could.
+    """
+    head = element(
+        "tr",
+        element("th", element("span", "compare", class_="hidden"), scope="col", class_="pick words"),
+        *(
+            element(
+                "th",
+                element("button", title, type="button"),
+                scope="col",
+                class_="words" if words else None,
+                aria_sort="none",
+            )
+            for title, words in (("Run", True), *((column.title, column.words) for column in COLUMNS))
+        ),
+    )
+    body = element("tbody", *(known["rows"][path] for path in known["order"] or []), id="rows")
+    table = element("table", element("caption", "Runs, the newest first"), element("thead", head), body, id="runs")
+    controls = element(
+        "div",
+        element(
+            "label", "Filter ", element("input", type="search", id="filter", autocomplete="off", spellcheck="false")
+        ),
+        element("button", "Compare two", type="button", id="compare", disabled=True),
+        element("span", "", id="count", role="status", class_="note"),
+        id="controls",
+        hidden=True,
+    )
+    return document(
+        "Runs",
+        element("header", element("h1", "Runs"), element("p", element("code", root), class_="machine")),
+        element(
+            "main",
+            element(
+                "section",
+                controls,
+                element("p", problem, id="problem", class_="missing block", hidden=not problem),
+                element("p", "No runs yet.", id="empty", class_="missing block", hidden=bool(known["rows"])),
+                element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs"),
+            ),
+            id="content",
+            class_="wide",
+            data_version=known["version"],
+        ),
+        scripts=SCRIPTS,
+    )

@@ -1,0 +1,81 @@
+"""The page of a run, and the page of a log."""
+
+from __future__ import annotations
+
+import re
+
+from inspection.run.view import AttemptView, RunView
+from inspection.ui.addresses import NotFoundError
+from inspection.ui.files import Piece
+from inspection.ui.shell import document
+from inspection.ui.store import Shown
+from pages.markup import Html, element, shorten
+from pages.quantities import size
+
+SCRIPTS = ("ask.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+_COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
+
+
+def run_page(shown: Shown) -> str:
+    """Return the page around a run's sections."""
+    key = shown.key
+    return document(
+        f"{key.line} {key.id}",
+        element(
+            "div",
+            Html(shown.body),
+            id="content",
+            data_live=f"/api/run/{key.path}",
+            data_digest=shown.digest,
+            data_ended=shown.ended,
+            data_curves=f"/api/curves/{key.path}",
+        ),
+        scripts=SCRIPTS,
+    )
+
+
+def find_attempt(view: RunView, stage: str, attempt: str) -> AttemptView:
+    """Return an attempt that has a log; NotFoundError where there is none."""
+    found = view.stage(stage)
+    for candidate in found.attempts if found is not None else []:
+        if candidate.name == attempt and candidate.log is not None:
+            return candidate
+    raise NotFoundError(f"stage {stage} of this run has no attempt {attempt} with a log")
+
+
+def log_page(shown: Shown, stage: str, attempt: AttemptView, piece: Piece) -> str:
+    """Return a page with part of a log, and the ways to the rest."""
+    here = shown.key.log_address(stage, attempt.name)
+    ways = []
+    if piece.start:
+        ways.append(element("a", "Older", href=f"{here}?end={piece.start}", rel="prev"))
+    if piece.end < piece.size:
+        ways.append(element("a", "Newer", href=f"{here}?start={piece.end}", rel="next"))
+        ways.append(element("a", "Newest", href=here))
+    ways.append(element("a", "As plain text", href=f"{here}/text?end={piece.end}"))
+    title = f"Log of {shorten(stage, 80)}"
+    where = f"Bytes {piece.start:,} to {piece.end:,} of {piece.size:,} ({size(piece.size)})"
+    return document(
+        title,
+        element(
+            "header",
+            element("h1", title),
+            element("p", element("a", "The run", href=f"/run/{shown.key.path}"), f" · attempt {attempt.name}"),
+        ),
+        element(
+            "main",
+            element(
+                "section",
+                element("p", where, class_="note"),
+                element("p", *(Html(f"{way} ") for way in ways), class_="ways"),
+                element("pre", plain_text(piece) or "Nothing.", id="log", tabindex=0, aria_label="Log"),
+            ),
+            id="content",
+            class_="wide",
+        ),
+    )
+
+
+def plain_text(piece: Piece) -> str:
+    """Return part of a log as text: colours of a terminal left out, progress bars as lines."""
+    return _COLOUR.sub("", piece.content.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")

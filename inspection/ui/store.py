@@ -1,0 +1,200 @@
+"""The runs below a root: found by listing, read by one thread at a time, the newest read remembered within a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.config import STAGES
+from contracts.result import RUNS_FOLDER
+from inspection.page import navigation, render_body, render_header
+from inspection.run.find import RunPlace, list_places
+from inspection.run.read import read_run
+from inspection.run.summary import RunLister, read_line
+from inspection.run.view import RunLine, RunView
+from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
+from inspection.ui.shared import Shared
+from inspection.ui.weight import weigh
+from pages.markup import join
+
+# Of all runs that are remembered: their pages, and what routes take of their views, as Python holds them.
+CACHE_BYTES = 64 << 20
+# A run that has ended changes when somebody verifies or registers its export.
+ENDED_FRESH_S = 60.0
+# Runs that are read at a time; one that hangs takes one of them.
+_READERS = 8
+# Who has a list already gets that one when a bucket takes longer than this.
+_PATIENCE_S = 0.5
+_ENDED = ("succeeded", "failed", "stopped")
+# What `read_run` calls the parts that come out of shards.
+_PICTURED = ("the contact sheet", "the worst-classified samples")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run as it was read, and its page."""
+
+    key: RunKey
+    view: RunView
+    """Without the documents that the page alone is made of."""
+    body: str
+    digest: str
+    """Of the page: another one means that something has changed."""
+    bytes: int
+    """What it takes to remember all this."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run goes on no more."""
+        return self.view.state in _ENDED
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All runs, the newest first."""
+
+    lines: list[RunLine]
+    keys: list[RunKey]
+    """Of each line."""
+
+
+class RunStore:
+    """What the server knows of the runs below a root.
+
+    Args:
+        root: Path or URI.
+        cache_bytes: How much it remembers at most, but at least the run that was read last.
+    """
+
+    def __init__(self, root: str, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self.root = storage.normalise(root)
+        self._cache_bytes = cache_bytes
+        self._lister = RunLister(root)
+        # Of their own: a list is shown while all readers wait for a bucket.
+        listers = ThreadPoolExecutor(2, thread_name_prefix="list")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._listing = Shared(self._list, lambda _, took_s: max(1.0, 3 * took_s), listers, patience_s=_PATIENCE_S)
+        self._places = Shared(self._find, lambda _, took_s: max(1.0, took_s), listers)
+        self._known: dict[RunKey, RunPlace] = {}
+        self._runs: OrderedDict[RunKey, _Remembered] = OrderedDict()
+        self._lock = threading.Lock()
+
+    async def listing(self) -> Listing:
+        """Return all runs: as they were last, where listing them anew takes longer than a moment."""
+        return await self._listing.get()
+
+    async def show(self, key: RunKey) -> Shown:
+        """Return a run and its page.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        remembered = await self._remembered(key)
+        try:
+            shown = await remembered.shared.get()
+        except NotFoundError:
+            # It has been removed: looked for again when somebody asks again.
+            with self._lock:
+                self._runs.pop(key, None)
+            self._known = {known: place for known, place in self._known.items() if known != key}
+            raise
+        with self._lock:
+            remembered.bytes = shown.bytes
+            self._forget()
+        return shown
+
+    async def line(self, key: RunKey) -> RunLine:
+        """Return a run's line in the list, whatever the others are like; raises as `show`."""
+        return await (await self._remembered(key)).line.get()
+
+    async def _remembered(self, key: RunKey) -> _Remembered:
+        place = await self._place(key)
+        with self._lock:
+            remembered = self._runs.setdefault(key, _Remembered(key, place, self._readers))
+            self._runs.move_to_end(key)
+        return remembered
+
+    def _forget(self) -> None:
+        """Drop what was asked for longest ago until the rest is within the bound."""
+        total = sum(remembered.bytes for remembered in self._runs.values())
+        while total > self._cache_bytes and len(self._runs) > 1:
+            _, dropped = self._runs.popitem(last=False)
+            total -= dropped.bytes
+
+    async def _place(self, key: RunKey) -> RunPlace:
+        # A run that was found once is looked for again only when a listing lacks it or it cannot be read.
+        known = self._known
+        if key not in known:
+            known = self._known = await self._places.get()
+        try:
+            return known[key]
+        except KeyError:
+            raise NotFoundError(f"no run {key.line}/{RUNS_FOLDER}/{key.id} below {self.root}") from None
+
+    def _find(self) -> dict[RunKey, RunPlace]:
+        return {key_of(place.line, place.run_id): place for place in list_places(self.root)}
+
+    def _list(self) -> Listing:
+        lines = self._lister.read()
+        keys = [key_of(line.line, line.id) for line in lines]
+        # A row's link works at once; what is in no row any more is looked for again.
+        self._known = {key: RunPlace(line.line, line.id) for key, line in zip(keys, lines, strict=True)}
+        return Listing(lines, keys)
+
+
+class _Remembered:
+    """A run and what was last read of it."""
+
+    def __init__(self, key: RunKey, place: RunPlace, pool: Executor) -> None:
+        self.key = key
+        self.place = place
+        self.bytes = 0
+        self.shared = Shared(self._read, _fresh_s, pool)
+        self.line = Shared(lambda: read_line(place), lambda line, took_s: _good_for_s(line.state, took_s), pool)
+        self._last: Shown | None = None
+
+    def _read(self) -> Shown:
+        if not storage.exists(self.place.start_uri):
+            self._last = None
+            raise NotFoundError(f"the run {self.key.line}/{RUNS_FOLDER}/{self.key.id} is there no more")
+        last = self._last
+        # Pictures are decoded out of shards: once, as long as the stages that they come from are what they were.
+        view = read_run(self.place, pictures=last is None or not last.view.pictures)
+        if last is not None and last.view.pictures:
+            if _sources(view) == _sources(last.view):
+                # Why one of them could not be read stays true with them.
+                unread = [each for each in last.view.missing if each.what in _PICTURED]
+                kept = {"pictures": last.view.pictures, "worst": last.view.worst, "missing": [*view.missing, *unread]}
+                view = view.model_copy(update=kept)
+            else:
+                view = read_run(self.place)
+        main = render_body(view, href=links_of(self.key, view))
+        # Not of the header: it says when this was read.
+        digest = hashlib.sha256(f"{view.state} {main}".encode()).hexdigest()[:16]
+        body = join([render_header(view), navigation(), main])
+        view = _without_documents(view)
+        self._last = Shown(self.key, view, body, digest, weigh(view) + weigh(body))
+        return self._last
+
+
+def _without_documents(view: RunView) -> RunView:
+    """Return what routes and the next reading take of a view: manifests may be large, and the page is made."""
+    dropped = ("data", "goodput", "money", "checkpoint", "evaluation", "export", "registration")
+    return view.model_copy(update={**dict.fromkeys(dropped), "verifications": []})
+
+
+def _fresh_s(shown: Shown, took_s: float) -> float:
+    return _good_for_s(shown.view.state, took_s)
+
+
+def _good_for_s(state: str, took_s: float) -> float:
+    # A run that goes on is read a quarter of the time at most, however much there is to read.
+    return ENDED_FRESH_S if state in _ENDED else max(1.0, 3 * took_s)
+
+
+def _sources(view: RunView) -> list[str | None]:
+    return [stage.manifest_sha256 for name in STAGES if (stage := view.stage(name)) is not None]

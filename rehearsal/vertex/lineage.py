@@ -1,0 +1,207 @@
+"""Artifacts, executions and what they have to do with each other, of MetadataService.
+
+Those of a pipeline's run are read from its tasks' details; others were created by clients. Of a run as a whole Vertex
+keeps an execution of type system.Run with the run's parameters, which clients read.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf import json_format
+
+from rehearsal.artifact_metadata import find_excess
+from rehearsal.vertex.errors import ServiceError, invalid, not_found
+from rehearsal.vertex.listing import page, select
+from rehearsal.vertex.messages import plain
+from rehearsal.vertex.world import Caller, World
+
+# proto-plus declares an enum's members as numbers.
+_STATE: Any = types.Execution.State
+_STATES = {
+    "PIPELINE_STATE_SUCCEEDED": _STATE.COMPLETE,
+    "PIPELINE_STATE_FAILED": _STATE.FAILED,
+    "PIPELINE_STATE_CANCELLED": _STATE.CANCELLED,
+}
+
+
+@dataclass
+class _Graph:
+    """What a metadata store holds beside contexts."""
+
+    artifacts: dict[str, Any] = field(default_factory=dict)
+    executions: dict[str, Any] = field(default_factory=dict)
+    events: list[Any] = field(default_factory=list)
+    contexts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Names of the contexts that an artifact or execution is in, by its name."""
+
+
+def create_artifact(world: World, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
+    """Create an artifact in a store that is there."""
+    parent = _store(world, request.parent, "aiplatform.artifacts.create")
+    artifact = types.Artifact(request.artifact)
+    artifact.name = f"{parent}/artifacts/{request.artifact_id or world.store.new_id()}"
+    artifact.create_time = artifact.update_time = world.now()
+    if said := find_excess(plain(artifact).metadata):
+        raise invalid("artifact.metadata", said)
+    try:
+        world.store.add(artifact.name, artifact)
+    except KeyError:
+        raise ServiceError("ALREADY_EXISTS", f"There is {artifact.name} already") from None
+    return artifact
+
+
+def get_artifact(world: World, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
+    """Return an artifact."""
+    name = world.canonical(request.name, "aiplatform.artifacts.get")
+    found = _read(world, name.rpartition("/artifacts/")[0]).artifacts.get(name)
+    if found is None:
+        raise not_found(name)
+    return types.Artifact(found)
+
+
+def get_execution(world: World, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
+    """Return an execution."""
+    name = world.canonical(request.name, "aiplatform.executions.get")
+    found = _read(world, name.rpartition("/executions/")[0]).executions.get(name)
+    if found is None:
+        raise not_found(name)
+    return types.Execution(found)
+
+
+def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Caller) -> types.ListArtifactsResponse:
+    """List artifacts."""
+    graph = _read(world, _store(world, request.parent, "aiplatform.artifacts.list"))
+    found = _select(graph, graph.artifacts, request)
+    chosen, token = page(found, request.page_size, request.page_token)
+    return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
+
+
+def list_executions(world: World, request: types.ListExecutionsRequest, caller: Caller) -> types.ListExecutionsResponse:
+    """List executions."""
+    graph = _read(world, _store(world, request.parent, "aiplatform.executions.list"))
+    found = _select(graph, graph.executions, request)
+    chosen, token = page(found, request.page_size, request.page_token)
+    return types.ListExecutionsResponse(executions=chosen, next_page_token=token)
+
+
+def add_to_context(
+    world: World, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
+) -> types.AddContextArtifactsAndExecutionsResponse:
+    """Put artifacts and executions into a context."""
+    context = world.canonical(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions")
+    place, _, name = context.partition("/contexts/")
+    if world.store.find(context) is None:
+        raise not_found(context)
+    graph = _read(world, place)
+    asked = types.AddContextArtifactsAndExecutionsRequest(request)
+    for given, there in ((asked.artifacts, graph.artifacts), (asked.executions, graph.executions)):
+        for number, one in enumerate(given):
+            given[number] = world.canonical(one, "aiplatform.contexts.addContextArtifactsAndExecutions")
+            if given[number] not in there:
+                raise not_found(given[number])
+    asked.context = context
+    world.store.add(f"{place}/memberships/{name}/{world.store.new_id()}", asked)
+    return types.AddContextArtifactsAndExecutionsResponse()
+
+
+def query_lineage(
+    world: World, request: types.QueryContextLineageSubgraphRequest, caller: Caller
+) -> types.LineageSubgraph:
+    """Return the artifacts and executions of a context, and which of them made or used which."""
+    context = world.canonical(request.context, "aiplatform.contexts.queryContextLineageSubgraph")
+    if world.store.find(context) is None:
+        raise not_found(context)
+    graph = _read(world, context.partition("/contexts/")[0])
+    inside = {name for name, contexts in graph.contexts.items() if context in contexts}
+    return types.LineageSubgraph(
+        artifacts=[artifact for name, artifact in graph.artifacts.items() if name in inside],
+        executions=[execution for name, execution in graph.executions.items() if name in inside],
+        events=[event for event in graph.events if {event.artifact, event.execution} <= inside],
+    )
+
+
+def _store(world: World, name: str, permission: str) -> str:
+    name = world.canonical(name, permission)
+    if world.store.find(name) is None:
+        raise not_found(name)
+    return name
+
+
+def _select(graph: _Graph, items: dict[str, Any], request: Any) -> list[Any]:
+    return select(
+        items.values(),
+        filter=request.filter,
+        order_by=request.order_by,
+        contexts_of=lambda item: graph.contexts.get(item.name, set()),
+    )
+
+
+def _read(world: World, place: str) -> _Graph:
+    """Return what a store holds, the newest first."""
+    graph = _Graph()
+    location = place.rpartition("/metadataStores/")[0]
+    for artifact in world.store.list(f"{place}/artifacts/", types.Artifact):
+        graph.artifacts[artifact.name] = artifact
+    for job in world.store.list(f"{location}/pipelineJobs/", types.PipelineJob):
+        _add_job(graph, place, job)
+    for given in world.store.list(f"{place}/memberships/", types.AddContextArtifactsAndExecutionsRequest):
+        for name in (*given.artifacts, *given.executions):
+            graph.contexts[name].add(given.context)
+    return graph
+
+
+def _add_job(graph: _Graph, place: str, job: Any) -> None:
+    contexts = {job.job_detail.pipeline_context.name, job.job_detail.pipeline_run_context.name}
+    whole = _run_execution(place, job)
+    graph.executions[whole.name] = whole
+    graph.contexts[whole.name] |= contexts
+    for detail in job.job_detail.task_details:
+        execution = detail.execution
+        if execution.name:
+            graph.executions[execution.name] = execution
+            graph.contexts[execution.name] |= contexts
+        for kind, artifact in _artifacts_of(detail):
+            graph.artifacts.setdefault(artifact.name, artifact)
+            graph.contexts[artifact.name] |= contexts
+            if execution.name:
+                graph.events.append(types.Event(artifact=artifact.name, execution=execution.name, type_=kind))
+
+
+def _artifacts_of(detail: Any) -> Iterator[tuple[Any, Any]]:
+    kinds: Any = types.Event.Type
+    for kind, lists in ((kinds.OUTPUT, detail.outputs), (kinds.INPUT, detail.inputs)):
+        for entry in lists.values():
+            for artifact in entry.artifacts:
+                yield kind, artifact
+
+
+def _run_execution(place: str, job: Any) -> Any:
+    """Return the execution that stands for a run as a whole."""
+    values = json_format.MessageToDict(plain(job).runtime_config).get("parameterValues", {})
+    return types.Execution(
+        name=f"{place}/executions/run-{job.name.rpartition('/')[2]}",
+        display_name=job.display_name,
+        schema_title="system.Run",
+        schema_version="0.0.1",
+        state=_STATES.get(job.state.name, _STATE.RUNNING),
+        create_time=job.create_time,
+        metadata={f"input:{name}": value for name, value in values.items()},
+    )
+
+
+METHODS = {
+    "CreateArtifact": create_artifact,
+    "GetArtifact": get_artifact,
+    "ListArtifacts": list_artifacts,
+    "GetExecution": get_execution,
+    "ListExecutions": list_executions,
+    "AddContextArtifactsAndExecutions": add_to_context,
+    "QueryContextLineageSubgraph": query_lineage,
+}

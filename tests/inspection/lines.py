@@ -1,0 +1,439 @@
+"""Lines on disk as runs of every kind leave them: real documents of the real classes, real shards, real events files.
+
+Only the work is missing: no stage ran. `plant` writes one run of one kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contracts import storage
+from contracts.artifacts import (
+    Attempt,
+    CheckpointManifest,
+    ClassOutcome,
+    Contract,
+    EngineEntry,
+    EvaluationReport,
+    ExportManifest,
+    FileEntry,
+    Gate,
+    GoodputRecord,
+    GraphEntry,
+    Latency,
+    Parity,
+    RocCurve,
+    RunRecord,
+    ShardManifest,
+    StageRecord,
+    WorstSample,
+)
+from contracts.config import STAGES
+from contracts.goodput import account
+from contracts.output import Lock
+from contracts.resolve import parse_config
+from inspection.goodput import find_attempts
+from inspection.summary import collect_results
+from tests.conftest import small_config
+
+Kind = Literal["fresh", "resumed", "cached", "int8 refused", "running", "killed", "failed"]
+START = 1_795_000_000.0
+STEPS, EVERY = 200, 20
+
+
+@dataclass
+class Planted:
+    """A run that was planted."""
+
+    line: Path
+    run_id: str
+    uris: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.line / "runs" / self.run_id
+
+
+def plant(
+    line: Path,
+    shards: str,
+    *,
+    kind: Kind = "fresh",
+    run_id: str = "20261122-070000-0001",
+    failed: str = "train",
+    now: float = START,
+    sections: dict[str, Any] | None = None,
+) -> Planted:
+    """Write a run.
+
+    Args:
+        line: The line's folder.
+        shards: URI of real shards, which are copied into the line.
+        kind: What became of it.
+        run_id: Its id.
+        failed: Of kind failed: the stage.
+        now: When it started.
+        sections: Changes of the configuration.
+    """
+    planted = Planted(line, run_id)
+    config = parse_config(_sections(line, sections or {}), where="planted").model_dump(mode="json")
+    planted.folder.mkdir(parents=True)
+    start = {"id": run_id, "started_at": _text(now), "config": config, "arguments": {"line": line.as_uri()}}
+    (planted.folder / "run-start.json").write_text(json.dumps(start))
+    reached = STAGES[: STAGES.index(failed) + 1] if kind == "failed" else STAGES
+    reached = STAGES[:3] if kind in ("running", "killed") else reached
+    at = now + 1
+    for stage in reached:
+        ends = stage != reached[-1] or kind not in ("running", "killed", "failed")
+        if ends:
+            planted.uris[stage] = _WRITERS[stage](planted, shards, kind)
+        at = _tell(planted, stage, at, kind=kind, ends=ends)
+    if kind not in ("running", "killed"):
+        _record(planted, config, kind=kind, failed=failed, now=now, wall_s=at - now)
+    return planted
+
+
+@contextmanager
+def alive(planted: Planted) -> Iterator[None]:
+    """Be the process of a run."""
+    lock = Lock(storage.normalise(planted.folder))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def leave_lock(planted: Planted) -> None:
+    """Leave what a killed process leaves: the lock's file, which nobody holds."""
+    (planted.folder.parent / f".{planted.folder.name}.lock").write_text("4194304")
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def _shard(planted: Planted, shards: str, kind: Kind) -> str:
+    source = storage.local_path(shards)
+    target = planted.line / "shard" / ShardManifest.load(shards).fingerprint
+    if not target.exists():
+        shutil.copytree(source, target)
+    return storage.normalise(target)
+
+
+def _profile(planted: Planted, shards: str, kind: Kind) -> str:
+    from tests.trainer.profiling.reports import gpu_report
+
+    return _publish(planted, "profile", gpu_report())
+
+
+def _train(planted: Planted, shards: str, kind: Kind) -> str:
+    manifest = ShardManifest.load(shards)
+    folder = planted.line / "train" / ("c" * 16)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_scalars(folder / "tensorboard")
+    evaluation = evaluation_of(shards, manifest)
+    checkpoint = folder / "checkpoints" / "step-00000180.000001"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "evaluation.json").write_bytes(evaluation.to_json())
+    entry = FileEntry.of(storage.normalise(folder), "checkpoints/step-00000180.000001/evaluation.json")
+    document = CheckpointManifest(
+        fingerprint="c" * 16,
+        made_from={"shards": manifest.fingerprint, "train": "7" * 16},
+        finished=True,
+        step=180,
+        position=2880,
+        epoch=2,
+        slot_size=4,
+        model={"architecture": "resnet"},
+        classes=manifest.classes,
+        data={"image_size": 16},
+        shards_fingerprint=manifest.fingerprint,
+        metrics={"validation_accuracy": 0.95, "validation_loss": 0.2, "test_accuracy": 0.9375, "test_loss": 0.25},
+        best_step=180,
+        parameters_sha256="b" * 64,
+        environment={"ranks": "2", "num_workers": "0", "torch": "2.13.0+cpu"},
+        evaluation=entry,
+        files=[],
+    )
+    return _publish(planted, "train", document)
+
+
+def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
+    """Return what an evaluation of the test split says; its worst samples are real ones."""
+    from records.index import key_of, read_part
+
+    split = manifest.splits["test"]
+    index = read_part(manifest.index.uri(shards), split.first, split.samples)
+    worst = [
+        WorstSample(
+            shard=manifest.shards[int(index[place]["shard"])].relative_path,
+            key=key_of(index[place]),
+            place=place,
+            label=int(index[place]["label"]),
+            predicted=(int(index[place]["label"]) + 1) % len(manifest.classes),
+            probability=0.01 * (place + 1),
+            predicted_probability=0.9,
+        )
+        for place in range(min(5, split.samples))
+    ]
+    names = manifest.classes
+    return EvaluationReport(
+        fingerprint="c" * 16,
+        step=180,
+        weights="model",
+        parameters_sha256="b" * 64,
+        shards_fingerprint=manifest.fingerprint,
+        samples=16,
+        accuracy=0.9375,
+        loss=0.25,
+        classes=[
+            ClassOutcome(
+                name=name,
+                samples=5,
+                predicted=5,
+                right=4,
+                roc=RocCurve(area=0.97, points=[(0.9, 0, 3), (0.5, 1, 5), (0.0, 11, 5)]),
+            )
+            for name in names
+        ],
+        confusion=[(place, place, 5) for place in range(len(names))] + [(0, len(names) - 1, 1)],
+        confusion_left_out=0,
+        worst=worst,
+    )
+
+
+def _export(planted: Planted, shards: str, kind: Kind) -> str:
+    refused = kind == "int8 refused"
+    sha256 = hashlib.sha256(b"model").hexdigest()
+    ran = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
+    graphs = {"name": "model.onnx", "bytes": 5, "crc32c": "0" * 8, "sha256": sha256}
+    parity = {
+        name: Parity(
+            ran=ran, samples=16, relative_error=error, min_cosine=0.9999, top1_agreement=1.0, passed=name != "int8"
+        )
+        for name, error in (("fp32", 2e-7), ("fp16", 3e-4), *((("int8", 0.31),) if refused else ()))
+    }
+    gates = [
+        Gate(
+            name="parity",
+            precision=name,
+            status="passed" if name != "int8" else "failed",
+            ran=ran,
+            figures={"relative_error": found.relative_error},
+            limits={"relative_error": 5e-3},
+            reason="" if name != "int8" else "relative_error 0.31 is above 0.05",
+        )
+        for name, found in parity.items()
+    ]
+    gates.append(Gate(name="engine sm89", precision="fp16", status="not run", ran="not run: no GPU", reason="no GPU"))
+    tried = [
+        Attempt(precision="fp32", outcome="kept", reason="the reference of all others"),
+        Attempt(precision="fp16", outcome="kept"),
+    ]
+    if refused:
+        tried.insert(1, Attempt(precision="int8", outcome="failed", reason="parity: relative_error 0.31 is above 0.05"))
+    document = ExportManifest(
+        fingerprint="e" * 16,
+        made_from={"checkpoint": "b" * 64, "export": "8" * 16},
+        precision="fp16",
+        asked_precision="int8" if refused else "fp16",
+        tried=tried,
+        verdict="unproven",
+        opset=20,
+        inputs={"images": ["batch", 3, 16, 16]},
+        outputs={"logits": ["batch", 3]},
+        graphs=[GraphEntry(precision="fp32", **graphs), GraphEntry(precision="fp16", **graphs)],
+        engines=[
+            EngineEntry(
+                **{**graphs, "name": "model.fp16.sm89.engine"},
+                onnx_sha256=sha256,
+                builder="tensorrt_rtx 1.7.1",
+                precision="fp16",
+                target="sm89",
+                gpus=["l4"],
+                min_batch=1,
+                opt_batch=8,
+                max_batch=64,
+                build_s=1.0,
+                peak_bytes=1 << 28,
+            )
+        ],
+        gates=gates,
+        parity={"onnx": parity, "engine": {"sm89": Parity(ran="not run: no GPU")}},
+        accuracy={"torch": 0.9375, **{name: 0.9375 if name != "int8" else 0.61 for name in parity}},
+        test_samples=16,
+        latency=[
+            Latency(
+                runner="onnxruntime",
+                precision="fp16",
+                device="cpu",
+                batch=batch,
+                p50_ms=batch * 1.5,
+                p90_ms=batch * 1.7,
+                p99_ms=batch * 2.0,
+                images_per_s=640.0,
+                repeats=50,
+            )
+            for batch in (1, 8)
+        ],
+        checkpoint_sha256="b" * 64,
+        shards_fingerprint=ShardManifest.load(shards).fingerprint,
+        made_with={"onnx": "1.23.2"},
+        files=[],
+    ).sealed()
+    return _publish(planted, "export", document)
+
+
+_WRITERS = {"shard": _shard, "profile": _profile, "train": _train, "export": _export}
+
+
+def _publish(planted: Planted, stage: str, document: Contract) -> str:
+    folder = planted.line / stage / document.fingerprint
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").write_bytes(document.to_json())
+    return storage.normalise(folder)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def _tell(planted: Planted, stage: str, at: float, *, kind: Kind, ends: bool) -> float:
+    """Write the events of a stage's attempts; return when the last one ended."""
+    cached = kind == "cached"
+    uri = planted.uris.get(stage, (planted.line / stage / ("c" * 16)).as_uri())
+    opening = [
+        {"event": "start", "launched_at": at},
+        {"event": "folder", "uri": uri, "fingerprint": uri.rpartition("/")[2]},
+        {"event": "ready"},
+    ]
+    if cached:
+        return _write(planted, stage, "", at, [*opening, {"event": "reused", "uri": uri}, _exit(at, 0, 2)])
+    told: list[dict[str, Any]] = [*opening]
+    if stage == "train":
+        if kind == "resumed":
+            # Killed after the checkpoint at step 100, without a word.
+            at = _write(planted, stage, ".20261122-070100-0001", at, [*told, *_training("0.1", 0, 120, at)])
+            at += 30
+            told = [{**opening[0], "launched_at": at}, *opening[1:], *_training("0.2", 100, STEPS, at)]
+        else:
+            told += _training("0.1", 0, STEPS if ends else 80, at)
+    else:
+        told.append({"event": "progress", "done": 4, "total": 4, "unit": "shards", "message": "4 of 4"})
+    suffix = ".20261122-070200-0001" if kind == "resumed" and stage == "train" else ""
+    if ends:
+        told += [{"event": "finish", "uri": uri, "made": f"what {stage} makes"}, _exit(at, 0, 20)]
+    elif kind == "failed":
+        message = f"{stage} cannot <b>work</b>\n  allowed: something else\n  to do: mend it"
+        told += [{"event": "error", "exit_code": 2, "message": message}, _exit(at, 2, 20)]
+    at = _write(planted, stage, suffix, at, told)
+    log = planted.line / stage / "attempts" / f"{planted.run_id}{suffix}" / "log.txt"
+    log.write_text(f"{stage}: starts\n{stage}: <script>alert(1)</script>\n")
+    return at
+
+
+def _exit(at: float, code: int, wall_s: float) -> dict[str, Any]:
+    return {"event": "exit", "exit_code": code, "launched_at": at, "wall_s": wall_s}
+
+
+def _training(life: str, first: int, last: int, at: float) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = [
+        {"event": "life", "life": life, "started_at": at + 1},
+        {"event": "resume", "life": life, "step": first, "ranks": 2, "nodes": 1},
+    ]
+    for step in range(first + EVERY, last + 1, EVERY):
+        told.append(
+            {"event": "progress", "done": step, "total": STEPS, "unit": "steps", "message": f"loss {2 / step:.4f}"}
+        )
+        # A checkpoint every second time; what comes after the last one is lost with a machine.
+        seconds = {"data": 0.1, "step": 0.8} | ({"checkpoint": 0.05} if step % (2 * EVERY) == 20 else {})
+        told.append({"event": "spent", "life": life, "step": step, "seconds": seconds})
+    return told
+
+
+def _write(planted: Planted, stage: str, suffix: str, at: float, told: list[dict[str, Any]]) -> float:
+    name = f"{planted.run_id}{suffix}"
+    folder = planted.line / stage / "attempts" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for event in told:
+        at += 0.5
+        lines.append(json.dumps({"time": at, "stage": stage, "attempt": name, **event}))
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    return at
+
+
+def write_scalars(folder: Path) -> None:
+    """Write curves as a training does: TensorBoard's own writer."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
+    for step in range(EVERY, STEPS + 1, EVERY):
+        # As far as the planted events are at that step.
+        at = START + 6 + 0.07 * step
+        writer.add_scalar("train/loss", 2 / step, step, walltime=at)
+        writer.add_scalar("train/learning_rate", 0.01, step, walltime=at)
+        writer.add_scalar("validation/accuracy", 1 - 1 / step, step, walltime=at)
+    writer.close()
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def _record(planted: Planted, config: dict[str, Any], *, kind: Kind, failed: str, now: float, wall_s: float) -> None:
+    def state(stage: str) -> str:
+        if stage in planted.uris:
+            return "reused" if kind == "cached" else "done"
+        return "failed" if stage == failed else "not started"
+
+    resolved = parse_config(config, where="planted")
+    line = storage.normalise(planted.line)
+    attempts = find_attempts(line, planted.run_id)
+    goodput: GoodputRecord | None = account(attempts.values()) if attempts and kind != "cached" else None
+    record = RunRecord(
+        fingerprint="d" * 16,
+        id=planted.run_id,
+        state="failed" if kind == "failed" else "succeeded",
+        error=f"stage {failed}: {failed} cannot <b>work</b>\n  to do: mend it" if kind == "failed" else "",
+        started_at=_text(now),
+        config=config,
+        stages=[
+            StageRecord(
+                name=stage,
+                state=state(stage),  # type: ignore[arg-type]
+                wall_s=20.0 if state(stage) != "not started" else 0.0,
+                start_s=1.0,
+                uri=planted.uris.get(stage),
+                manifest_sha256=_sha256(planted.uris[stage]) if stage in planted.uris else None,
+                made=f"what {stage} makes" if stage in planted.uris else "",
+            )
+            for stage in STAGES
+        ],
+        wall_s=wall_s,
+        kfp_s=1.0,
+        process_start_s=4.0,
+        results=collect_results(resolved, planted.uris),
+        goodput=goodput,
+    )
+    (planted.folder / "run.json").write_bytes(record.to_json())
+
+
+def _sha256(uri: str) -> str:
+    return hashlib.sha256((storage.local_path(uri) / "manifest.json").read_bytes()).hexdigest()
+
+
+def _sections(line: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    values = small_config(run={"name": line.name, "root": str(line.parent)}, sharding={"source": "/nowhere"})
+    for name, section in changes.items():
+        values[name] = {**values.get(name, {}), **section}
+    return values
+
+
+def _text(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -1,0 +1,127 @@
+"""Ticks, scales and paths of charts."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from inspection.page.chart import (
+    HEIGHT,
+    WIDTH,
+    Axis,
+    Line,
+    count_axis,
+    duration_ticks,
+    path,
+    plot,
+    round_ticks,
+    time_axis,
+    value_axis,
+)
+
+FINITE = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
+SQUARE = Axis(0.0, 1.0, [])
+
+
+@given(FINITE, FINITE, st.integers(min_value=2, max_value=9))
+@example(0.0, 0.0, 5)
+@example(1.0, 1.0 + 1e-15, 5)
+@example(-1e-300, 1e-300, 3)
+def test_round_ticks_cover_what_is_drawn(one: float, other: float, most: int) -> None:
+    low, high = min(one, other), max(one, other)
+    ticks = round_ticks(low, high, most)
+    assert 2 <= len(ticks) <= most
+    assert all(before < after for before, after in pairwise(ticks))
+    room = 1e-6 * max(abs(low), abs(high), 1e-300)
+    assert ticks[0] <= low + room
+    assert ticks[-1] >= high - room
+
+
+@given(st.floats(min_value=1e-3, max_value=1e6), st.integers(min_value=1, max_value=40))
+def test_round_ticks_are_round(width: float, start: int) -> None:
+    ticks = round_ticks(start * width, (start + 1) * width, 6)
+    step = ticks[1] - ticks[0]
+    digits = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
+    assert min(abs(digits - each) for each in (1, 2, 2.5, 5, 10)) < 1e-3
+
+
+@given(st.floats(min_value=0.0, max_value=1e9))
+def test_ticks_of_a_time_axis_lie_on_it(seconds: float) -> None:
+    ticks = duration_ticks(seconds)
+    assert ticks[0] == 0
+    assert len(ticks) <= 6
+    assert all(0 <= tick <= seconds for tick in ticks)
+
+
+@given(st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=20), st.booleans())
+def test_all_values_are_on_their_axis(values: list[float], is_percent: bool) -> None:
+    axis = value_axis(values, percent=is_percent)
+    assert all(-1e-6 <= axis.share(value) <= 1 + 1e-6 for value in values)
+    assert len({name for _, name in axis.ticks}) == len(axis.ticks), "each tick reads differently"
+
+
+@given(st.integers(min_value=0, max_value=10**9), st.integers(min_value=0, max_value=10**9))
+def test_steps_have_whole_ticks_within(one: int, other: int) -> None:
+    axis = count_axis(min(one, other), max(one, other))
+    assert axis.high > axis.low
+    assert all(tick == int(tick) and axis.low <= tick <= axis.high for tick, _ in axis.ticks)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (0.02, 1.9, [0.0, 0.5, 1.0, 1.5, 2.0]),
+        (612.0, 990.0, [600.0, 700.0, 800.0, 900.0, 1000.0]),
+        (-3.0, 4.0, [-4.0, -2.0, 0.0, 2.0, 4.0]),
+    ],
+)
+def test_ticks_that_a_reader_expects(low: float, high: float, ticks: list[float]) -> None:
+    assert round_ticks(low, high) == ticks
+
+
+@pytest.mark.parametrize(
+    ("seconds", "names"),
+    [
+        (11.0, ["0", "2 s", "4 s", "6 s", "8 s", "10 s"]),
+        (5000.0, ["0", "15 min", "30 min", "45 min", "1 h", "75 min"]),
+        (3 * 86400.0, ["0", "12 h", "1 d", "1.5 d", "2 d", "2.5 d", "3 d"]),
+    ],
+)
+def test_durations_read_in_their_unit(seconds: float, names: list[str]) -> None:
+    assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds, 8 if seconds > 86400 else 6).ticks] == names
+
+
+def test_a_constant_has_an_axis_from_zero() -> None:
+    assert (value_axis([0.0, 0.0]).low, value_axis([0.0]).high) == (0.0, 1.0)
+    assert value_axis([7.0, 7.0]).low == 0.0
+
+
+def test_percent_says_so() -> None:
+    names = [name for _, name in value_axis([0.6, 0.97], percent=True).ticks]
+    assert names == ["60\u00a0%", "70\u00a0%", "80\u00a0%", "90\u00a0%", "100\u00a0%"]
+
+
+def test_a_path_breaks_at_gaps_and_at_what_is_no_number() -> None:
+    line = Line("l", [0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 1.0, math.nan, 0.5, 0.5], 0)
+    assert path(line, SQUARE, SQUARE) == "M0 1000L0 1000L500 0M1500 500L1500 500L2000 500"
+    whole = Line("l", [0.0, 0.4, 0.6, 1.0], [0.0, 0.0, 1.0, 1.0], 0)
+    assert path(whole, SQUARE, SQUARE).count("M") == 1
+    assert path(whole, SQUARE, SQUARE, gaps=[(0.45, 0.55)]).count("M") == 2
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=30))
+def test_a_path_stays_near_the_drawing_whatever_it_gets(points: list[tuple[float, float]]) -> None:
+    line = Line("l", [x for x, _ in points], [y for _, y in points], 0)
+    found = [int(number) for number in re.findall(r"-?\d+", path(line, SQUARE, SQUARE))]
+    assert all(-WIDTH <= number <= 2 * max(WIDTH, HEIGHT) for number in found)
+
+
+def test_names_are_text() -> None:
+    drawn = plot([Line("<b>", [0.0], [0.0], 0)], SQUARE, SQUARE, label='"><script>')
+    assert "<script" not in drawn

@@ -1,0 +1,459 @@
+"""The page of a run in a real browser, of runs of every kind."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser
+
+from inspection.page import (
+    MAX_REPORT_BYTES,
+    MAX_STAGE_BYTES,
+    SECTIONS,
+    render_body,
+    render_report,
+    render_stage,
+)
+from inspection.run.view import Curves, Missing, RunView
+from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
+from tests.inspection import planted
+from tests.inspection.planted import KINDS, STAGES
+
+ALL = [name for name, _ in SECTIONS]
+OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_chromium() as started:
+        yield started
+
+
+def write(folder: Path, view: RunView) -> Path:
+    page = folder / "report.html"
+    page.write_text(render_report(view), encoding="utf-8")
+    return page
+
+
+def sections(shown: Opened) -> list[str | None]:
+    return [part.get_attribute("data-section") for part in shown.page.locator("section").all()]
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_every_section_and_asks_for_nothing(browser: Browser, tmp_path: Path, kind: str) -> None:
+    view = KINDS[kind]()
+    with opened(browser, write(tmp_path, view)) as shown:
+        shown.check_quiet()
+        assert sections(shown) == ALL
+        shown.figures()
+        assert shown.page.locator("h1").inner_text().startswith("flowers")
+        assert shown.page.locator(f"#overview .tile [data-state='{view.state}']").is_visible()
+        drawn = shown.page.locator(".dag.wide-only [data-stage]").all()
+        states = [(each.get_attribute("data-stage"), each.get_attribute("data-state")) for each in drawn]
+        assert states == [(stage.name, stage.state) for stage in view.stages]
+        for each, stage in zip(drawn, view.stages, strict=True):
+            assert stage.state in each.inner_html(), "by its word too"
+
+
+@NEEDS_CHROMIUM
+def test_a_run_that_went_through_shows_what_was_measured(browser: Browser, tmp_path: Path) -> None:
+    view = planted.fresh()
+    with opened(browser, write(tmp_path, view)) as shown:
+        figures, texts = shown.figures(), shown.texts()
+        assert set(shown.absent()) == {"missing"}
+        assert figures["overview.test_accuracy"] == 0.925
+        assert texts["overview.goodput_percent"] == "73.5 %"
+        assert texts["overview.cost"] == "1.31 USD"
+        assert figures["overview.cost.low"] == 0.84
+        assert view.data is not None
+        for split in view.data.splits:
+            assert figures[f"data.{split.name}"] == split.samples
+            assert figures[f"data.{split.name}.3"] == split.by_class[3]
+        assert texts["data.rejected.0"] == "3"
+        assert shown.page.locator("#rejected tbody tr").count() == 3
+        assert shown.page.locator("#sheet img").count() == 16
+        assert shown.page.locator("#sheet img").first.evaluate("each => each.naturalWidth") == 24, "it is decoded"
+        assert shown.page.locator("[data-strip=train] svg").count() == 1
+        assert shown.page.locator("#heat-map td.chosen").count() == 1
+        assert shown.page.locator("article[data-rule]").count() == 3
+        assert view.goodput is not None
+        for name in ("productive_s", "start_up_s", "checkpoint_s", "lost_s"):
+            assert figures[f"time.{name}"] == getattr(view.goodput, name)
+        assert texts["money.on_demand"] == "2.71 USD"
+        assert texts["money.saved.low"] == "1.04"
+        assert figures["results.wrong"] == 24
+        assert figures["confusion.2.3"] == 3
+        assert figures["class.2.recall"] == 37 / 40
+        assert shown.page.locator("#worst li").count() == 12
+        assert figures["parity.onnx.fp16.relative_error"] == 3.4e-4
+        assert texts["accuracy.fp16.drop"] == "+0.31"
+        assert texts["latency.1.p99_ms"] == "17.0"
+        assert "not run: no GPU" in shown.page.locator("#latency-left-out").inner_text()
+        assert "epochs: 40" in shown.page.locator("pre").inner_text()
+
+
+@NEEDS_CHROMIUM
+def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path: Path) -> None:
+    view = planted.resumed()
+    with opened(browser, write(tmp_path, view)) as shown:
+        titles = [each.get_attribute("data-chart") for each in shown.page.locator("#curves .chart-box").all()]
+        over_steps = ["Loss", "Accuracy", "Learning rate", "Throughput, samples/s", "Data time, % of the time"]
+        over_steps.append("Gradient norm")
+        assert titles == [*over_steps, "Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time"]
+        loss = shown.page.locator("#curves [data-chart=Loss]").first
+        assert loss.locator("path.line").count() == 2 + 2, "two lines, each with its key"
+        assert "train" in loss.inner_text()
+        label = loss.locator("svg[role=img]").get_attribute("aria-label") or ""
+        assert "train/loss: from" in label
+        assert "lowest" in label
+        counts = {
+            each.get_attribute("data-count"): each.inner_text() for each in shown.page.locator("#mark-counts li").all()
+        }
+        assert counts["preemption"] == "3 preemptions"
+        assert counts["resume"] == "3 resumes"
+        marks = shown.page.locator(".strip-plot [data-mark=preemption]")
+        assert marks.count() == 3
+        assert "told to stop (SIGTERM)" in (marks.first.locator("title").text_content() or "")
+        assert shown.page.locator(".strip-plot rect.gap").count() == 3
+        assert shown.page.locator("#curves [data-chart=Loss]").last.locator("rect.gap").count() == 3
+        said = shown.page.locator("#curves-marks li").all_text_contents()
+        assert sum(words.startswith("preemption, step") for words in said) == 3
+        figures = shown.figures()
+        assert view.curves is not None
+        values = view.curves.curves[0].values
+        assert figures["curves.train/loss.lowest"] == min(values)
+        assert figures["curves.train/loss.last"] == values[-1]
+
+
+def test_down_sampling_is_said() -> None:
+    page = render_report(planted.fresh(curves=planted.make_curves(400, rows=200_000)))
+    assert "1,000,040 rows, 400 points a curve at most." in page
+
+
+@NEEDS_CHROMIUM
+def test_of_a_running_run_sections_say_what_they_wait_for(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.running())) as shown:
+        absent = shown.absent()
+        assert absent["results"] == "The evaluation on the test split: not yet: stage train is running"
+        assert absent["export"] == "The export: not yet: stage export waits for those before it"
+        progress = shown.page.locator("[data-progress=train]").inner_text()
+        assert "1,200 of 4,000 steps: loss 0.81, data time 21.0 %" in progress
+        assert shown.page.locator(".dag.wide-only rect.made").count() == 1
+        assert shown.texts()["overview.test_accuracy"] == "not yet"
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_failed_stands_in_full_with_what_to_do(browser: Browser, tmp_path: Path, stage: str) -> None:
+    with opened(browser, write(tmp_path, planted.failed_in(stage))) as shown:
+        error = shown.page.locator(f"[data-error={stage}]")
+        assert error.count() == 1
+        words = error.inner_text()
+        assert f"Stage {stage} failed" in words
+        assert "the source holds no images" in words
+        assert error.locator("dd strong").inner_text() == "check sharding.source"
+        for later in STAGES[STAGES.index(stage) + 1 :]:
+            name = {"profile": "sweep", "train": "curves"}.get(later, later)
+            assert f"stage {later} was not started: stage {stage} failed" in shown.absent()[name]
+
+
+@NEEDS_CHROMIUM
+def test_a_precision_that_its_gates_refused_stands_out(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.int8_refused())) as shown:
+        tried = shown.page.locator("#tried li").all()
+        assert [each.get_attribute("data-tried") for each in tried] == ["fp32", "int8", "fp16"]
+        assert "refused by its gates" in tried[1].inner_text()
+        assert "9 fewer of 320 images are right" in tried[1].inner_text()
+        assert "ships" in tried[2].inner_text()
+        assert "int8 was asked for, and refused by its gates" in shown.page.locator("#overview").inner_text()
+        first = shown.page.locator("#gates tbody tr").first.inner_text()
+        assert "accuracy int8" in first
+        assert "failed" in first
+        assert "limit 1" in first
+
+
+@NEEDS_CHROMIUM
+def test_the_verdict_follows_the_proof(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.fresh())) as shown:
+        words = shown.page.locator("[data-verdict=unproven]").inner_text()
+        assert "No GPU has run these engines yet: sm80, sm89" in words
+    with opened(browser, write(tmp_path, planted.proven())) as shown:
+        assert shown.page.locator("[data-verdict=proven]").is_visible()
+        assert "NVIDIA L4" in shown.page.locator("#verification-0").inner_text()
+        assert shown.figures()["verification-0-latency.0.images_per_s"] == 8800.0
+
+
+@NEEDS_CHROMIUM
+def test_lineage_shows_which_hash_is_one_before(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.fresh())) as shown:
+        rows = shown.page.locator("#lineage-chain tbody tr").all_inner_texts()
+        assert "content of listing" in rows[1]
+        assert "fingerprint of shards" in rows[2]
+        assert "parameters of checkpoint" in rows[3]
+        assert "graph fp16 of export" in rows[4]
+        assert "4 of 4 documents" in shown.page.locator("[data-text='lineage.tied']").inner_text()
+        assert "11" * 32 in rows[1]
+
+
+def test_logs_are_linked_from_where_the_report_lies() -> None:
+    local = render_report(planted.fresh())
+    assert f'href="../../train/attempts/{planted.RUN_ID}/log.txt"' in local
+    assert 'href="../../profile/0123456789abcdef/profile.html"' in local
+    remote = render_report(planted.resumed())
+    name = f"bucket/flowers/train/attempts/{planted.RUN_ID}.3/log.txt"
+    assert f'href="https://console.cloud.google.com/storage/browser/_details/{name}"' in remote
+    assert f'<code class="uri">gs://{name}</code>' in remote
+    moved = render_report(planted.fresh(), href=lambda uri: f"/files/{uri.removeprefix(planted.LINE)}")
+    assert "../../" not in moved
+
+
+def test_a_links_target_comes_from_no_word_of_the_run() -> None:
+    stage = planted.make_stage("train")
+    evil = stage.attempts[0].model_copy(update={"log": "javascript:alert(1)"})
+    outside = stage.attempts[0].model_copy(update={"log": f"{planted.LINE}/../../etc/passwd"})
+    stages = [stage.model_copy(update={"attempts": [outside, evil]})]
+    page = render_report(planted.fresh(stages=stages, console="javascript:alert(2)", profile_page="data:text/html,x"))
+    targets = [target for target in re.findall(r'href="([^"]*)"', page) if target != "data:,"]
+    assert targets
+    assert all(
+        target.startswith(("#", "../../", "file:///", "https://console.cloud.google.com/")) for target in targets
+    )
+    assert not any(".." in target.removeprefix("../../") for target in targets if target.startswith("../../"))
+
+
+SCRIPT = '</script></style><img src="http://127.0.0.1:9/x" onerror="window.hit=1"><script>window.hit=1</script>'
+HOSTILE = SCRIPT + "&\"'\x00\ud800\u202e javascript:alert(1)"
+READABLE = HOSTILE.replace("\x00", "\ufffd").replace("\ud800", "\ufffd").replace("\u202e", "\ufffd")
+
+
+def _spoil(value: Any, words: Callable[[str], bool]) -> Any:
+    """Return a document's values with every free text replaced."""
+    if isinstance(value, dict):
+        return {key: _spoil(each, words) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_spoil(each, words) for each in value]
+    return HOSTILE if isinstance(value, str) and not words(value) else value
+
+
+def hostile() -> RunView:
+    """Put text that would be a script into every place where text comes from a run."""
+    fixed = set(SCHEMA_WORDS)
+    values = planted.resumed().model_dump()
+    spoilt = _spoil(
+        values,
+        lambda text: text in fixed or re.fullmatch(r"([0-9a-f]{2})+|sm\d+|[\w.]+\.(engine|onnx)", text) is not None,
+    )
+    for each in spoilt["pictures"]:
+        each["jpeg"] = planted.jpeg(1)
+    spoilt["pictures"][0]["jpeg"] = HOSTILE
+    # Names of curves are names of figures, which must differ.
+    for place, each in enumerate(spoilt["curves"]["curves"]):
+        each["name"] = f"{HOSTILE}{place}"
+    for place, stage in enumerate(spoilt["stages"]):
+        stage["name"] = f"{HOSTILE}{place}" if stage["name"] == HOSTILE else stage["name"]
+        for number, attempt in enumerate(stage["attempts"]):
+            attempt["name"] = f"{HOSTILE}{place}.{number}"
+    for place, split in enumerate(spoilt["data"]["splits"]):
+        split["name"] = f"{HOSTILE}{place}"
+    spoilt["export"]["seal"] = ""
+    return RunView.model_validate(spoilt)
+
+
+SCHEMA_WORDS = (
+    "running", "silent", "stopped", "failed", "succeeded", "waiting", "done", "reused", "not started", "start",
+    "checkpoint", "best", "preemption", "crash", "resume", "end", "local", "vertex", "measured", "predicted",
+    "out of memory", "crashed", "hung", "bad", "warning", "note", "fp32", "bf16", "fp16", "none", "whole", "selective",
+    "sweep", "grid", "profile", "evaluation", "export", "verification", "model", "ema", "test", "passed",
+    "not decidable", "not run", "kept", "proven", "unproven", "input", "output", "epochs", "", "shard", "train",
+    "full", "blocks", "all", "balanced",
+)  # fmt: skip
+
+
+@NEEDS_CHROMIUM
+def test_names_from_a_run_are_text_and_nothing_else(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, hostile())) as shown:
+        shown.check_quiet()
+        assert shown.page.evaluate("window.hit") is None
+        assert sections(shown) == ALL
+        assert shown.page.locator("script").count() == 0
+        assert shown.page.locator("img:not([src^='data:image/jpeg;base64,'])").count() == 0
+        assert shown.page.locator("#classes tbody th").first.text_content() == READABLE
+        assert shown.page.locator("#sheet li span").nth(1).text_content() == READABLE[:39] + "…"
+        assert READABLE[:60] in (shown.page.locator("#rejected code").first.text_content() or "")
+        assert READABLE in (shown.page.locator("article[data-rule]").first.text_content() or "")
+        assert "\u202e" not in shown.page.content()
+
+
+def test_numbers_that_are_none_and_lists_that_do_not_fit_end_nothing() -> None:
+    nan = float("nan")
+    curves = planted.make_curves(20).curves
+    broken = [
+        curves[0].model_copy(update={"values": [nan] * 20}),
+        curves[1].model_copy(update={"values": [nan, *[1e308] * 19]}),
+    ]
+    broken.append(curves[2].model_copy(update={"times": [float("inf")] * 20}))
+    data = planted.make_data()
+    data = data.model_copy(
+        update={"splits": [data.splits[0].model_copy(update={"by_class": [1]})], "rejected_by_reason": {}}
+    )
+    evaluation = planted.make_evaluation()
+    evaluation = evaluation.model_copy(update={"samples": 0, "accuracy": nan, "confusion": [(90, 91, 4), (-1, 0, 2)]})
+    goodput = planted.make_goodput(**dict.fromkeys(("wall_s", "productive_s", "start_up_s"), 0.0), goodput_percent=nan)
+    view = planted.fresh(
+        curves=Curves(curves=broken, rows=60), data=data, evaluation=evaluation, goodput=goodput, started_at=1e300,
+        seen_at=float("inf"), config={"key": object.__name__, "when": 1.5},
+    )  # fmt: skip
+    page = render_report(view)
+    assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).lower().replace("finance", "")
+    many = evaluation.model_copy(update={"classes": evaluation.classes * 5})
+    assert "confused most" in render_report(planted.fresh(evaluation=many))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_run_gives_the_same_page(kind: str) -> None:
+    assert render_report(KINDS[kind]()) == render_report(KINDS[kind]())
+    assert "<main" in render_body(KINDS[kind]())
+
+
+@NEEDS_CHROMIUM
+def test_a_very_large_run_stays_below_its_size_and_says_what_is_left_out(browser: Browser, tmp_path: Path) -> None:
+    view = planted.large()
+    path = write(tmp_path, view)
+    assert path.stat().st_size < MAX_REPORT_BYTES
+    for stage in STAGES:
+        assert len(render_stage(view, stage).encode()) < MAX_STAGE_BYTES
+    with opened(browser, path, width=360) as shown:
+        shown.check_quiet()
+        assert sections(shown) == ALL
+        shown.figures()
+        words = shown.page.locator("main").text_content() or ""
+        for said in (
+            "Of 1,000 classes",
+            "with the lowest recall are shown",
+            "more curves are left out",
+            "bars stand for 2,000 shards",
+            "more files are left out",
+            "1,000,000 rows",
+            "older ones, are left out",
+            "characters are left out",
+            "more of them are left out",
+            "200 preemptions",
+        ):
+            assert said in words, said
+        assert shown.page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_texts_of_any_length_are_cut_in_the_end() -> None:
+    long = "<&" * 200_000
+    exported = planted.make_export(precision=long, asked_precision=long)
+    view = planted.fresh(
+        name=long, id=long, line=f"file:///{long}", export=exported, config={long: long}, error=long,
+        stages=[planted.make_stage("shard", "failed", error=long).model_copy(update={"name": long, "made": long})],
+        missing=[Missing(what=long, reason=long)],
+    )  # fmt: skip
+    page = render_report(view)
+    assert len(page.encode()) < MAX_REPORT_BYTES
+    assert all(f'data-section="{name}"' in page for name in ALL)
+    assert len(render_stage(view, "export").encode()) < MAX_STAGE_BYTES
+    assert len(render_body(view).encode()) < MAX_REPORT_BYTES
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_page_of_a_stage_stands_alone(browser: Browser, tmp_path: Path, stage: str) -> None:
+    path = tmp_path / "stage.html"
+    path.write_text(render_stage(planted.resumed(), stage), encoding="utf-8")
+    with opened(browser, path, width=700) as shown:
+        shown.check_quiet()
+        wanted = {"shard": ["data"], "profile": ["sweep"], "train": ["curves", "time", "results"], "export": ["export"]}
+        assert sections(shown) == wanted[stage]
+        assert shown.absent() == {}
+        assert shown.page.locator("script").count() == 0
+        assert all(
+            (each.get_attribute("href") or "").startswith(("#", "https://console.cloud.google.com/"))
+            for each in shown.page.locator("a").all()
+        )
+
+
+@NEEDS_CHROMIUM
+def test_headings_tables_and_drawings_have_their_words(browser: Browser, tmp_path: Path) -> None:
+    view = planted.resumed().model_copy(update={"missing": [Missing(what="a log", reason="it is a gigabyte")]})
+    with opened(browser, write(tmp_path, view)) as shown:
+        levels: list[int] = shown.page.evaluate(
+            "Array.from(document.querySelectorAll('h1,h2,h3,h4'), each => Number(each.tagName[1]))"
+        )
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+        nameless: dict[str, Any] = shown.page.evaluate(
+            """() => ({
+              tables: Array.from(document.querySelectorAll("table")).filter(t => !t.caption?.textContent).length,
+              heads: Array.from(document.querySelectorAll("th")).filter(th => !th.scope || !th.textContent).length,
+              drawings: Array.from(document.querySelectorAll("svg[role]"))
+                .filter(s => !s.getAttribute("aria-label")).length,
+              unhidden: Array.from(document.querySelectorAll("svg:not([role])"))
+                .filter(s => !s.parentElement.closest("svg") && s.getAttribute("aria-hidden") !== "true").length,
+              ids: Array.from(document.querySelectorAll("[id]"), e => e.id).filter((id, i, all) => all.indexOf(id) < i),
+              anchors: Array.from(document.querySelectorAll("a[href^='#']"))
+                .filter(a => !document.querySelector(a.hash)).length,
+              details: Array.from(document.querySelectorAll("details")).filter(d => !d.id).length,
+              pictures: Array.from(document.images).filter(i => !i.alt).length,
+            })"""
+        )
+        assert nameless == {
+            "tables": 0, "heads": 0, "drawings": 0, "unhidden": 0, "ids": [], "anchors": 0, "details": 0, "pictures": 0,
+        }  # fmt: skip
+
+
+@NEEDS_CHROMIUM
+def test_the_keyboard_reaches_all_that_can_be_used(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.resumed())) as shown:
+        shown.page.keyboard.press("Tab")
+        assert shown.page.evaluate("document.activeElement.className") == "skip"
+        shown.page.keyboard.press("Enter")
+        assert shown.page.url.endswith("#overview")
+        wanted: int = shown.page.evaluate(
+            """() => { window.reached = new Set(); window.wanted = new Set(
+              Array.from(document.querySelectorAll("a, summary, [tabindex='0']")).filter(e => e.checkVisibility()));
+              document.addEventListener("focusin", event => window.reached.add(event.target));
+              document.querySelector(".skip").focus(); return window.wanted.size; }"""
+        )
+        for _ in range(wanted + 5):
+            shown.page.keyboard.press("Tab")
+        left: list[str] = shown.page.evaluate(
+            "Array.from(window.wanted).filter(e => !window.reached.has(e)).map(e => e.outerHTML.slice(0, 120))"
+        )
+        assert left == []
+        shown.page.locator("#curves-marks summary").focus()
+        shown.page.keyboard.press("Enter")
+        assert shown.page.locator("#curves-marks ol").is_visible()
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", ["resumed", "int8 refused", "running", "failed in train", "bare"])
+def test_it_fits_a_phone(browser: Browser, tmp_path: Path, kind: str, dark: bool) -> None:
+    with opened(browser, write(tmp_path, KINDS[kind]()), width=360, dark=dark) as shown:
+        shown.page.evaluate(OPEN_ALL)
+        assert shown.page.evaluate("document.documentElement.scrollWidth") == 360, "nothing sticks out"
+        if shown.page.locator(".dag").count():
+            assert shown.page.locator(".dag.narrow-only").is_visible()
+            assert not shown.page.locator(".dag.wide-only").is_visible()
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize(
+    ("kind", "dark"), [("resumed", False), ("resumed", True), ("int8 refused", False), ("failed in export", True)]
+)
+def test_axe_finds_nothing(browser: Browser, tmp_path: Path, kind: str, dark: bool) -> None:
+    with opened(browser, write(tmp_path, KINDS[kind]()), dark=dark) as shown:
+        shown.page.evaluate(OPEN_ALL)
+        found = Axe().run(shown.page)
+        assert found.violations_count == 0, found.generate_report()

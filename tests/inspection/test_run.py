@@ -1,0 +1,376 @@
+"""Runs of every kind, read into one document: what is there is shown, what is not is said."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from contracts import storage
+from contracts.config import STAGES
+from contracts.errors import ConfigError
+from inspection.run.find import find_place, list_places
+from inspection.run.read import read_run
+from inspection.run.summary import RunLister
+from inspection.run.view import RunView
+from inspection.terminal import to_json
+from rehearsal.gcs import BucketServer
+from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant, write_scalars
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "photos"
+
+
+def read(planted: Planted, *, now: float = START + 500) -> RunView:
+    return read_run(find_place(str(planted.folder)), now=now)
+
+
+def states(view: RunView) -> dict[str, str]:
+    return {stage.name: stage.state for stage in view.stages}
+
+
+def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
+    view = read(plant(line, small_shards))
+    assert view.state == "succeeded" and view.place == "local"
+    assert set(states(view).values()) == {"done"}
+    assert view.data is not None and sum(split.samples for split in view.data.splits) == 120
+    assert [split.name for split in view.data.splits] == ["train", "validation", "test"]
+    assert len(view.pictures) == 60 and {picture.label for picture in view.pictures} == {"blue", "green", "red"}
+    assert view.profile is not None and view.checkpoint is not None and view.export is not None
+    assert view.evaluation is not None and view.evaluation.accuracy == 0.9375
+    assert len(view.worst) == 5 and all(sample.picture is not None for sample in view.worst)
+    assert view.curves is not None and {curve.name for curve in view.curves.curves} == {
+        "train/loss",
+        "train/learning_rate",
+        "validation/accuracy",
+    }
+    assert view.goodput is not None and view.goodput.preemptions == 0
+    assert [(missing.what, missing.reason.split(":")[0]) for missing in view.missing] == [
+        ("cost", "no machine is named, and no price")
+    ]
+
+
+def test_hashes_lead_from_the_engine_to_the_listing(line: Path, small_shards: str) -> None:
+    found = {entry.name: entry for entry in read(plant(line, small_shards)).lineage}
+    assert list(found) == ["listing", "shards", "profile", "checkpoint", "export", "engine sm89"]
+    assert found["shards"].made_from["listing"] == found["listing"].sha256
+    assert found["checkpoint"].made_from["shards"] == found["shards"].fingerprint
+    assert found["export"].made_from["checkpoint"] == found["checkpoint"].made_from["parameters (its own)"]
+    assert found["engine sm89"].made_from["graph"] == found["export"].made_from["graph fp16 (its own)"]
+    assert all(len(entry.sha256) == 64 for entry in found.values())
+
+
+def test_a_resumed_run_shows_where_it_was_preempted(line: Path, small_shards: str) -> None:
+    view = read(plant(line, small_shards, kind="resumed"))
+    assert view.marks is not None
+    told = [(mark.kind, mark.step) for mark in view.marks.marks if mark.kind != "checkpoint"]
+    assert told == [("start", 0), ("preemption", 120), ("resume", 100), ("best", 180), ("end", 200)]
+    assert view.marks.counts["checkpoint"] == 5
+    assert view.goodput is not None and (view.goodput.preemptions, view.goodput.lost_steps) == (1, 20)
+    train = view.stage("train")
+    assert train is not None and [attempt.exit_code for attempt in train.attempts] == [None, 0]
+
+
+@pytest.mark.parametrize("failed", STAGES)
+def test_a_run_that_failed_says_where_and_why(line: Path, small_shards: str, failed: str) -> None:
+    view = read(plant(line, small_shards, kind="failed", failed=failed))
+    assert view.state == "failed"
+    place = STAGES.index(failed)
+    assert list(states(view).values()) == ["done"] * place + ["failed"] + ["not started"] * (3 - place)
+    stage = view.stage(failed)
+    assert stage is not None and "to do: mend it" in stage.error
+
+
+def test_a_cached_run_reuses(line: Path, small_shards: str) -> None:
+    assert set(states(read(plant(line, small_shards, kind="cached"))).values()) == {"reused"}
+
+
+def test_a_running_run_tells_how_far_it_is(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="running")
+    with alive(planted):
+        # However long it has said nothing: its process is there.
+        view = read(planted, now=START + 10**6)
+    assert view.state == "running"
+    assert states(view) == {"shard": "done", "profile": "done", "train": "running", "export": "waiting"}
+    train = view.stage("train")
+    assert train is not None and train.progress is not None and train.progress.done == 80
+    assert view.wall_s == 10**6
+    assert train.wall_s == pytest.approx(10**6, abs=60)
+
+
+def test_a_killed_run_is_no_running_one(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="killed")
+    leave_lock(planted)
+    view = read(planted, now=START + 60)
+    assert view.state == "stopped" and states(view)["train"] == "stopped"
+    assert states(view)["export"] == "not started"
+
+
+def test_without_a_lock_only_the_newest_word_counts(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="killed")
+    assert read(planted, now=START + 60).state == "running"
+    assert read(planted, now=START + 10**4).state == "silent"
+
+
+def test_a_refused_precision_is_there_with_its_reason(line: Path, small_shards: str) -> None:
+    view = read(plant(line, small_shards, kind="int8 refused"))
+    assert view.export is not None
+    assert [attempt.outcome for attempt in view.export.tried if attempt.precision == "int8"] == ["failed"]
+
+
+def test_a_killed_run_shows_no_curves_of_the_run_that_went_on(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="killed")
+    events = line / "train" / "attempts" / planted.run_id / "events.jsonl"
+    told = [json.loads(text) for text in events.read_text().splitlines()]
+    write_scalars(line / "train" / ("c" * 16) / "tensorboard")
+    end = max(event["time"] for event in told)
+    curves = read(planted).curves
+    assert curves is not None and all(max(curve.times) < end + 10 for curve in curves.curves)
+    plant(line, small_shards, kind="fresh", run_id="20261122-080000-0001", now=START + 300)
+    whole = read_run(find_place(str(line))).curves
+    assert whole is not None and whole.rows > curves.rows
+
+
+def test_one_that_may_not_be_read_is_a_row_that_says_so(
+    line: Path, small_shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = plant(line, small_shards)
+
+    def refuse(uri: str, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", uri)
+
+    # This test may run as one who may read everything.
+    monkeypatch.setattr(storage, "exists", refuse)
+    monkeypatch.setattr(storage, "read_range", refuse)
+    (only,) = RunLister(str(line.parent)).read()
+    assert only.id == planted.run_id and "Permission denied" in only.problem
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_place(str(planted.folder))
+
+
+def test_a_line_that_was_moved_is_read_where_it_is(line: Path, small_shards: str, tmp_path: Path) -> None:
+    planted = plant(line, small_shards)
+    moved = tmp_path / "elsewhere #1"
+    shutil.move(line, moved)
+    view = read_run(find_place(str(moved)))
+    assert view.id == planted.run_id and view.data is not None and view.export is not None
+    assert [missing.what for missing in view.missing] == ["cost"]
+
+
+def test_a_run_in_a_bucket_is_read_there(line: Path, small_shards: str, bucket_server: BucketServer) -> None:
+    planted = plant(line, small_shards, kind="resumed")
+    for path in sorted(line.rglob("*")):
+        if path.is_file():
+            storage.replace(f"gs://bucket-1/lines/photos/{path.relative_to(line)}", path.read_bytes())
+    view = read_run(find_place("gs://bucket-1/lines/photos"))
+    assert view.line == "gs://bucket-1/lines/photos" and view.curves is not None and view.curves.rows == 30
+    assert len(view.pictures) == 60
+    assert [entry.id for entry in RunLister("gs://bucket-1/lines").read()] == [planted.run_id]
+
+
+KINDS: list[Kind] = ["fresh", "resumed", "cached", "int8 refused", "failed", "running"]
+
+
+def test_a_list_has_a_line_for_each_run(tmp_path: Path, small_shards: str) -> None:
+    for number, kind in enumerate(KINDS):
+        plant(tmp_path / kind.replace(" ", "-"), small_shards, kind=kind, run_id=f"20261122-07000{number}-0001")
+    (tmp_path / "no line").mkdir()
+    (tmp_path / "a file").touch()
+    lister = RunLister(str(tmp_path))
+    lines = {entry.name: entry for entry in lister.read()}
+    assert set(lines) == {kind.replace(" ", "-") for kind in KINDS}
+    assert lines["fresh"].test_accuracy == 0.9375 and lines["fresh"].precision == "fp16"
+    assert lines["failed"].stage == "train" and lines["failed"].state == "failed"
+    assert lines["resumed"].preemptions == 1
+    # What has ended is not read again.
+    shutil.rmtree(tmp_path / "fresh" / "train")
+    (tmp_path / "fresh" / "runs" / lines["fresh"].id / "run.json").write_text("no longer looked at")
+    assert lister.read()[0].problem == "" and {entry.name: entry for entry in lister.read()} == lines
+
+
+# --- hostile content --------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_run_still_shows_what_is_left(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    for stage in ("shard", "train"):
+        path = storage.local_path(planted.uris[stage]) / "manifest.json"
+        path.write_bytes(path.read_bytes()[:-40])
+    view = read(planted)
+    assert view.data is None and view.checkpoint is None and view.export is not None
+    assert {"what stage shard made", "what stage train made"} <= {missing.what for missing in view.missing}
+
+
+def test_a_future_format_version_is_said(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    for path in (planted.folder / "run.json", storage.local_path(planted.uris["export"]) / "manifest.json"):
+        values = json.loads(path.read_bytes())
+        path.write_text(json.dumps({**values, "format_version": 99, "new": True}))
+    view = read(planted)
+    reasons = {missing.what: missing.reason for missing in view.missing}
+    assert "format version 99" in reasons["the run's record"]
+    assert "format version 99" in reasons["what stage export made"]
+    assert view.export is None and view.data is not None
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "../../../etc",
+        "{line}/%2e%2e/%2E%2e/secret",
+        "{line}/linked",
+        "{line}/../../secret",
+        "{line}/shard/./../../secret",
+        "gs://other/x",
+    ],
+)
+def test_a_document_leads_nowhere_outside(line: Path, small_shards: str, uri: str, tmp_path: Path) -> None:
+    planted = plant(line, small_shards)
+    secret = tmp_path / "secret"
+    shutil.copytree(storage.local_path(planted.uris["shard"]), secret)
+    (line / "linked").symlink_to(secret)
+    path = planted.folder / "run.json"
+    record = json.loads(path.read_bytes())
+    record["stages"][0]["uri"] = uri.format(line=line.as_uri())
+    path.write_text(json.dumps(record))
+    view = read(planted)
+    assert view.data is None
+    assert "is not below" in next(m.reason for m in view.missing if m.what == "what stage shard made")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\x00" * 1000,
+        b'{"time": 1, "event": "start"}\n' * 3,
+        b'{"time": "x", "event": "start"}\n',
+        b'{"time": 1, "event": ["a"]}\n{"time": 1e300, "event": "spent"}\n',
+        b'{"time": 1, "event": "spent", "seconds": 7, "life": "none", "step": "x"}\n',
+        b'{"time": 1, "event": "folder", "uri": 4, "fingerprint": {}}\n',
+        b'{"time": 1, "event": "progress", "done": "1", "total": null, "unit": "steps"}\n',
+        b"[" * 100_000,
+        b'{"time": 1, "event": "spent", "life": "0.1", "step": Infinity, "seconds": {"step": -Infinity}}\n',
+        b'{"time": 1, "event": "machine", "node_rank": 1e999, "nodes": NaN}\n',
+        b'{"time": 1, "event": "progress", "done": ' + b"9" * 4000 + b', "total": 1, "unit": "steps"}\n',
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_events_of_any_kind_harm_nobody(line: Path, small_shards: str, content: bytes, ended: bool) -> None:
+    planted = plant(line, small_shards, kind="fresh" if ended else "killed")
+    for path in line.glob("*/attempts/*/events.jsonl"):
+        path.write_bytes(content)
+    assert len(read(planted).stages) == 4
+    assert len(RunLister(str(line)).read()) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"config": 3, "arguments": [], "started_at": {}}',
+        b"\xff",
+        b"[" * 200_000,
+        b'{"config": {"a": "\\ud800"}, "results": {"metrics": {"test_accuracy": ' + b"9" * 400 + b"}}}",
+        b'{"config": ' + b'{"a": ' * 500 + b"1" + b"}" * 501,
+        b" " * (5 << 20),
+    ],
+)
+@pytest.mark.parametrize("name", ["run-start.json", "run.json"])
+def test_any_run_document_harms_nobody(line: Path, small_shards: str, content: bytes, name: str) -> None:
+    planted = plant(line, small_shards)
+    (planted.folder / name).write_bytes(content)
+    assert read(planted).missing
+    (only,) = RunLister(str(line)).read()
+    assert only.id == planted.run_id
+
+
+@pytest.mark.parametrize("name", ["run-start.json", "run.json", "manifest", "events", ".lock"])
+@pytest.mark.parametrize("special", ["pipe", "endless"])
+def test_what_is_no_ordinary_file_is_not_waited_for(line: Path, small_shards: str, name: str, special: str) -> None:
+    planted = plant(line, small_shards, kind="killed" if name == ".lock" else "fresh")
+    path = {
+        "manifest": storage.local_path(planted.uris["shard"]) / "manifest.json",
+        "events": line / "train" / "attempts" / planted.run_id / "events.jsonl",
+        ".lock": planted.folder.parent / f".{planted.run_id}.lock",
+    }.get(name, planted.folder / name)
+    path.unlink(missing_ok=True)
+    if special == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert len(read(planted).stages) == 4
+    assert len(RunLister(str(line)).read()) == 1
+
+
+def test_a_manifest_that_was_changed_is_said(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    path = storage.local_path(planted.uris["shard"]) / "manifest.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+    view = read(planted)
+    assert any("it was changed" in missing.reason for missing in view.missing)
+    found = {entry.name: entry for entry in view.lineage}
+    assert found["shards"].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_line_that_leads_out_of_the_root_is_none(tmp_path: Path, small_shards: str) -> None:
+    plant(tmp_path / "elsewhere" / "photos", small_shards)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "photos").symlink_to(tmp_path / "elsewhere" / "photos")
+    assert list_places(str(root)) == []
+
+
+def test_everything_known_is_json_whatever_it_is(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    path = planted.folder / "run-start.json"
+    path.write_text(path.read_text().replace('"photos"', '"\\ud800"'))
+    assert json.loads(to_json(read(planted)))["config"]["run"]["name"] == "?"
+
+
+def test_a_gigabyte_of_log_is_not_read(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="killed")
+    attempts = line / "train" / "attempts" / planted.run_id
+    for name in ("log.txt", "events.jsonl"):
+        with (attempts / name).open("ab") as stream:
+            # Sparse: it takes no room on the disk.
+            os.ftruncate(stream.fileno(), 1 << 30)
+    view = read(planted)
+    assert view.stage("train") is not None
+    assert any("was not read" in missing.reason for missing in view.missing)
+
+
+# --- which run is meant -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_a_folder_a_line_or_an_id(line: Path, small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = plant(line, small_shards, run_id="imagenet2012-20261121-070000-0001")
+    new = plant(line, small_shards, run_id="20261122-070000-0001", kind="cached")
+    monkeypatch.chdir(line.parents[1])
+    assert find_place(str(line)).run_id == find_place(line.as_uri()).run_id == new.run_id
+    assert find_place(old.run_id).line == storage.normalise(line)
+    assert find_place(str(old.folder)).run_id == old.run_id
+    assert [place.run_id for place in list_places(str(line.parent))] == [old.run_id, new.run_id]
+    assert list_places(str(line)) == list_places(str(line.parent)) == list_places(str(line / "runs"))
+    assert find_place(f"photos/{old.run_id}").run_id == old.run_id
+
+
+@pytest.mark.parametrize("name", ["nowhere", "20261122-999999-0000", "/etc", "s3://bucket/run"])
+def test_what_is_no_run_is_said(line: Path, small_shards: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(line.parents[1])
+    with pytest.raises(Exception) as caught:
+        find_place(name)
+    assert "to do:" in str(caught.value) and caught.value.exit_code == 2  # type: ignore[attr-defined]
+
+
+def test_a_root_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not there"):
+        list_places(str(tmp_path / "none"))

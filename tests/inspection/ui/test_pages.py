@@ -1,0 +1,242 @@
+"""The pages of `shardline ui` in Chromium: lists, comparisons, charts; quiet, by keyboard, on a phone."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser import NEEDS_CHROMIUM, TIMEOUT_MS, Opened, opened, started_chromium
+from tests.inspection.lines import Planted, plant
+from tests.inspection.ui.serving import Serving, serving
+
+pytestmark = NEEDS_CHROMIUM
+expect.set_options(timeout=TIMEOUT_MS)
+
+FRESH = "roses/20261122-070000-0001"
+RESUMED = "tulips/20261122-070000-0002"
+FAILED = "roses/20261122-060000-0003"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_chromium() as found:
+        yield found
+
+
+def order(page: Page) -> list[str]:
+    return page.eval_on_selector_all("#rows tr:not([hidden])", "rows => rows.map(row => row.dataset.run)")
+
+
+def sort_by(page: Page, title: str) -> None:
+    page.locator("#runs thead button", has_text=title).click()
+
+
+def check_quiet(shown: Opened, server: Serving) -> None:
+    assert shown.complaints == []
+    assert [address for address in shown.requests if not address.startswith(f"{server.url}/")] == []
+
+
+@pytest.mark.parametrize("path", ["/", f"/run/{FRESH}", f"/run/{FAILED}", f"/compare?a={FRESH}&b={RESUMED}"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_pages_are_quiet_and_fit(browser: Browser, server: Serving, path: str, width: int) -> None:
+    with opened(browser, server.url + path, width=width) as shown:
+        shown.page.wait_for_load_state("networkidle")
+        assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+        check_quiet(shown, server)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/", f"/compare?a={FRESH}&b={RESUMED}", f"/run/{FRESH}/log/train/20261122-070000-0001"]
+)
+def test_axe_finds_nothing(browser: Browser, server: Serving, path: str, dark: bool) -> None:
+    with opened(browser, server.url + path, dark=dark) as shown:
+        shown.page.wait_for_load_state("networkidle")
+        found = Axe().run(shown.page)
+        assert found.response["violations"] == [], found.generate_report()
+
+
+def test_an_error_stays_in_its_cell(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        said = shown.page.locator(f'tr[data-run="{FAILED}"] .because')
+        assert "cannot <b>work</b>" in said.inner_text()
+        said.evaluate("(box, text) => (box.textContent = text)", "very long words " * 20)
+        assert said.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
+def test_every_section_is_there(browser: Browser, server: Serving) -> None:
+    from inspection.page import SECTIONS
+
+    with opened(browser, f"{server.url}/run/{FRESH}") as shown:
+        for name, _ in SECTIONS:
+            expect(shown.page.locator(f"section#{name}")).to_be_visible()
+
+
+def test_the_list_sorts(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        page = shown.page
+        assert len(order(page)) == 3
+        sort_by(page, "Run")
+        assert order(page) == [FAILED, FRESH, RESUMED]
+        sort_by(page, "Run")
+        assert order(page) == [RESUMED, FRESH, FAILED]
+        assert page.locator("#runs th[aria-sort=descending]").inner_text().startswith("Run")
+        # A number; what has none comes last whichever way.
+        sort_by(page, "Preemptions")
+        assert order(page)[0] == RESUMED
+        sort_by(page, "Test accuracy")
+        assert order(page)[-1] == FAILED
+        sort_by(page, "Test accuracy")
+        assert order(page)[-1] == FAILED
+        sort_by(page, "State")
+        assert order(page)[0] == FAILED
+
+
+def test_the_list_filters(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        page = shown.page
+        page.locator("#filter").fill("ROSES succ")
+        assert order(page) == [FRESH]
+        expect(page.locator("#count")).to_have_text("1 of 3 runs")
+        page.locator("#filter").fill("nothing like it")
+        assert order(page) == []
+        page.locator("#filter").fill("")
+        assert len(order(page)) == 3
+
+
+def test_two_are_picked_and_compared(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        page = shown.page
+        button = page.locator("#compare")
+        expect(button).to_be_disabled()
+        for key in (FAILED, FRESH, RESUMED):
+            page.locator(f'tr[data-run="{key}"] input').check()
+        # Of three the first one is given up.
+        expect(page.locator(f'tr[data-run="{FAILED}"] input')).not_to_be_checked()
+        button.click()
+        page.wait_for_url("**/compare?**")
+        different = page.locator("#configuration-table tbody tr")
+        texts = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in different.all()}
+        assert texts["train.learning_rate"] == ["0.01", "0.02"]
+        assert not any(name.startswith("model.") for name in texts)
+        results = page.locator("#results-table").inner_text()
+        assert "Test accuracy" in results and "Goodput" in results
+        lineage = {
+            row.locator("th").inner_text(): row.locator("td").first.inner_text()
+            for row in page.locator("#lineage-table tbody tr").all()
+        }
+        assert "same" in lineage["shards"]
+        page.wait_for_selector(".live-charts .uplot canvas")
+        names = page.locator(".live-charts .u-series th").all_inner_texts()
+        assert sum("validation/accuracy" in name for name in names) == 2
+        check_quiet(shown, server)
+
+
+def test_a_chart_is_drawn_and_reached_by_keyboard(browser: Browser, server: Serving) -> None:
+    with opened(browser, f"{server.url}/run/{RESUMED}") as shown:
+        page = shown.page
+        page.wait_for_selector(".live-charts .uplot canvas")
+        drawn = (
+            "document.querySelector('.live-charts canvas').getContext('2d')"
+            ".getImageData(0, 0, 400, 200).data.some(value => value > 0)"
+        )
+        assert page.evaluate(drawn)
+        assert "validation/accuracy" in page.locator("#chart-curve").input_value()
+        page.locator("#chart-curve").select_option("train/loss")
+        page.locator("#chart-over").select_option("steps")
+        canvas = page.locator(".live-charts .canvas")
+        canvas.focus()
+        canvas.press("ArrowRight")
+        page.wait_for_function(
+            "Array.from(document.querySelectorAll('.live-charts .u-value'), e => e.textContent).includes('0.1')"
+        )
+        canvas.press("ArrowRight")
+        values = page.locator(".live-charts .u-value").all_inner_texts()
+        assert values == ["40", "0.05"]
+        assert "preemption (1)" in page.locator(".live-charts .events").inner_text()
+        check_quiet(shown, server)
+
+
+def test_all_is_reached_by_keyboard(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        page = shown.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        seen = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+        assert {"filter", "A", "BUTTON", "INPUT"} <= seen
+
+
+def test_without_script_runs_are_listed_and_shown(browser: Browser, server: Serving) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        page = context.new_page()
+        page.goto(server.url)
+        assert page.locator("#rows tr").count() == 3
+        expect(page.locator("#controls")).to_be_hidden()
+        page.locator(f'tr[data-run="{FRESH}"] a').click()
+        expect(page.locator("#curves svg").first).to_be_visible()
+    finally:
+        context.close()
+
+
+def test_hostile_names_run_nothing(browser: Browser, small_shards: str, tmp_path: Path) -> None:
+    name = "<img src=x onerror=document.title=1><script>document.title=2<'script>\"'"
+    run = plant(tmp_path / "root" / "roses", small_shards)
+    start = json.loads((run.folder / "run-start.json").read_text())
+    start["config"]["run"]["name"] = start["config"]["sharding"]["source"] = "</main><script>document.title=3</script>"
+    (run.folder / "run-start.json").write_text(json.dumps(start))
+    run.line.rename(run.line.with_name(name))
+    with serving(tmp_path / "root") as server, opened(browser, server.url) as shown:
+        page = shown.page
+        expect(page.locator("#rows th a")).to_contain_text("<img src=x")
+        page.locator("#rows th a").click()
+        page.wait_for_selector("#overview")
+        page.wait_for_load_state("networkidle")
+        assert page.title() not in ("1", "2", "3")
+        assert page.locator("img[onerror]").count() == 0
+        log = page.locator('a[href*="/log/train/"]').first.get_attribute("href")
+        page.goto(server.url + str(log))
+        expect(page.locator("#log")).to_contain_text("<script>alert(1)</script>")
+        check_quiet(shown, server)
+
+
+def test_the_profiling_page_runs_no_script(browser: Browser, small_shards: str, tmp_path: Path) -> None:
+    from tests.inspection.ui.test_server import give_page
+
+    run = plant(tmp_path / "roses", small_shards)
+    content = "<!DOCTYPE html><title>quiet</title><script>document.title='ran'</script><p>Profiling run</p>"
+    give_page(storage_path(run), content.encode())
+    with serving(tmp_path) as server, opened(browser, f"{server.url}/run/{FRESH}/profile") as shown:
+        expect(shown.page.locator("p")).to_have_text("Profiling run")
+        assert shown.page.title() == "quiet"
+        assert shown.page.evaluate("origin") == "null"
+
+
+def storage_path(run: Planted) -> Path:
+    from contracts import storage
+
+    return storage.local_path(run.uris["profile"])
+
+
+def test_a_thousand_runs_are_shown(browser: Browser, small_shards: str, tmp_path: Path) -> None:
+    planted = plant(tmp_path / "roses", small_shards)
+    content = {name: (planted.folder / name).read_text() for name in ("run-start.json", "run.json")}
+    for number in range(1, 1000):
+        folder = tmp_path / "roses" / "runs" / f"20261122-070000-{number + 1:04d}"
+        folder.mkdir()
+        for name, text in content.items():
+            (folder / name).write_text(text.replace(planted.run_id, folder.name))
+    with serving(tmp_path) as server, opened(browser, server.url) as shown:
+        page = shown.page
+        assert page.locator("#rows tr").count() == 1000
+        sort_by(page, "Run")
+        assert order(page)[0] == FRESH
+        page.locator("#filter").fill("-0777")
+        assert order(page) == ["roses/20261122-070000-0777"]
+        check_quiet(shown, server)

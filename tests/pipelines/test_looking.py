@@ -1,0 +1,129 @@
+"""`shardline report`, `inspect` and `runs` as commands: what they print, and what they refuse."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.commands.inspection import complete_run
+from tests.inspection.lines import plant
+
+RUN = "20261122-070000-0001"
+
+
+@pytest.fixture
+def root(tmp_path: Path, small_shards: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path / "runs" / "photos", small_shards, kind="resumed", run_id=RUN)
+    return tmp_path
+
+
+def test_the_page_is_written_into_the_runs_folder(root: Path) -> None:
+    answer = CliRunner().invoke(app, ["report", "runs/photos"])
+    assert answer.exit_code == 0, answer.stderr
+    page = root / "runs" / "photos" / "runs" / RUN / "report.html"
+    assert answer.stdout.splitlines() == [str(page.relative_to(root))]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    linked = re.findall(r'href="(\.\./\.\./[^"]*)"', page.read_text())
+    assert linked
+    assert all((page.parent / target).parent.is_dir() for target in linked)
+
+
+@pytest.mark.parametrize("output", ["page.html", "folder"])
+def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
+    (root / "folder").mkdir()
+    answer = CliRunner().invoke(app, ["report", RUN, "--output", output])
+    assert answer.exit_code == 0, answer.stderr
+    page = (root / answer.stdout.strip()).read_text()
+    assert len(page) > 10_000
+    assert 'href="../../' not in page
+    assert f'href="file://{root}/runs/photos/' in page
+
+
+def test_what_cannot_be_written_is_said(root: Path) -> None:
+    (root / "file").touch()
+    answer = CliRunner().invoke(app, ["report", RUN, "--output", "file/page.html"])
+    assert answer.exit_code == 2
+    assert "file/page.html cannot be written" in answer.stderr and "to do:" in answer.stderr
+
+
+@pytest.mark.parametrize("content", ["precious", '{"kind": "run"}', ""])
+def test_what_is_no_page_is_not_replaced(root: Path, content: str) -> None:
+    (root / "mine").write_text(content)
+    answer = CliRunner().invoke(app, ["report", RUN, "--output", "mine"])
+    assert answer.exit_code == 2 and "is no page of a run" in answer.stderr
+    assert (root / "mine").read_text() == content
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["report", RUN, "--output", "page.html"]).exit_code == 0
+
+
+def test_inspect_tells_the_essentials(root: Path) -> None:
+    answer = CliRunner().invoke(app, ["inspect", RUN])
+    assert answer.exit_code == 0, answer.stderr
+    for words in (
+        "succeeded",
+        "what train makes",
+        "1 preemptions",
+        "test_accuracy 0.9375",
+        "fp16, unproven",
+        "engine sm89",
+    ):
+        assert words in answer.stdout
+    found = json.loads(CliRunner().invoke(app, ["inspect", RUN, "--json"]).stdout)
+    assert found["goodput"]["preemptions"] == 1 and found["pictures"] == []
+
+
+def test_runs_lists_them(root: Path, small_shards: str) -> None:
+    plant(root / "runs" / "other", small_shards, kind="failed", run_id="20261122-080000-0001")
+    answer = CliRunner().invoke(app, ["runs"])
+    assert answer.exit_code == 0, answer.stderr
+    assert f"photos/{RUN}" in answer.stdout and "other/20261122-080000-0001" in answer.stdout
+    listed = json.loads(CliRunner().invoke(app, ["runs", "runs", "--json"]).stdout)
+    assert {line["name"]: line["state"] for line in listed} == {"photos": "succeeded", "other": "failed"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "nowhere"],
+        ["inspect", "nowhere"],
+        ["runs", "nowhere"],
+        ["inspect", "s3://bucket/run"],
+        ["runs", "ftp://x"],
+        ["runs", "a-file"],
+        ["inspect", "photos/none"],
+        ["inspect", "../photos/x"],
+    ],
+)
+def test_bad_input_says_what_is_allowed(root: Path, arguments: list[str]) -> None:
+    (root / "a-file").touch()
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 2
+    assert "allowed:" in answer.stderr and "to do:" in answer.stderr
+
+
+def test_nothing_there_yet_is_no_error(root: Path) -> None:
+    (root / "empty").mkdir()
+    answer = CliRunner().invoke(app, ["runs", "empty"])
+    assert (answer.exit_code, answer.stdout.strip()) == (0, "no runs here")
+
+
+def test_the_shell_completes_runs(root: Path) -> None:
+    assert complete_run("") == ["runs/photos", RUN]
+    assert complete_run("2026") == [RUN]
+    # As bash asks: https://click.palletsprojects.com/en/stable/shell-completion/
+    asked = {"_SHARDLINE_COMPLETE": "complete_bash", "COMP_WORDS": "shardline inspect 2026", "COMP_CWORD": "2"}
+    answer = subprocess.run(
+        [sys.executable, "-c", "from pipelines.cli import app; app(prog_name='shardline')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **asked, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert answer.stdout.split() == [RUN], answer.stderr
