@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench bench-training bench-export bench-profiling bench-inspection clean
+.PHONY: help install demo test test-slow check format bench bench-training bench-export bench-profiling bench-looking clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,8 +58,8 @@ bench-export: $(STAMP) ## the export beside its three calls by hand
 bench-profiling: $(STAMP) ## the sweep beside the full grid
 	$(BIN)/python benchmarks/profiling.py
 
-bench-inspection: $(STAMP) ## the page of a run beside TensorBoard's reader, and a list of a thousand runs
-	$(BIN)/python benchmarks/inspection.py
+bench-looking: $(STAMP) ## the page of a run beside TensorBoard's reader, and a list of a thousand runs
+	$(BIN)/python benchmarks/looking.py
 
 clean: ## remove the environment, caches, the demo's images and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis raw/digits runs/digits
