@@ -23,7 +23,9 @@ def read_memory(device: torch.device) -> dict[str, float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     found = {"memory/resident_peak_bytes": float(peak)}
     if _STATM.exists():
-        found["memory/resident_bytes"] = float(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        now = float(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        # The kernel brings its peak up to date now and then only.
+        found |= {"memory/resident_bytes": now, "memory/resident_peak_bytes": max(float(peak), now)}
     if device.type == "cuda":
         found["memory/gpu_allocated_peak_bytes"] = float(torch.cuda.max_memory_allocated(device))
         found["memory/gpu_reserved_peak_bytes"] = float(torch.cuda.max_memory_reserved(device))
