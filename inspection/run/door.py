@@ -6,6 +6,7 @@ files are refused by the store itself.
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 from dataclasses import dataclass
@@ -132,3 +133,21 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return a value of a document that should be an object; an empty one where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_number(value: object) -> float | None:
+    """Return a value of a document that should be a number; None where it is none."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def as_moment(text: object) -> float | None:
+    """Return the time of ISO 8601 in seconds since the epoch; None where it is none."""
+    try:
+        return datetime.datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -6,7 +6,6 @@ named in `RunView.missing`, and all else is read.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import time
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.record import RUN_NAME
 from inspection.run.data import describe_data
-from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, parse_json
+from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
@@ -63,9 +62,9 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
-    config = _dict(start.get("config")) or (record.config if record else {})
+    config = as_object(start.get("config")) or (record.config if record else {})
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
-    started_at = _moment(start.get("started_at")) or (_moment(record.started_at) if record else None)
+    started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
     last_word_at = max(times, default=None)
     state = find_state(place, record.state if record else None, last_word_at=last_word_at or started_at, now=now)
@@ -93,7 +92,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
         name=_name(place, config),
         line=place.line,
         folder=place.folder,
-        place="vertex" if "run_config" in _dict(start.get("arguments")) else "local",
+        place="vertex" if "run_config" in as_object(start.get("arguments")) else "local",
         state=state,
         error=(record.error if record else _error(stages))[:MOST_CHARACTERS],
         started_at=started_at,
@@ -132,7 +131,7 @@ def find_folder(place: RunPlace, stage: str) -> str | None:
 def _read_start(reading: Reading) -> dict[str, Any]:
     uri = reading.place.start_uri
     start = reading.attempt("the run's first document", lambda: _object(reading.door.read(uri, SMALL_BYTES), uri)) or {}
-    line = _dict(start.get("arguments")).get("line")
+    line = as_object(start.get("arguments")).get("line")
     reading.recorded_line = line.rstrip("/") if isinstance(line, str) else ""
     return start
 
@@ -269,20 +268,9 @@ def _object(content: bytes, uri: str) -> dict[str, Any]:
     return found
 
 
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _name(place: RunPlace, config: dict[str, Any]) -> str:
-    name = _dict(config.get("run")).get("name")
+    name = as_object(config.get("run")).get("name")
     return name if isinstance(name, str) and name else storage.display(place.line).rstrip("/").rpartition("/")[2]
-
-
-def _moment(text: object) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _wall_s(start: float | None, end: float | None) -> float | None:
@@ -295,9 +283,9 @@ def _error(stages: list[StageView]) -> str:
 
 def _console(place: RunPlace, start: dict[str, Any], config: dict[str, Any]) -> str | None:
     """Return the run's page in Google's console, where it is a PipelineJob."""
-    vertex = _dict(config.get("vertex"))
+    vertex = as_object(config.get("vertex"))
     project, region = vertex.get("project"), vertex.get("region")
-    if "run_config" not in _dict(start.get("arguments")) or not _is_word(project) or not _is_word(region):
+    if "run_config" not in as_object(start.get("arguments")) or not _is_word(project) or not _is_word(region):
         return None
     page = f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{place.run_id}"
     return f"{page}?project={project}" if _is_word(place.run_id) else None

@@ -11,7 +11,7 @@ from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
-from inspection.run.door import HARM, SMALL_BYTES, Door, parse_json
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.view import AttemptView, Missing, ProgressView, StageState, StageView
 
@@ -158,7 +158,7 @@ def _find_error(door: Door, events: Events, uri: str) -> tuple[str, int | None]:
 def _progress(told: Events) -> ProgressView | None:
     for event in reversed(told):
         if event["event"] == "progress":
-            done, total = _number(event.get("done")), _number(event.get("total"))
+            done, total = as_number(event.get("done")), as_number(event.get("total"))
             if done is None or total is None:
                 continue
             return ProgressView(
@@ -179,7 +179,3 @@ def _wall_s(views: list[AttemptView], now: float | None) -> float | None:
 
 def _integer(value: Any, other: int | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else other
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from contracts import storage
 from contracts.artifacts import GoodputRecord, RunRecord
 from contracts.config import STAGES, RunConfig
 from inspection.record import RUN_NAME
-from inspection.run.door import HARM, SMALL_BYTES, Door, parse_json
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_number, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace, list_places
 from inspection.run.money import find_money
@@ -80,15 +79,15 @@ def _read(place: RunPlace) -> RunLine:
 def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
     results = record.results
     failed = next((stage.name for stage in record.stages if stage.state in ("failed", "not started")), "")
-    exported = _dict(results.get("export"))
+    exported = as_object(results.get("export"))
     return _line(
         place,
         state="succeeded" if record.state == "succeeded" else "failed",
         stage=failed if record.state == "failed" else "",
         error=(record.error.splitlines() or [""])[0][:300],
-        started_at=_moment(record.started_at),
+        started_at=as_moment(record.started_at),
         wall_s=record.wall_s,
-        test_accuracy=_number(_dict(results.get("metrics")).get("test_accuracy")),
+        test_accuracy=as_number(as_object(results.get("metrics")).get("test_accuracy")),
         precision=str(exported.get("precision", ""))[:20],
         verdict=str(exported.get("verdict", ""))[:20],
         config=record.config,
@@ -98,7 +97,7 @@ def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
 
 def _of_events(door: Door, place: RunPlace) -> RunLine:
     start = parse_json(door.read(place.start_uri, SMALL_BYTES))
-    started_at = _moment(_dict(start).get("started_at"))
+    started_at = as_moment(as_object(start).get("started_at"))
     now, missing = time.time(), list[Missing]()
     told = {
         stage: read_events_of(place.line, stage, of_run(list_attempts(place.line, stage), place.run_id))[0]
@@ -133,7 +132,7 @@ def _of_events(door: Door, place: RunPlace) -> RunLine:
         error=(at.error.splitlines() or [""])[0][:300] if at else "",
         started_at=started_at,
         wall_s=max(0.0, (now if state == "running" else last) - started_at) if started_at else None,
-        config=_dict(_dict(start).get("config")),
+        config=as_object(as_object(start).get("config")),
     )
 
 
@@ -180,18 +179,3 @@ def _cost_usd(config: Mapping[str, Any] | None, goodput: GoodputRecord | None) -
     except ValidationError:
         return None
     return money.cost_high_usd if money else None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _moment(text: object) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None
