@@ -1,0 +1,130 @@
+"""Configurations, documents and checkpoints of earlier releases are read, resumed, or refused by name."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from contracts import storage
+from contracts.artifacts import (
+    CheckpointManifest,
+    EvaluationReport,
+    ExportManifest,
+    ProfileReport,
+    RunRecord,
+    ShardManifest,
+    find_damage,
+)
+from contracts.output import mark_folder
+from contracts.resolve import parse_config
+from inspection.run.find import find_place
+from inspection.run.read import read_run
+from trainer.checkpoint.loading import load_groups, load_model_state
+
+RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/line.yaml"))
+EVERY_RELEASE = pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def output(release: Path, stage: str) -> Path:
+    """Return the folder of a stage's output, named by its fingerprint."""
+    return only(release, f"line/{stage}/{'[0-9a-f]' * 16}")
+
+
+def uri_of(release: Path, stage: str) -> str:
+    return storage.normalise(output(release, stage))
+
+
+def test_there_are_releases() -> None:
+    assert "0.1.0" in [path.name for path in RELEASES]
+
+
+@EVERY_RELEASE
+def test_configuration_and_documents_are_read(release: Path) -> None:
+    parse_config(yaml.safe_load((release / "line.yaml").read_text()), where="line.yaml")
+    shards = ShardManifest.load(uri_of(release, "shard"))
+    assert sum(split.samples for split in shards.splits.values()) == 300
+    assert find_damage(uri_of(release, "shard"), shards.owned_files()) is None
+    assert ProfileReport.load(uri_of(release, "profile")).choice.slot_size == 4
+    training = CheckpointManifest.load(uri_of(release, "train"))
+    assert training.finished and training.step == 72
+    assert training.evaluation is not None
+    EvaluationReport.load(training.evaluation.uri(uri_of(release, "train")))
+    assert ExportManifest.load(uri_of(release, "export")).precision == "fp16"
+    record = RunRecord.parse((release / "line" / "run.json").read_bytes(), where="run.json")
+    assert record.state == "succeeded"
+
+
+@EVERY_RELEASE
+def test_the_run_is_shown(release: Path) -> None:
+    view = read_run(find_place(str(release / "line")))
+    assert view.state == "succeeded"
+
+
+@EVERY_RELEASE
+def test_a_checkpoint_is_resumed_and_ends_as_the_release_ended(release: Path, tmp_path: Path) -> None:
+    """From step 60 of 72: the last 12 steps are taken by the code of today."""
+    finished = output(release, "train")
+    expected = CheckpointManifest.load(storage.normalise(finished))
+    folder = tmp_path / "line" / "train" / finished.name
+    folder.mkdir(parents=True)
+    mark_folder(storage.normalise(folder), "train")
+    shutil.copytree(finished, folder, dirs_exist_ok=True)
+    (folder / "manifest.json").unlink()
+    (folder / "model.safetensors").unlink()
+    shutil.rmtree(only(folder, "checkpoints/step-00000072.*"))
+    config = json.loads(only(release, "line/runs/*/train.json").read_text())
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.task",
+        f"--output={folder}",
+        "--attempt=b",
+        f"--config-json={json.dumps(config)}",
+    ]
+    command += [f"--shards={uri_of(release, 'shard')}", f"--profile={uri_of(release, 'profile')}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "checkpoints" / "attempt-000002.json").read_text())["step"] == 60
+    result = CheckpointManifest.load(storage.normalise(folder))
+    assert (result.step, result.position) == (expected.step, expected.position)
+    same = {name: value for name, value in expected.environment.items() if name in ("cpu_capability", "torch", "numpy")}
+    if {name: result.environment[name] for name in same} == same:
+        assert result.parameters_sha256 == expected.parameters_sha256
+        assert result.metrics == expected.metrics
+    else:
+        # Other kernels add in another order.
+        ours = load_model_state(storage.normalise(folder), result)
+        theirs = load_model_state(storage.normalise(finished), expected)
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-2, atol=1e-3)
+
+
+@EVERY_RELEASE
+def test_every_group_of_a_checkpoint_is_read(release: Path) -> None:
+    folder = only(output(release, "train"), "checkpoints/step-00000060.*")
+    groups: dict[str, Any] = load_groups(storage.normalise(folder), CheckpointManifest.load(storage.normalise(folder)))
+    assert set(groups) == {"model", "optimizer", "ema", "guard"}
+
+
+@EVERY_RELEASE
+def test_an_export_is_verified_by_its_hashes(release: Path) -> None:
+    """The engine is not kept here, and exactly that is said."""
+    folder = output(release, "export")
+    done = subprocess.run([sys.executable, "-m", "trainer.export.verify", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    failed = [line for line in done.stdout.splitlines() if line.startswith("failed ")]
+    assert len(failed) == 1 and "model.fp16.sm89.engine is missing" in failed[0], done.stdout
