@@ -27,11 +27,11 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection, RunConfig
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.distributed import Rank
-from trainer.precision import Numerics
-from trainer.preemption import Stop
+from trainer.model.precision import Numerics
+from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
-from trainer.vote import Vote
+from trainer.supervise.signals import Stop
+from trainer.supervise.vote import Vote
 
 # How long training was held, and how long until the checkpoint was durable.
 Seconds = dict[str, float]
@@ -93,7 +93,7 @@ class Save:
         return {"held": time.perf_counter() - began}
 
     def ours(self) -> Seconds:
-        """Save as the loop does (trainer/loop.py), and wait for the commit."""
+        """Save as the loop does (trainer/train.py), and wait for the commit."""
         self._step += 1
         began = time.perf_counter()
         guard = self._stepper.guard

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardManifest
 from contracts.config import ModelSection
-from trainer.model import build_model, parameters_sha256
+from trainer.model.build import build_model, parameters_sha256
 
 WEIGHTS_NAME = "model.safetensors"
 

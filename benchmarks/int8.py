@@ -37,7 +37,7 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model import build_model
+from trainer.model.build import build_model
 
 OURS = "ours: smallest and largest"
 # What is compared: ONNX Runtime's name of a calibration, its options, and whether all operators are quantised.

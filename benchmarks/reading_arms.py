@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from trainer.cursor import slot_requests
+from trainer.data.augment.randomness import generator_of
 from trainer.data.loader import SlotDataset, make_loader, read_slots
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.permutation import mix
+from trainer.data.order.resolve import FullOrder
 from trainer.data.prepare import prepare
-from trainer.data.randomness import generator_of
 from trainer.data.transforms import EvaluationTransform, TrainTransform, _random_box, normalise, resize
-from trainer.order import FullOrder
-from trainer.permutation import mix
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224

@@ -230,7 +230,7 @@ def resume(server: ServerProcess, workers: int) -> dict[str, object]:
 
 def egress(place: Path) -> dict[str, float]:
     """Return the bytes that leave the bucket in an epoch to those of the split, by the number of nodes."""
-    # What tests/trainer/data/test_egress.py asserts, at its size.
+    # What tests/trainer/data/bucket/test_egress.py asserts, at its size.
     from tests.trainer.data.nodes import read_as_nodes
     from tests.trainer.data.synthetic import write_shards
 

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, TRANSFORM, read_litdata, read_webdataset
-from trainer.cursor import slot_requests
 from trainer.data.loader import SlotDataset, make_loader, read_slots
+from trainer.data.order.cursor import slot_requests
 from trainer.data.prepare import prepare
 from trainer.data.transforms import normalise
 
@@ -58,9 +58,9 @@ def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int
     """Yield the sizes of batches from a place of the epoch on (0 to 1), read by our reader as training does it."""
     from contracts.artifacts import ShardManifest
     from contracts.config import DataSection
-    from trainer.data.fetch import Streams
+    from trainer.data.bucket.fetch import Streams
+    from trainer.data.order.resolve import make_order, resolve_order
     from trainer.data.reader import ShardReader
-    from trainer.order import make_order, resolve_order
 
     uri = options.place
     manifest = ShardManifest.load(uri)

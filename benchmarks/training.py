@@ -38,12 +38,12 @@ from benchmarks.reading import make_peers, run
 from contracts import storage
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.process import thread_environment
-from trainer.disturb import find_ranks
+from trainer.drill.training import find_ranks
 
 REPOSITORY = Path(__file__).parents[1]
 ARMS = Path(__file__).parent / "training_arms.py"
 PEERS = {"lightning": ("lightning==2.6.*",)}
-# Our loop's own (trainer/loop.py, LOG_EVERY_STEPS).
+# Our loop's own (trainer/train.py, LOG_EVERY_STEPS).
 EVERY = 20
 RANKS = 2
 # Steps of about 0.1 s on one core of 2.5 GHz.

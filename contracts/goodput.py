@@ -1,7 +1,7 @@
 """The goodput ledger: from the events of a training's attempts to where its time went. Pure arithmetic.
 
 The launcher of each machine tells its place (machine: node_rank, nodes), and the first rank tells of itself
-(trainer/sections.py):
+(trainer/supervise/sections.py):
 
     life     life, started_at: its process is up; `life` names it in the events below
     resume   life, step, ranks, nodes: training goes on from a step (0: from the start)

@@ -1,4 +1,4 @@
-"""`shardline drill`: what is drilled, and on which shards; the drill itself is trainer/drill.py."""
+"""`shardline drill`: what is drilled, and on which shards; the drill itself is trainer/drill/task.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_drill(
             allowed="a folder on this machine",
             todo="give a local folder: a drill kills processes here",
         )
-    command = [sys.executable, "-m", "trainer.drill", f"--folder={storage.local_path(folder)}"]
+    command = [sys.executable, "-m", "trainer.drill.task", f"--folder={storage.local_path(folder)}"]
     command += [f"--{name}={uri}" for name, uri in locate_inputs("train", config, given).items()]
     command += [f"--config-json={json.dumps(stage_config(config, 'train'))}", f"--kills={kills}", f"--seed={seed}"]
     command += [f"--mode={mode}"] if mode is not None else []

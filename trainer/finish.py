@@ -9,15 +9,15 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
-from trainer.board.result import WORST_IMAGES, TestResult, write_result
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_groups
-from trainer.evaluation import make_report
-from trainer.model import parameters_sha256
-from trainer.outcomes import Outcomes
+from trainer.evaluate import make_report
+from trainer.model.build import parameters_sha256
+from trainer.report.outcomes import Outcomes
+from trainer.report.result import WORST_IMAGES, TestResult, write_result
 
 if TYPE_CHECKING:
-    from trainer.loop import Training
+    from trainer.train import Training
 
 
 def finish(training: Training) -> None:

@@ -18,16 +18,18 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.checkpoint.tensors import Group
-from trainer.cut import has_single_sample_slot
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
+from trainer.data.order.permutation import mix
 from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
-from trainer.distributed import Rank, share_buffers
-from trainer.ema import MovingAverage
+from trainer.drill.pauses import reached
 from trainer.guard import Guard
-from trainer.model import find_single_sample_fault
-from trainer.network import make_network
+from trainer.launch.auto import has_single_sample_slot
+from trainer.model.build import find_single_sample_fault
+from trainer.model.ema import MovingAverage
+from trainer.model.network import make_network
+from trainer.model.precision import LossScale, Numerics
 from trainer.optim import (
     clip_divisor,
     gradient_norm,
@@ -38,9 +40,7 @@ from trainer.optim import (
     step_optimizer,
 )
 from trainer.parallel import check_parallel, distribute, load_whole, own_part, whole
-from trainer.permutation import mix
-from trainer.phases import reached
-from trainer.precision import LossScale, Numerics
+from trainer.parallel.process_group import Rank, share_buffers
 
 Tensors = dict[str, torch.Tensor]
 

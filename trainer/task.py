@@ -1,7 +1,7 @@
 """The training stage: `python -m trainer.task --root URI --shards URI [--profile URI] --config URI ...`.
 
 This process decides about reuse, starts torchrun and waits; it never imports torch. The ranks are trainer/worker.py,
-what they do is trainer/loop.py. On several machines the same command runs on each (docs/launch.md).
+what they do is trainer/train.py. On several machines the same command runs on each (docs/launch.md).
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import CHECKPOINTS_FOLDER
-from trainer.cut import check_flags, choose_cut, choose_flags, choose_threads, find_other_batch, find_other_hardware
+from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
+from trainer.launch.auto import (
+    check_flags,
+    choose_cut,
+    choose_flags,
+    choose_threads,
+    find_other_batch,
+    find_other_hardware,
+)
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
-from trainer.shards import check_index, check_room, load_shards
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
 # https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training

@@ -16,7 +16,7 @@ from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import end_with_parent, run_process
 from trainer.launch import Assignment
-from trainer.life import Life
+from trainer.supervise.supervisor import Life
 
 
 def main(path: str) -> int:
@@ -36,8 +36,8 @@ def main(path: str) -> int:
     ) as life:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
-            from trainer.distributed import process_group
-            from trainer.loop import train
+            from trainer.parallel.process_group import process_group
+            from trainer.train import train
 
             with process_group(assignment.generation, setup_timeout_s=resources.setup_timeout_s) as group_rank:
                 train(assignment, group_rank, events, life)

@@ -27,7 +27,7 @@ IMPORTS = {
         "torch",
         "transformers",
         "trainer.worker",
-        "trainer.loop",
+        "trainer.train",
         "tensorboard",
         "gcsfs",
         "google.cloud.storage",

@@ -21,7 +21,7 @@ from records.index import key_of, open_index, read_payload
 from sharding.plan import make_key, make_plan
 from sharding.sources import list_source
 from trainer.data.reader import ShardReader
-from trainer.shards import load_shards
+from trainer.data.shards import load_shards
 
 FORMATS = ("webdataset", "tfrecord")
 

@@ -17,12 +17,12 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.distributed import Rank, process_group
 from trainer.finish import finish
 from trainer.launch import Assignment
-from trainer.ledger import Ledger
-from trainer.loop import Training
-from trainer.preemption import Stop
+from trainer.parallel.process_group import Rank, process_group
+from trainer.supervise.ledger import Ledger
+from trainer.supervise.signals import Stop
+from trainer.train import Training
 
 
 class Crash(Exception):

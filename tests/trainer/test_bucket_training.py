@@ -19,10 +19,10 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from tests.trainer.one_rank import make_training, one_rank
+from trainer.data.shards import check_room
 from trainer.export.task import export
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
-from trainer.shards import check_room
 from trainer.task import execute as train
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -13,7 +13,7 @@ from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from tests.trainer.test_task import profile_folder
 from trainer.data.loader import make_loader
-from trainer.distributed import Rank
+from trainer.parallel.process_group import Rank
 
 AUTO = {"precision": "auto", "channels_last": "auto", "activation_checkpointing": "auto"}
 CHOSEN = Flags(precision="bf16", channels_last=True, activation_checkpointing="whole")
@@ -110,7 +110,7 @@ def test_the_loader_works_as_far_ahead_as_was_chosen(
         made.append(options)
         return make_loader(*arguments, **options)
 
-    monkeypatch.setattr("trainer.feed.make_loader", make_and_tell)
+    monkeypatch.setattr("trainer.data.feed.make_loader", make_and_tell)
     first = profile(tmp_path / "first", Flags(), num_workers=1, prefetch_factor=2)
     training = make_training(rank, tmp_path, small_shards, config(), profile=first)
     ahead = training.feed.prefetcher(0)

@@ -15,8 +15,8 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import STAGE_SECTIONS
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from tests.conftest import small_config
-from trainer.disturb import Training
-from trainer.drill import compare
+from trainer.drill.task import compare
+from trainer.drill.training import Training
 
 # PHASE:N:RANK, the N-th time that a process comes there. 12 steps an epoch and a checkpoint every 2: the first epochs
 # see all kills but the last two, so that one of them has several resumes. Each kill has a start of its own: where one

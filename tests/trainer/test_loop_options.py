@@ -14,8 +14,8 @@ from contracts.errors import ConfigError, DataError
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from trainer.checkpoint.loading import load_model_state
-from trainer.distributed import Rank
 from trainer.finish import finish
+from trainer.parallel.process_group import Rank
 
 VIT = {
     "architecture": "vit",

@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
-from trainer.cursor import slot_requests
-from trainer.data.augment import Mixing
+from trainer.data.augment.draw import Mixing
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.resolve import FullOrder
 from trainer.data.prepare import prepare
 from trainer.data.transforms import EvaluationTransform, TrainTransform
-from trainer.distributed import Rank
-from trainer.order import FullOrder
-from trainer.precision import Numerics
+from trainer.model.precision import Numerics
+from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import pytest
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, committed
-from tests.trainer.test_preemption import SLOW, Job, last_checkpoint, slow_config, wait_until
-from trainer.phases import PAUSE_AT, PAUSE_FILE
+from tests.trainer.supervise.test_signals import SLOW, Job, last_checkpoint, slow_config, wait_until
+from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
     pytest.mark.slow,

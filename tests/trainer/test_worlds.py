@@ -18,9 +18,9 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs
-from trainer.cursor import slot_requests
-from trainer.order import make_order
-from trainer.trace import ENVIRONMENT, read_trace
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.resolve import make_order
+from trainer.drill.trace import ENVIRONMENT, read_trace
 
 EPOCHS, BATCH = 12, 16
 # Catches a hang, on the slowest machine.

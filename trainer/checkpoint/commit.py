@@ -22,9 +22,9 @@ from trainer.checkpoint.discovery import Listing, checkpoint_name, list_checkpoi
 from trainer.checkpoint.framing import FileStream
 from trainer.checkpoint.retention import retain
 from trainer.checkpoint.staging import HostBuffer, StagedFile
-from trainer.distributed import Rank
-from trainer.model import parameters_sha256
-from trainer.phases import reached
+from trainer.drill.pauses import reached
+from trainer.model.build import parameters_sha256
+from trainer.parallel.process_group import Rank
 
 # Checkpoints that fail one after another before training ends: one may be a storm in the bucket, three are no accident.
 MAX_FAILURES = 3

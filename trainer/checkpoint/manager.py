@@ -18,7 +18,7 @@ from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
 from trainer.checkpoint.staging import HostBuffer, StagedFile
 from trainer.checkpoint.tensors import Groups, is_spread
 from trainer.checkpoint.writer import Writer
-from trainer.phases import reached
+from trainer.drill.pauses import reached
 
 
 class CheckpointManager:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from contracts.config import CheckpointSection
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.distributed import Rank
+from trainer.parallel.process_group import Rank
 
 
 class Schedule:

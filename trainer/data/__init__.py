@@ -1,4 +1,4 @@
-"""From shards to model input, in the order that trainer/cursor.py gives.
+"""From shards to model input, in the order that trainer/data/order/cursor.py gives.
 
 reader.py      a sample's bytes, checked
 bucket.py      the same from gs://: prefetch.py fetches ahead, fetch.py fetches, cache.py keeps; plan.py says what is

@@ -19,15 +19,15 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.cursor import SlotRequest
-from trainer.data.augment import Mix, Plan
-from trainer.data.cache_folder import CacheFolder
-from trainer.data.pixel_ops import apply_plan
-from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
+from trainer.data.augment.draw import Mix, Plan
+from trainer.data.augment.pixel_ops import apply_plan
+from trainer.data.augment.randomness import generator_of, global_generators_kept, seed_global_generators
+from trainer.data.bucket.cache_folder import CacheFolder
+from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.data.transforms import EvaluationTransform, PixelTransform, TrainTransform
-from trainer.preemption import ignore_stop_signals
+from trainer.supervise.signals import ignore_stop_signals
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -217,7 +217,7 @@ def make_loader(
 
 
 def _begin_process(worker: int) -> None:
-    """Begin a loader process: it ends with its rank, and only with it (trainer/preemption.py)."""
+    """Begin a loader process: it ends with its rank, and only with it (trainer/supervise/signals.py)."""
     end_with_parent()
     ignore_stop_signals()
 

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 from contracts.errors import ConfigError
+from trainer.data.augment.pixel_ops import apply_plan, mix
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.pixel_ops import apply_plan, mix
 from trainer.data.transforms import TrainTransform, normalise
 
 

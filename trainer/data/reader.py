@@ -20,14 +20,14 @@ from contracts.errors import DataError
 from records.decode import UndecodableImage, decode_rgb
 from records.index import DamagedSample, key_of, read_payload
 from records.index_file import IndexFile
-from trainer.blocks import BlockOrder
-from trainer.cursor import SlotRequest
-from trainer.data.bucket import BucketShards
-from trainer.data.cache_folder import CacheFolder
-from trainer.data.fetch import Fetcher
-from trainer.data.plan import Grid, Plan, ahead_bytes, blocks_bytes, evaluation_bytes
-from trainer.data.prefetch import Prefetcher
-from trainer.order import Order
+from trainer.data.bucket.cache_folder import CacheFolder
+from trainer.data.bucket.fetch import Fetcher
+from trainer.data.bucket.plan import Grid, Plan, ahead_bytes, blocks_bytes, evaluation_bytes
+from trainer.data.bucket.prefetch import Prefetcher
+from trainer.data.bucket.reader import BucketShards
+from trainer.data.order.block_order import BlockOrder
+from trainer.data.order.cursor import SlotRequest
+from trainer.data.order.resolve import Order
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -62,7 +62,7 @@ class ShardReader:
 
     Raises:
         DataError: The index is missing, or is not as long as the manifest says. Its bytes are compared once an attempt
-            (trainer/shards.py, trainer/data/index_cache.py), not by every reader: a large one takes seconds.
+            (trainer/data/shards.py, trainer/data/bucket/index_cache.py), not by every reader: that takes seconds.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, decode_rgb, reducible_size
-from trainer.data.augment import Augmentation, Mixing
-from trainer.shards import normalisation
+from trainer.data.augment.draw import Augmentation, Mixing
+from trainer.data.shards import normalisation
 
 Pixels = npt.NDArray[np.uint8]
 PixelTransform = Callable[[Pixels], Pixels]

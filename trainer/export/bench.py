@@ -255,7 +255,7 @@ def _load_network(
     from safetensors.torch import load_file
 
     from contracts.config import ModelSection
-    from trainer.model import build_model
+    from trainer.model.build import build_model
 
     section = ModelSection.model_validate(dict(model))
     network = build_model(section, num_classes=num_classes, image_size=image_size)

@@ -17,9 +17,9 @@ from contracts.artifacts.export import Calibration
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.index import DamagedSample
+from trainer.data.order.permutation import mix, permute
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, Pixels
-from trainer.permutation import mix, permute
 
 SPLIT = "train"
 

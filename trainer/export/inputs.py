@@ -54,7 +54,7 @@ class Inputs:
             DataError: The weights are damaged, or not those of the network.
         """
         from trainer.checkpoint.loading import load_model_state
-        from trainer.model import build_model
+        from trainer.model.build import build_model
 
         section = ModelSection.model_validate(self.checkpoint.model)
         model = build_model(section, num_classes=len(self.checkpoint.classes), image_size=self.image_size)

@@ -46,9 +46,9 @@ def export(stage: Stage) -> str:
     if output.reused:
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
+    from trainer.data.shards import check_index
     from trainer.export.precision import require_autocast
     from trainer.export.triton_config import image_for
-    from trainer.shards import check_index
 
     # A builder that no Triton release serves is better refused before the work.
     image_for(builder.name)

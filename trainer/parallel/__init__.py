@@ -14,15 +14,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import ParallelSection
 from contracts.errors import ConfigError
-from trainer.distributed import Rank
-from trainer.parallel.replicated import Replicated
-from trainer.parallel.sharded import Sharded
-from trainer.parallel.sharded import fill as fill
-from trainer.parallel.sharded import load_whole as load_whole
-from trainer.parallel.sharded import own_part as own_part
-from trainer.parallel.sharded import release_gathered as release_gathered
-from trainer.parallel.sharded import rows_of as rows_of
-from trainer.parallel.sharded import whole as whole
+from trainer.parallel.ddp import Replicated
+from trainer.parallel.fsdp import Sharded
+from trainer.parallel.fsdp import fill as fill
+from trainer.parallel.fsdp import load_whole as load_whole
+from trainer.parallel.fsdp import own_part as own_part
+from trainer.parallel.fsdp import release_gathered as release_gathered
+from trainer.parallel.fsdp import rows_of as rows_of
+from trainer.parallel.fsdp import whole as whole
+from trainer.parallel.process_group import Rank
 
 Spread = Replicated | Sharded
 
@@ -72,7 +72,7 @@ def distribute(
         rank: This process.
         images: [B, 3, H, W] float32 on the model's device: what a forward pass takes.
         log: Says what was chosen.
-        setup_timeout_s: How long ranks wait for each other, until trainer.distributed.limit_collectives.
+        setup_timeout_s: How long ranks wait for each other, until trainer.parallel.process_group.limit_collectives.
     """
     if section.sync_batch_norm:
         if not any(isinstance(module, _BatchNorm) for module in model.modules()):

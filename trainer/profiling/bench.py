@@ -1,7 +1,7 @@
 """Measures inside of one rank: its loader alone, its steps alone, both together.
 
-It trains as training does (trainer/feed.py, trainer/step.py), at a learning rate of 0. Ranks measure at once, in step
-with each other wherever training is; what may run out of memory is tried by each rank alone first.
+It trains as training does (trainer/data/feed.py, trainer/step.py), at a learning rate of 0. Ranks measure at once, in
+step with each other wherever training is; what may run out of memory is tried by each rank alone first.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.cursor import SlotRequest
-from trainer.cut import Cut
-from trainer.data.augment import Plan
+from trainer.data.augment.draw import Plan
+from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.device_prefetch import map_tensors, to_device
+from trainer.data.feed import Feed
 from trainer.data.loader import SlotBatch
-from trainer.data.prefetch import Prefetcher
-from trainer.distributed import Rank
-from trainer.feed import Feed
+from trainer.data.order.cursor import SlotRequest
+from trainer.launch.auto import Cut
+from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
-from trainer.precision import Numerics
+from trainer.parallel.process_group import Rank
 from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
 from trainer.profiling.processor import processor_s

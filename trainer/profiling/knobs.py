@@ -15,7 +15,7 @@ from contracts.errors import ConfigError
 # force a small slot, and its steps show what a slot costs that does not grow with it.
 HALVINGS = 4
 SMALL_SLOT = 8
-# What training has without a profile (trainer/cut.py, trainer/precision.py).
+# What training has without a profile (trainer/launch/auto.py, trainer/model/precision.py).
 DEFAULT_FLAGS = Flags()
 
 T = TypeVar("T")

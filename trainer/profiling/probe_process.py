@@ -18,8 +18,8 @@ from contracts.config import RunConfig
 from contracts.errors import DataError, UserError
 from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
-from trainer.preemption import ignore_stop_signals
 from trainer.profiling.measure import Failed
+from trainer.supervise.signals import ignore_stop_signals
 
 Request = tuple[str, dict[str, Any]]
 # What comes first: everything that it raises is wrong with all configurations.
@@ -35,7 +35,7 @@ def main(descriptor: int, path: str) -> int:
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     config = RunConfig.model_validate(assignment.config)
 
-    from trainer.distributed import process_group
+    from trainer.parallel.process_group import process_group
     from trainer.profiling.service import Service
 
     with process_group(assignment.generation, setup_timeout_s=config.profile.probe_timeout_s) as rank:

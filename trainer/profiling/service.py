@@ -10,11 +10,11 @@ import torch
 
 from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
-from trainer.cut import choose_flags
-from trainer.distributed import Rank
-from trainer.feed import Feed
+from trainer.data.feed import Feed
 from trainer.launch import Assignment
-from trainer.precision import Numerics, fix_numerics
+from trainer.launch.auto import choose_flags
+from trainer.model.precision import Numerics, fix_numerics
+from trainer.parallel.process_group import Rank
 from trainer.profiling.bench import Bench
 from trainer.profiling.board import write_board
 from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.cut import PREFETCH_FACTOR
+from trainer.launch.auto import PREFETCH_FACTOR
 from trainer.profiling.knobs import (
     Device,
     KnobReader,

@@ -33,6 +33,7 @@ from contracts.estimate import estimate_training
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
+from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import diagnose_choice
 from trainer.profiling.page import render_page
@@ -40,7 +41,6 @@ from trainer.profiling.probe import RankProbe
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Device, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
-from trainer.shards import check_index, check_room, load_shards
 
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
-from trainer.gpu import GpuGauges
 from trainer.profiling.bench import SMALLEST_SLOT, Bench, Steps
 from trainer.profiling.measure import Counted
+from trainer.report.gpu import GpuGauges
 
 # A trace takes about a megabyte for a hundred slots of a small network, and a viewer opens no more than some of them.
 MOST_TRACED_SLOTS = 32

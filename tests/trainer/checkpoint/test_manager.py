@@ -14,7 +14,7 @@ from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
 from trainer.checkpoint.commit import MAX_FAILURES, Superseded
 from trainer.checkpoint.loading import load_group, load_model_state
-from trainer.model import parameters_sha256
+from trainer.model.build import parameters_sha256
 
 
 class Gate:

@@ -13,9 +13,9 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from records.index import RECORD
 from rehearsal.gcs import BucketServer
-from trainer.cursor import SlotRequest
-from trainer.data.cache_folder import CacheFolder
+from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset
+from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import make_transforms
 

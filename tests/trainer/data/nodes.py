@@ -5,9 +5,9 @@ from pathlib import Path
 
 from contracts.artifacts import SampleOrder, ShardManifest
 from tests.trainer.data.conftest import open_reader
-from trainer.cursor import slot_requests, stream_readers
-from trainer.data.plan import check_working_set
-from trainer.order import make_order, resolve_order
+from trainer.data.bucket.plan import check_working_set
+from trainer.data.order.cursor import slot_requests, stream_readers
+from trainer.data.order.resolve import make_order, resolve_order
 
 STREAMS, BATCH, SLOT = 24, 96, 12
 RANGE_BYTES = 32 << 10

@@ -11,11 +11,11 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
-from trainer.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.order.cursor import SlotRequest, slot_requests
+from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, make_transforms
-from trainer.order import FullOrder
 
 
 def request(*samples: int, epoch: int = 0) -> SlotRequest:

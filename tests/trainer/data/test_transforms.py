@@ -12,7 +12,7 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_size
 from tests.trainer.data.conftest import photograph
-from trainer.data.randomness import generator_of
+from trainer.data.augment.randomness import generator_of
 from trainer.data.transforms import (
     Box,
     EvaluationTransform,

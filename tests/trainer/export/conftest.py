@@ -19,7 +19,7 @@ from contracts.config import ModelSection
 from records.index import INDEX_NAME, RECORD, write_index
 from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
-from trainer.model import build_model, parameters_sha256
+from trainer.model.build import build_model, parameters_sha256
 
 IMAGE_SIZE = 32
 CLASSES = [str(digit) for digit in range(10)]

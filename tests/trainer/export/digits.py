@@ -18,7 +18,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
-from trainer.model import build_model
+from trainer.model.build import build_model
 
 # 1,797 images in all; the rest are training images.
 VALIDATION, TEST = 120, 539

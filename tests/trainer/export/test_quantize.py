@@ -22,7 +22,7 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model import build_model
+from trainer.model.build import build_model
 
 # Of the gates `parity` and `top1`.
 PASSED, FAILED = ["passed", "passed"], ["failed", "failed"]

@@ -24,7 +24,7 @@ from trainer.export.ranges import NodeRange, measure_ranges
 from trainer.export.reference import judge_reference, measure_errors
 from trainer.export.rounds import Search, find_fp16, next_kept
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model import build_model
+from trainer.model.build import build_model
 
 
 def gate(status: str, name: str = "parity") -> Gate:

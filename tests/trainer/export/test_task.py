@@ -30,7 +30,7 @@ from trainer.export import inputs, onnx_graph, parity, workshop
 from trainer.export.parity import Limits, open_graph
 from trainer.export.processes import Cost
 from trainer.export.task import export
-from trainer.model import parameters_sha256
+from trainer.model.build import parameters_sha256
 
 REPOSITORY = Path(__file__).parents[3]
 L4 = {"targets": ["l4"]}

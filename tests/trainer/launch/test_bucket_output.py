@@ -13,7 +13,7 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, committed
 from trainer.checkpoint import CHECKPOINTS_FOLDER
-from trainer.phases import PAUSE_AT, PAUSE_FILE
+from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
     pytest.mark.slow,

@@ -30,17 +30,17 @@ from tests.trainer.checkpoint.attempts import manifest
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.loading import load_groups
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.cursor import slot_requests
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.resolve import FullOrder
 from trainer.data.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
-from trainer.distributed import Rank, process_group
-from trainer.evaluation import EVALUATION_BATCH, Share, evaluate
+from trainer.evaluate import EVALUATION_BATCH, Share, evaluate
+from trainer.model.precision import Numerics
 from trainer.optim import learning_rate
-from trainer.order import FullOrder
-from trainer.outcomes import Outcomes
 from trainer.parallel import rows_of, runs_in_lockstep
-from trainer.precision import Numerics
+from trainer.parallel.process_group import Rank, process_group
+from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16

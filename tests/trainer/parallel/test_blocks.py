@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from contracts.config import ModelSection
-from trainer.model import build_model
+from trainer.model.build import build_model
 from trainer.parallel.blocks import find_blocks
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.parallel import on_ranks
-from trainer.distributed import Rank
+from trainer.parallel.process_group import Rank
 
 # What the ordinary suite runs on each number of ranks: a launch costs more than what it runs. Buckets show at three.
 ON_TWO, ON_THREE = ("strategies", "buffers", "first_weights", "refusals"), ("resumes", "outcomes")

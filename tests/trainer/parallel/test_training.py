@@ -18,8 +18,8 @@ from contracts.config import STAGE_SECTIONS, ModelSection
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
 from trainer.checkpoint.loading import load_model_state
-from trainer.model import build_model, parameters_sha256
-from trainer.trace import ENVIRONMENT, TracedStep, read_trace
+from trainer.drill.trace import ENVIRONMENT, TracedStep, read_trace
+from trainer.model.build import build_model, parameters_sha256
 
 # 72 training samples: 20, 20, 20 and 12 an epoch, in slots of 4.
 BASE: dict[str, Any] = {"train": {"global_batch_size": 20}, "parallel": {"slot_size": 4}}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.cut import Cut
+from trainer.launch.auto import Cut
 from trainer.profiling.space import Device, Space, make_space
 
 CPU = Device("cpu", "a processor", has_bf16=False)

@@ -1,0 +1,171 @@
+"""Fetching from the bucket: several processes, one fetch a range; as many streams as help; memory and size bounds."""
+
+import gc
+import itertools
+import multiprocessing
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from contracts import storage
+from contracts.errors import TryAgain
+from records.index import RECORD
+from rehearsal.gcs import BucketServer
+from rehearsal.gcs.faults import Rule
+from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
+from trainer.data.bucket.fetch import Streams
+
+# Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect what the client dropped before the next test counts it as its own."""
+    yield
+    gc.collect()
+
+
+def _read_all(uri: str, cache: Path) -> None:
+    reader = open_reader(uri, cache=cache)
+    for place in range(len(reader)):
+        reader.prepare([place])
+        reader.read(place)
+
+
+def test_two_processes_fetch_each_range_once(bucket_shards: str, bucket_server: BucketServer, tmp_path: Path) -> None:
+    bucket_server.faults.set(Rule(object="*.tar", latency_s=0.02))
+    bucket_server.access_log.clear()
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_read_all, args=(bucket_shards, tmp_path)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert len(bucket_server.access_log.entries(operation="objects.media", object="*index.bin")) == 1
+    total = image_runs(bucket_shards)
+    # Without what lies between two ranges.
+    assert 0.8 * total < sum(shard_requests(bucket_server)) <= total
+
+
+def test_a_broken_answer_is_continued_and_costs_no_byte_twice(bucket_server: BucketServer) -> None:
+    content = bytes(range(256)) * 40
+    storage.replace("gs://bucket-1/a", content)
+    bucket_server.faults.set(Rule(object="a", truncate_at=3000, limit=2))
+    bucket_server.access_log.clear()
+    pieces: list[bytes] = []
+    assert storage.copy_range("gs://bucket-1/a", 100, 9000, pieces.append) == 9000
+    assert b"".join(pieces) == content[100:9100]
+    assert [entry.bytes_out for entry in bucket_server.access_log.entries(operation="objects.media")] == [
+        3000,
+        3000,
+        3000,
+    ]
+    # Fewer bytes at the end, none behind it.
+    assert storage.copy_range("gs://bucket-1/a", 10000, 9000, pieces.append) == 240
+    assert storage.copy_range("gs://bucket-1/a", 20000, 10, pieces.append) == 0
+    with pytest.raises(FileNotFoundError):
+        storage.copy_range("gs://bucket-1/b", 0, 10, pieces.append)
+
+
+def test_an_object_that_is_replaced_on_the_way_is_not_mixed(bucket_server: BucketServer) -> None:
+    storage.replace("gs://bucket-1/a", bytes(3 << 20))
+    bucket_server.faults.set(Rule(object="a", method="GET", truncate_at=1 << 20, limit=1))
+    pieces: list[bytes] = []
+
+    def sink(piece: bytes) -> None:
+        if not pieces:
+            storage.replace("gs://bucket-1/a", bytes([1]) * (3 << 20))
+        pieces.append(piece)
+
+    with pytest.raises(FileNotFoundError):
+        storage.copy_range("gs://bucket-1/a", 0, 3 << 20, sink)
+    assert set(b"".join(pieces)) == {0}
+
+
+def test_a_bucket_that_does_not_answer_is_another_try(
+    bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contracts.stores.gcs_ranges.RETRY_DEADLINE_S", 0.3)
+    storage.replace("gs://bucket-1/a", bytes(100))
+    bucket_server.faults.set(Rule(object="a", status=503))
+    with pytest.raises(TryAgain, match="does not answer"):
+        storage.copy_range("gs://bucket-1/a", 0, 10, lambda piece: None)
+
+
+def run_streams(streams: Streams, rate_of: dict[int, float]) -> None:
+    """Let all streams receive, at a total rate that depends on their number, until it is settled."""
+    for _ in range(20):
+        with ExitStack() as turns:
+            limit = streams.limit
+            counts = [turns.enter_context(streams.request()) for _ in range(limit)]
+            for count in counts * 4:
+                count(int(rate_of[limit]))
+
+
+@pytest.mark.parametrize(
+    ("rate_of", "expected"),
+    [
+        ({4: 100, 8: 200, 16: 400, 32: 800}, 32),
+        ({4: 100, 8: 180, 16: 190, 32: 190}, 8),
+        ({4: 100, 8: 100, 16: 100, 32: 100}, 4),
+    ],
+)
+def test_streams_double_while_it_helps(
+    monkeypatch: pytest.MonkeyPatch, rate_of: dict[int, float], expected: int
+) -> None:
+    clock = itertools.count(0, 0.1)
+    monkeypatch.setattr("trainer.data.bucket.fetch.time.monotonic", lambda: next(clock))
+    streams = Streams()
+    run_streams(streams, rate_of)
+    assert streams.limit == expected
+
+
+@pytest.mark.parametrize(("latency_s", "receiving_s", "expected"), [(0.03, 0.3, 5), (0.1, 0.2, 6), (0.1, 0.05, 8)])
+def test_as_many_requests_are_on_their_way_as_hide_the_latency(
+    monkeypatch: pytest.MonkeyPatch, latency_s: float, receiving_s: float, expected: int
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("trainer.data.bucket.fetch.time.monotonic", lambda: now[0])
+    streams = Streams(4, 4)
+    assert streams.most_requests == 5
+    for _ in range(100):
+        with streams.request() as count:
+            now[0] += latency_s
+            count(1)
+            now[0] += receiving_s
+    assert streams.most_requests == expected
+
+
+def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path) -> None:
+    count = 100_000_000
+    path = tmp_path / "index.bin"
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<8sIIQ40x", b"SHARDIDX", 1, RECORD.itemsize, count))
+        stream.truncate(64 + count * RECORD.itemsize)
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from records.index import open_index\n"
+        "def bytes_read(): return int(Path('/proc/self/io').read_text().split()[1])\n"
+        "read, before = bytes_read(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "index = open_index(Path(sys.argv[1]))\n"
+        "opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "read = bytes_read() - read\n"
+        "total = sum(int(index[place]['size']) for place in range(0, len(index), 100_003))\n"
+        "print(len(index), read, opened - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    samples, bytes_read, opened_kibibytes, kibibytes = map(int, done.stdout.split())
+    assert samples == count
+    # What makes it quick on any machine: nothing but its header is read, and no page of it is touched.
+    assert bytes_read < 1 << 20
+    assert opened_kibibytes < 8 * 1024
+    assert kibibytes < 200 * 1024

@@ -1,0 +1,364 @@
+"""The same samples from a bucket as from disk, whatever happens to the cache and on the line."""
+
+import fcntl
+import gc
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import storage
+from contracts.artifacts import SampleOrder, ShardManifest
+from contracts.errors import ConfigError, DataError
+from rehearsal.gcs import BucketServer
+from rehearsal.gcs.faults import Rule
+from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests
+from trainer.data.bucket.cache_folder import CacheFolder
+from trainer.data.bucket.plan import check_working_set
+from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.order.cursor import SlotRequest, slot_requests, stream_readers
+from trainer.data.order.resolve import make_order, resolve_order
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import make_transforms
+
+# Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+Epoch = list[tuple[tuple[int, ...], torch.Tensor, torch.Tensor]]
+
+
+def read_epoch(
+    uri: str,
+    cache: Path | None = None,
+    *,
+    num_workers: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    epochs: int = 1,
+    position: int = 0,
+    **fields: object,
+) -> Epoch:
+    """Read what a rank reads, as training does."""
+    reader = open_reader(uri, cache=cache, order="blocks", **fields)
+    manifest = ShardManifest.load(uri)
+    order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
+    readers = stream_readers(order, global_batch_size=16, slot_size=4, ranks=ranks)
+    streams = None if readers is None else readers[rank]
+    reader.follow(order, global_batch_size=16, streams=streams, readers=ranks * max(1, num_workers))
+    dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
+    ahead = reader.prefetcher(position, epochs=epochs, ranks=ranks)
+    requests = slot_requests(
+        position, order=order, epochs=epochs, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks
+    )
+    loader = make_loader(
+        dataset, ahead.following(requests), num_workers=num_workers, prefetch_factor=2, pin_memory=False
+    )
+    found = []
+    try:
+        for slot in read_slots(loader):
+            found.append((slot.request.samples, slot.images, slot.labels))
+            ahead.passed(slot.request)
+    finally:
+        ahead.stop()
+    return found
+
+
+def requests_of(uri: str, rank: int, ranks: int, position: int) -> list[SlotRequest]:
+    manifest = ShardManifest.load(uri)
+    record = resolve_order(data_section(order="blocks"), uri, manifest, None).order
+    order = make_order(record, uri, manifest, seed=1)
+    return list(
+        slot_requests(position, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks)
+    )
+
+
+def assert_equal(found: Epoch, expected: Epoch) -> None:
+    assert [samples for samples, _, _ in found] == [samples for samples, _, _ in expected]
+    for (_, images, labels), (_, other_images, other_labels) in zip(found, expected, strict=True):
+        assert torch.equal(images, other_images) and torch.equal(labels, other_labels)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def split_bytes(uri: str, split: str = "train") -> int:
+    return sum(shard.bytes for shard in ShardManifest.load(uri).shards if shard.split == split)
+
+
+@pytest.fixture
+def expected(small_shards: str) -> Epoch:
+    """An epoch from disk."""
+    return read_epoch(small_shards)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect what the client dropped before the next test counts it as its own."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_bucket_gives_the_samples_and_pixels_of_the_disk(
+    bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path, cached: bool, num_workers: int
+) -> None:
+    bucket_server.access_log.clear()
+    assert_equal(read_epoch(bucket_shards, tmp_path if cached else None, num_workers=num_workers), expected)
+    assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
+
+
+def test_a_warm_cache_asks_the_bucket_for_no_sample(
+    bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path
+) -> None:
+    read_epoch(bucket_shards, tmp_path)
+    bucket_server.access_log.clear()
+    assert_equal(read_epoch(bucket_shards, tmp_path), expected)
+    assert shard_requests(bucket_server) == []
+    assert bucket_server.access_log.entries(operation="objects.media", object="*index.bin") == []
+
+
+def test_two_epochs_with_a_cache_that_holds_all_read_the_bucket_once(
+    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    bucket_server.access_log.clear()
+    read_epoch(bucket_shards, tmp_path, epochs=2)
+    assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
+
+
+def test_a_cache_much_smaller_than_the_data_reads_each_byte_once(
+    bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path
+) -> None:
+    bucket_server.access_log.clear()
+    small = {"cache_bytes": split_bytes(bucket_shards) // 2, "block_bytes": 20000}
+    assert_equal(read_epoch(bucket_shards, tmp_path, **small), expected)
+    assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
+    kept = sum(path.stat().st_size for path in tmp_path.rglob("*-*") if path.parent.name != "index" and path.is_file())
+    assert kept <= small["cache_bytes"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nodes_together_read_every_sample_once(
+    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path, nodes: int
+) -> None:
+    bucket_server.access_log.clear()
+    seen: list[int] = []
+    for node in range(nodes):
+        for samples, _, _ in read_epoch(bucket_shards, tmp_path / str(node), rank=node, ranks=nodes):
+            seen += samples
+    assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
+    assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
+
+
+def test_a_resume_on_other_ranks_goes_on_in_the_same_order(
+    bucket_shards: str, small_shards: str, tmp_path: Path
+) -> None:
+    """2 -> 3 -> 1 ranks with the position of each step, the cache shared by the ranks of a machine."""
+    seen: list[int] = []
+    for ranks, position, steps in ((2, 0, 2), (3, 32, 1), (1, 48, 2)):
+        by_batch: dict[int, list[int]] = {}
+        for rank in range(ranks):
+            rest = read_epoch(bucket_shards, tmp_path, rank=rank, ranks=ranks, position=position)
+            whole = read_epoch(small_shards, rank=rank, ranks=ranks, position=position)
+            assert_equal(rest, whole)
+            for request, (samples, _, _) in zip(requests_of(small_shards, rank, ranks, position), rest, strict=True):
+                assert request.samples == samples
+                if request.counts:
+                    by_batch.setdefault(request.step, []).extend(samples)
+        for step in sorted(by_batch)[:steps]:
+            seen += by_batch[step]
+    assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
+
+
+FAULTS = {
+    "unavailable": Rule(object="*.tar", status=503, probability=0.3, seed=1),
+    "reset": Rule(object="*.tar", reset_at=700, probability=0.5, seed=2),
+    "truncated": Rule(object="*.tar", truncate_at=700, probability=0.5, seed=3),
+    "quietly": Rule(object="*.tar", truncate_at=700, quietly=True, nth=(1, 3)),
+    "corrupted": Rule(object="*.tar", corrupt_at=800, nth=(1, 4)),
+    "slow": Rule(object="*.tar", latency_s=0.02),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_the_line_change_no_sample(
+    bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path, fault: str
+) -> None:
+    bucket_server.faults.set(FAULTS[fault])
+    assert_equal(read_epoch(bucket_shards, tmp_path), expected)
+    assert bucket_server.faults.hits()[0] > 0
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete a file", "delete all"])
+def test_a_damaged_cache_changes_no_sample(bucket_shards: str, expected: Epoch, tmp_path: Path, damage: str) -> None:
+    cache = tmp_path / "cache"
+    read_epoch(bucket_shards, cache)
+    files = [path for path in cache.glob("*-*/*-*") if path.suffix == ""]
+    assert len(files) > 3
+    if damage == "delete all":
+        shutil.rmtree(cache)
+    for path in files if damage != "delete all" else []:
+        if damage == "flip":
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        elif damage == "truncate":
+            with path.open("r+b") as stream:
+                stream.truncate(path.stat().st_size // 2)
+        else:
+            path.unlink()
+    assert_equal(read_epoch(bucket_shards, cache), expected)
+
+
+def test_a_cache_that_is_deleted_under_the_reader(bucket_shards: str, small_shards: str, tmp_path: Path) -> None:
+    reader, local = open_reader(bucket_shards, cache=tmp_path / "cache"), open_reader(small_shards)
+    for place in range(len(reader)):
+        if place % 10 == 5:
+            shutil.rmtree(tmp_path / "cache")
+        reader.prepare([place])
+        assert np.array_equal(reader.read(place)[0], local.read(place)[0])
+
+
+def test_a_full_disk_is_read_past(
+    bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    bucket_server.access_log.clear()
+    assert_equal(read_epoch(bucket_shards, tmp_path), expected)
+    # Sample by sample, and none twice.
+    assert sum(shard_requests(bucket_server)) <= split_bytes(bucket_shards)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+def test_a_bad_shard_in_the_bucket_is_named_with_its_sample(
+    bucket_shards: str, tmp_path: Path, damage: str, cached: bool
+) -> None:
+    manifest = ShardManifest.load(bucket_shards)
+    entry = next(shard for shard in manifest.shards if shard.split == "train")
+    uri = entry.uri(bucket_shards)
+    content = bytearray(storage.read_bytes(uri))
+    content[content.index(b"IDAT") + 10] ^= 1
+    if damage == "delete":
+        storage.delete(uri)
+    else:
+        storage.replace(uri, bytes(content) if damage == "flip" else bytes(content[:700]))
+    words = {"flip": "has crc32c", "truncate": "bytes too early", "delete": "is not there"}
+    with pytest.raises(DataError, match=rf"{entry.name}, sample [0-9a-f]{{32}} .*{words[damage]}"):
+        read_epoch(bucket_shards, tmp_path if cached else None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_evaluation_reads_each_byte_once(
+    bucket_shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path, ranks: int
+) -> None:
+    manifest, data = ShardManifest.load(bucket_shards), data_section(tmp_path)
+    transform = make_transforms(data, manifest)[1]
+    folder = CacheFolder(data)
+    bucket_server.access_log.clear()
+    for rank in range(ranks):
+        found = evaluation_batches(
+            bucket_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks, data=data, folder=folder
+        )
+        local = evaluation_batches(small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks)
+        for (images, labels), (other_images, other_labels) in zip(found, local, strict=True):
+            assert torch.equal(images, other_images) and torch.equal(labels, other_labels)
+    assert sum(shard_requests(bucket_server)) <= image_runs(bucket_shards, "test")
+
+
+def test_the_first_batch_does_not_wait_for_blocks(
+    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    reader = open_reader(bucket_shards, cache=tmp_path, order="blocks")
+    manifest = ShardManifest.load(bucket_shards)
+    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
+    reader.follow(order, global_batch_size=16)
+    bucket_server.access_log.clear()
+    request = next(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=1, rank=0, ranks=1))
+    reader.prepare(list(request.samples), request)
+    [size] = shard_requests(bucket_server)
+    assert size == int(reader._index[request.samples[0]]["size"])
+
+
+def test_full_order_larger_than_the_cache_reads_samples_alone(
+    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    reader = open_reader(bucket_shards, cache=tmp_path, order="full", cache_bytes=40_000)
+    manifest = ShardManifest.load(bucket_shards)
+    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
+    reader.follow(order, global_batch_size=16)
+    bucket_server.access_log.clear()
+    requests = list(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=0, ranks=1))
+    with reader.prefetcher(0, epochs=1, ranks=1, requests=requests) as ahead:
+        # Ahead of anybody's asking, as far as the bound allows.
+        sizes = [int(reader._index[place]["size"]) for request in requests for place in request.samples]
+        expected = sum(total <= 0.9 * 40_000 for total in itertools.accumulate(sizes))
+        wait_until(lambda: len(shard_requests(bucket_server)) >= expected)
+        assert len(shard_requests(bucket_server)) == expected > 4
+        for request in requests:
+            reader.prepare(list(request.samples), request)
+            for place in request.samples:
+                reader.read(place)
+            ahead.passed(request)
+    found = shard_requests(bucket_server)
+    assert set(found) == set(sizes)
+    assert sum(found) <= 1.05 * sum(sizes)
+
+
+@pytest.mark.parametrize("order", [SampleOrder(kind="blocks", streams=48, range_bytes=4096, block_samples=5)])
+def test_a_working_set_that_does_not_fit_is_refused_with_the_number_that_would(
+    bucket_shards: str, small_shards: str, order: SampleOrder
+) -> None:
+    manifest = ShardManifest.load(bucket_shards)
+    data = data_section(memory_bytes=2048, canonical_streams=48)
+    with pytest.raises(ConfigError, match=r"data\.memory_bytes = 2048 does not hold") as caught:
+        check_working_set(data, bucket_shards, manifest, order)
+    number = int(caught.value.allowed.split()[2])
+    check_working_set(data.model_copy(update={"memory_bytes": number}), bucket_shards, manifest, order)
+    check_working_set(data, small_shards, manifest, order)
+
+
+def test_what_lies_in_memory_is_deleted_at_the_end(bucket_shards: str) -> None:
+    data = data_section()
+    folder, other = CacheFolder(data, "one-name"), CacheFolder(data, "one-name")
+    assert folder.ranges.folder == other.ranges.folder
+    reader = ShardReader(bucket_shards, ShardManifest.load(bucket_shards), "train", data, folder)
+    reader.prepare([0])
+    folder.close()
+    assert other.ranges.held(next(path.name for path in other.ranges.folder.glob("*-*")))
+    other.close()
+    assert not other.ranges.folder.exists()
+
+
+def test_what_a_killed_process_left_in_memory_is_deleted_by_the_next(bucket_shards: str) -> None:
+    left = CacheFolder(data_section(), "left")
+    assert left._close is not None
+    left._close.detach()
+    path = left.ranges.folder
+    for link in list(Path("/proc/self/fd").iterdir()):
+        if link.resolve().name == "alive":
+            fcntl.flock(int(link.name), fcntl.LOCK_UN)
+            os.close(int(link.name))
+    CacheFolder(data_section(), "next").close()
+    assert not path.exists()
+
+
+def test_an_index_that_changed_is_refused(bucket_shards: str) -> None:
+    content = bytearray(storage.read_bytes(f"{BUCKET_SHARDS}/index.bin"))
+    content[100] ^= 1
+    storage.replace(f"{BUCKET_SHARDS}/index.bin", bytes(content))
+    with pytest.raises(DataError, match=r"index\.bin has .* its manifest says"):
+        open_reader(bucket_shards)

@@ -1,0 +1,126 @@
+"""Which order it is, and that it stays."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
+from contracts.config import DataSection
+from contracts.errors import DataError
+from tests.trainer.data.order.test_block_order import manifest
+from trainer.data.order.balanced import BalancedOrder, load_labels
+from trainer.data.order.block_order import BlockOrder
+from trainer.data.order.permutation import SORTED_BELOW
+from trainer.data.order.resolve import FullOrder, make_order, resolve_order
+
+BUCKET, DISK = "gs://bucket-1/shards", "file:///data/shards"
+SHARDS = manifest([100, 60])
+
+
+def checkpoint(order: SampleOrder | None, position: int = 0) -> CheckpointManifest:
+    return CheckpointManifest(
+        fingerprint="f",
+        step=1,
+        position=position,
+        epoch=0,
+        slot_size=4,
+        order=order,
+        model={},
+        classes=["a"],
+        data={},
+        shards_fingerprint="s",
+        metrics={},
+        best_step=0,
+        parameters_sha256="",
+        environment={},
+        files=[],
+    )
+
+
+def test_local_files_are_permuted_in_full_and_a_bucket_in_blocks() -> None:
+    local = resolve_order(DataSection(), DISK, SHARDS, None)
+    assert (local.order, local.reason) == (SampleOrder(kind="full"), "order full: the shards are local files")
+    bucket = resolve_order(DataSection(block_bytes=1024), BUCKET, SHARDS, None)
+    # Samples of 10 bytes.
+    assert bucket.order == SampleOrder(kind="blocks", streams=48, range_bytes=16 << 20, block_samples=102)
+    assert "blocks of 102 samples): the shards are in a bucket" in bucket.reason
+
+
+def test_what_is_set_wins_over_the_location() -> None:
+    assert resolve_order(DataSection(order="full"), BUCKET, SHARDS, None).order.kind == "full"
+    assert resolve_order(DataSection(order="blocks"), DISK, SHARDS, None).order.kind == "blocks"
+
+
+@pytest.mark.parametrize(("began", "goes_on"), [(BUCKET, DISK), (DISK, BUCKET)])
+def test_shards_that_move_keep_the_order_that_training_began_with(began: str, goes_on: str) -> None:
+    before = resolve_order(DataSection(), began, SHARDS, None).order
+    # Through the bytes of a manifest, as between two attempts.
+    recorded = CheckpointManifest.parse(checkpoint(before, 32).to_json(), where="test")
+    after = resolve_order(DataSection(), goes_on, SHARDS, recorded)
+    assert after.order == before
+    assert "recorded in the checkpoint; a new training would take" in after.reason
+    places = [make_order(order, began, SHARDS, seed=3).places(1, 32, 64).tolist() for order in (before, after.order)]
+    assert places[0] == places[1]
+    assert "new training" not in resolve_order(DataSection(), began, SHARDS, recorded).reason
+
+
+def test_checkpoints_without_an_order_go_on_in_full() -> None:
+    assert resolve_order(DataSection(), BUCKET, SHARDS, checkpoint(None, 32)).order == SampleOrder(kind="full")
+
+
+def test_checkpoints_whose_order_is_no_longer_known_are_refused_within_an_epoch() -> None:
+    many = manifest([SORTED_BELOW])
+    assert resolve_order(DataSection(), DISK, many, checkpoint(None, SORTED_BELOW)).order.kind == "full"
+    with pytest.raises(DataError, match="lies within an epoch"):
+        resolve_order(DataSection(), DISK, many, checkpoint(None, 32))
+
+
+def test_balanced_is_full_wherever_the_shards_are() -> None:
+    data = DataSection(sampling="balanced")
+    assert resolve_order(data, BUCKET, SHARDS, None).order == SampleOrder(kind="full", sampling="balanced")
+    with pytest.raises(ValueError, match="balanced needs order=full"):
+        DataSection(sampling="balanced", order="blocks")
+
+
+def test_the_kinds_of_order(small_shards: str) -> None:
+    shards = ShardManifest.load(small_shards)
+    samples = shards.splits["train"].samples
+    full = make_order(SampleOrder(kind="full"), small_shards, shards, seed=3)
+    balanced = make_order(SampleOrder(kind="full", sampling="balanced"), small_shards, shards, seed=3)
+    record = SampleOrder(kind="blocks", streams=3, range_bytes=2000, block_samples=10)
+    blocks = make_order(record, small_shards, shards, seed=3)
+    assert (type(full), type(balanced), type(blocks)) == (FullOrder, BalancedOrder, BlockOrder)
+    assert full.num_samples == balanced.num_samples == blocks.num_samples == samples
+    for order in (full, blocks):
+        assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
+    labels = load_labels(shards.index.uri(small_shards), shards, "train")
+    assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
+    drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())
+    assert max(drawn.values()) - min(drawn.values()) <= 1
+
+
+@pytest.mark.parametrize("num_samples", [1, 120, SORTED_BELOW + 5])
+def test_a_full_epoch_in_parts(num_samples: int) -> None:
+    whole = FullOrder(num_samples, seed=2).places(1, 0, num_samples)
+    assert (np.bincount(whole, minlength=num_samples) == 1).all()
+    order = FullOrder(num_samples, seed=2)
+    parts = [order.places(1, s, min(999, num_samples - s)) for s in range(0, num_samples, 999)]
+    assert (np.concatenate(parts) == whole).all()
+
+
+def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
+    from contracts import storage
+    from trainer.data.shards import load_shards
+
+    def load(shards: ShardManifest, ranks: int) -> Any:
+        (tmp_path / "manifest.json").write_bytes(shards.to_json())
+        return load_shards(storage.normalise(tmp_path), DataSection(mean=[0.5] * 3, std=[0.5] * 3), ranks=ranks)
+
+    with pytest.raises(DataError, match="is empty"):
+        load(manifest([]), 1)
+    with pytest.raises(DataError, match="3 samples for 4 ranks"):
+        load(manifest([3]), 4)
+    assert load(manifest([3]), 3).splits["train"].samples == 3

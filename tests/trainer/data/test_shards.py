@@ -1,0 +1,118 @@
+"""Shards that cannot be trained on are refused by name, before torch starts."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
+from contracts.config import DataSection
+from contracts.errors import ConfigError, DataError
+from contracts.stage import run_stage
+from tests.conftest import small_config
+from trainer.data.shards import load_shards, normalisation
+from trainer.launch.assignment import ASSIGNMENT_NAME
+from trainer.profiling.task import execute as profile
+from trainer.task import execute as train
+
+
+def test_multi_label_shards_are_refused(small_shards: str, tmp_path) -> None:
+    manifest = load_shards(small_shards, DataSection())
+    changed = manifest.model_copy(update={"multi_label": True})
+    (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
+    with pytest.raises(DataError, match="multi-label"):
+        load_shards(storage.normalise(tmp_path), DataSection())
+
+
+def test_shards_without_a_mean_need_one_in_the_configuration(small_shards: str, tmp_path) -> None:
+    manifest = load_shards(small_shards, DataSection())
+    changed = manifest.model_copy(update={"mean": None, "std": None, "verify": "none"})
+    (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
+    uri = storage.normalise(tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
+        load_shards(uri, DataSection())
+    with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
+        load_shards(uri, DataSection(mean=[0.5] * 3))
+    data = DataSection(mean=[0.5] * 3, std=[0.25] * 3)
+    assert normalisation(data, load_shards(uri, data)) == ([0.5] * 3, [0.25] * 3)
+
+
+@pytest.mark.parametrize("stage", ["train", "profile"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format_version": 99}, "has format version 99"),
+        ({"splits": {"train": 0}}, "the training split of the shards in .* is empty"),
+        ({"splits": {"train": 1}}, "the training split has 1 samples for 2 ranks"),
+    ],
+)
+def test_shards_that_cannot_be_trained_on_end_a_stage_with_2_before_any_rank_starts(
+    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str, changes: dict, words: str
+) -> None:
+    values = json.loads(storage.read_bytes(storage.join(small_shards, MANIFEST_NAME)))
+    for name, value in changes.items():
+        if name == "splits":
+            values["splits"]["train"]["samples"] = value["train"]
+        else:
+            values[name] = value
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / MANIFEST_NAME).write_text(json.dumps(values))
+    config = {name: value for name, value in small_config(resources={"ranks": 2}).items() if name != "sharding"}
+    arguments = ["--output", str(tmp_path / "out"), "--shards", str(tmp_path / "shards")]
+    execute = {"train": train, "profile": profile}[stage]
+    assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
+    assert re.search(words, capfd.readouterr().err)
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
+
+
+@pytest.mark.parametrize("stage", ["train", "profile"])
+def test_a_changed_label_in_the_index_ends_a_stage_with_2_before_any_rank_starts(
+    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    """Images have checksums in the index; labels have that of the index alone."""
+    folder = tmp_path / "shards"
+    shutil.copytree(storage.local_path(small_shards), folder)
+    content = bytearray((folder / "index.bin").read_bytes())
+    content[64 + 4] ^= 1  # the label of the first record, behind the header and the record's shard
+    (folder / "index.bin").write_bytes(content)
+    config = {name: value for name, value in small_config().items() if name != "sharding"}
+    arguments = ["--output", str(tmp_path / "out"), "--shards", str(folder)]
+    execute = {"train": train, "profile": profile}[stage]
+    assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
+    assert re.search(r"index\.bin has crc32c \w+, its manifest says", capfd.readouterr().err)
+    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
+
+
+def test_shards_of_the_first_version_can_be_read(small_shards: str) -> None:
+    values = json.loads(storage.read_bytes(storage.join(small_shards, MANIFEST_NAME)))
+    for name in FIELDS_SINCE:
+        values.pop(name)
+    ShardManifest.parse(json.dumps(values).encode(), where="x")
+
+
+FIELDS_SINCE = (
+    "code_version",
+    "duplicates",
+    "ignored",
+    "images",
+    "multi_label",
+    "neighbours",
+    "prepared",
+    "verify",
+)
+
+
+def test_the_launcher_looks_at_local_shards_without_torch_or_numpy(small_shards: str) -> None:
+    program = (
+        "import sys, trainer.task; from contracts.config import DataSection; from trainer.data import shards\n"
+        "manifest = shards.load_shards(sys.argv[1], DataSection())\n"
+        "shards.check_index(sys.argv[1], manifest)\n"
+        "print(shards.check_room(sys.argv[1], DataSection(), manifest))\n"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, small_shards], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr, done.stdout.split("\n")) == (0, "", ["None", "[]", ""])

@@ -1,0 +1,192 @@
+"""Who decides how the global batch is cut."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.artifacts import Flags, ProfileChoice, ProfileReport
+from contracts.config import RunConfig
+from contracts.errors import ConfigError, DataError
+from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.resolve import FullOrder
+from trainer.launch.auto import (
+    check_flags,
+    choose_cut,
+    choose_flags,
+    choose_threads,
+    describe_flags,
+    find_other_batch,
+    find_other_hardware,
+    has_single_sample_slot,
+)
+
+
+def config(**sections: Any) -> RunConfig:
+    return RunConfig.model_validate({"train": {"global_batch_size": 64}, **sections})
+
+
+HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
+CHOSEN = Flags(precision="bf16", channels_last=True, compile=True)
+
+
+def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: Any) -> ProfileReport:
+    return ProfileReport(
+        fingerprint="f",
+        model_fingerprint=model_fingerprint(of),
+        shards_fingerprint="s",
+        hardware=HARDWARE,
+        torch_version="2",
+        ranks=2,
+        threads_per_rank=1,
+        global_batch_size=64,
+        points=[],
+        choice=ProfileChoice(slot_size=slot_size, num_workers=num_workers, reason="r", **choice),
+    )
+
+
+def test_without_a_profile_each_rank_takes_an_even_share() -> None:
+    cut = choose_cut(config(), ranks=2, profile=None, recorded=None)
+    assert (cut.slot_size, cut.num_workers) == (32, 0)
+    assert cut.slots_per_rank(64, 2) == 1
+
+
+def test_the_profile_wins_over_the_default() -> None:
+    cut = choose_cut(config(), ranks=2, profile=profile(config()), recorded=None)
+    assert (cut.slot_size, cut.num_workers) == (16, 3)
+    assert "slot_size 16: chosen by the profile; num_workers 3: chosen by the profile" in cut.reason
+    assert cut.slots_per_rank(64, 2) == 2
+
+
+def test_an_explicit_value_wins_over_the_profile() -> None:
+    explicit = config(parallel={"slot_size": 8}, data={"num_workers": 0})
+    cut = choose_cut(explicit, ranks=2, profile=profile(explicit), recorded=None)
+    assert (cut.slot_size, cut.num_workers) == (8, 0)
+    assert "set by parallel.slot_size" in cut.reason
+    assert "set by data.num_workers" in cut.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "chosen", "taken", "why"),
+    [
+        ({}, None, 4, "prefetch_factor 4: no profile"),
+        ({}, 2, 2, "prefetch_factor 2: chosen by the profile"),
+        ({"prefetch_factor": 8}, 2, 8, "prefetch_factor 8: set by data.prefetch_factor"),
+    ],
+)
+def test_who_decides_how_far_ahead_is_loaded(data: dict[str, int], chosen: int | None, taken: int, why: str) -> None:
+    asked = config(data={"num_workers": 1, **data})
+    report = profile(asked, prefetch_factor=chosen) if chosen else None
+    cut = choose_cut(asked, ranks=2, profile=report, recorded=None)
+    assert cut.prefetch_factor == taken
+    assert why in cut.reason
+
+
+def test_what_nothing_loads_ahead_is_not_told() -> None:
+    assert "prefetch" not in choose_cut(config(), ranks=2, profile=None, recorded=None).reason
+
+
+ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
+
+
+def test_flags_that_are_auto_are_the_profiles() -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO}).train
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN
+    assert choose_flags(train, None) == Flags()
+    said = describe_flags(train, profile(config(), flags=CHOSEN))
+    assert said == (
+        "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"
+    )
+    assert describe_flags(config().train, None) == ""
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [{"precision": "fp32"}, {"channels_last": False}, {"compile": "off"}, {"activation_checkpointing": "none"}],
+)
+def test_a_flag_that_is_set_wins_over_the_profile(pinned: dict[str, Any]) -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
+    (name,) = pinned
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN.model_copy(
+        update={name: getattr(Flags(), name)}
+    )
+
+
+def test_a_chosen_flag_is_checked_against_one_that_is_set() -> None:
+    """What the configuration refuses when both are written there."""
+    recomputed = config(train={"global_batch_size": 64, "activation_checkpointing": "whole"}).train
+    with pytest.raises(ConfigError, match=r"the profile chose torch\.compile") as caught:
+        check_flags(recomputed, choose_flags(recomputed, profile(config(), flags=Flags(compile=True))))
+    assert "train.compile=off" in caught.value.todo
+    compiled = config(train={"global_batch_size": 64, "compile": "on", "activation_checkpointing": "auto"}).train
+    with pytest.raises(ConfigError, match="the profile chose activation checkpointing selective"):
+        chosen = profile(config(), flags=Flags(activation_checkpointing="selective"))
+        check_flags(compiled, choose_flags(compiled, chosen))
+
+
+def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
+    share = max(1, available_cores() // 2)
+    chosen = profile(config(), threads=3)
+    assert choose_threads(config(), ranks=2, profile=None, hardware=HARDWARE) == (share, "")
+    assert choose_threads(config(), ranks=2, profile=chosen, hardware=HARDWARE) == (3, "chosen by the profile")
+    pinned = config(resources={"threads": 1})
+    assert choose_threads(pinned, ranks=2, profile=chosen, hardware=HARDWARE) == (1, "set by resources.threads")
+    many = config(resources={"threads": 1024})
+    assert f"more than the {share} cores of a rank" in choose_threads(many, ranks=2, profile=None, hardware={})[1]
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, "8"), (2, "4")])
+def test_threads_of_a_profile_hold_for_as_many_ranks_on_as_many_cores(ranks: int, cores: str) -> None:
+    threads, reason = choose_threads(
+        config(), ranks=ranks, profile=profile(config(), threads=9), hardware={**HARDWARE, "cores": cores}
+    )
+    assert threads == max(1, available_cores() // ranks)
+    assert "is for 2 ranks on 8 cores" in reason
+
+
+def test_other_hardware_than_the_profiles_is_told() -> None:
+    report = profile(config())
+    assert find_other_hardware(report, HARDWARE) is None
+    said = find_other_hardware(report, {**HARDWARE, "gpus": "NVIDIA L4"})
+    assert said is not None and "gpus none -> NVIDIA L4" in said and "cores" not in said
+
+
+def test_another_global_batch_than_the_profiles_is_told() -> None:
+    assert find_other_batch(profile(config()), config().train) is None
+    said = find_other_batch(profile(config()), config(train={"global_batch_size": 256}).train)
+    assert said is not None and "train.global_batch_size 64, not 256" in said
+
+
+def test_the_recorded_slot_size_wins_over_all() -> None:
+    cut = choose_cut(config(), ranks=2, profile=profile(config()), recorded=4)
+    assert (cut.slot_size, cut.num_workers) == (4, 3)
+    assert "recorded in the checkpoint" in cut.reason
+
+
+def test_a_report_of_another_model_is_refused() -> None:
+    other = config(model={"architecture": "vit"})
+    with pytest.raises(DataError, match="measured another model"):
+        choose_cut(config(), ranks=2, profile=profile(other), recorded=None)
+
+
+@pytest.mark.parametrize(("slot_size", "ranks"), [(64, 2), (32, 3), (22, 4)])
+def test_more_ranks_than_slots_is_refused(slot_size: int, ranks: int) -> None:
+    with pytest.raises(ConfigError, match="slots"):
+        choose_cut(config(parallel={"slot_size": slot_size}), ranks=ranks, profile=None, recorded=None)
+
+
+def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose_cut(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
+    assert "train.global_batch_size to 4" in caught.value.todo
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
+def test_slots_of_one_sample_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
+    order = FullOrder(num_samples, seed=0)
+    requests = slot_requests(0, order=order, epochs=1, global_batch_size=batch, slot_size=slot_size, rank=0, ranks=1)
+    seen = any(len(request.samples) == 1 for request in requests)
+    assert has_single_sample_slot(num_samples, global_batch_size=batch, slot_size=slot_size) == seen

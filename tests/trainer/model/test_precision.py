@@ -1,0 +1,73 @@
+"""What a step computes in, and the loss scale that follows torch.amp.GradScaler's rule."""
+
+import random
+
+import pytest
+import torch
+
+from contracts.config import TrainSection
+from contracts.errors import ConfigError
+from trainer.model.precision import LossScale, Numerics
+
+CPU = torch.device("cpu")
+
+
+def test_the_loss_scale_is_that_of_grad_scaler() -> None:
+    """Against the real one, over a sequence of overflows that also lets it grow."""
+    draw = random.Random(0)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    theirs = torch.amp.GradScaler("cpu", init_scale=LossScale.INITIAL)
+    ours = LossScale(CPU)
+    for step in range(LossScale.INTERVAL * 2 + 60):
+        bad = step < 60 and draw.random() < 0.3
+        theirs.scale(torch.zeros(()))  # it makes its scale at the first use
+        parameter.grad = torch.full((1,), torch.inf if bad else 1.0)
+        theirs.step(optimizer)
+        theirs.update()
+        ours.update(torch.tensor(float(bad)))
+        if step < 100 or step % 500 < 80:
+            assert float(ours.scale) == theirs.get_scale()
+    assert float(ours.scale) == theirs.get_scale() != LossScale.INITIAL
+    assert int(ours.state()["growth_tracker"]) == theirs.state_dict()["_growth_tracker"]
+
+
+def test_the_loss_scale_does_not_grow_to_infinity() -> None:
+    scale = LossScale(CPU)
+    scale.load({"scale": torch.tensor(3e38), "growth_tracker": torch.tensor(LossScale.INTERVAL - 1)})
+    scale.update(torch.zeros(()))
+    assert float(scale.scale) == pytest.approx(3e38)
+
+
+def test_numerics_survive_a_manifest() -> None:
+    numerics = Numerics.of(TrainSection(precision="bf16", tf32=False, channels_last=True, compile="on"))
+    said: list[str] = []
+    assert Numerics.of(TrainSection()).or_recorded(numerics.document(), said.append) == numerics
+    assert len(said) == 1
+    # A checkpoint of a version that recorded nothing.
+    assert Numerics.of(TrainSection()).or_recorded({}, said.append) == Numerics.of(TrainSection())
+    assert len(said) == 1
+
+
+def test_autocast_computes_in_the_lower_precision_and_keeps_float32_outside() -> None:
+    model = torch.nn.Linear(4, 4)
+    numerics = Numerics.of(TrainSection(precision="bf16"))
+    with numerics.autocast(CPU):
+        assert model(torch.ones(1, 4)).dtype == torch.bfloat16
+    assert model(torch.ones(1, 4)).dtype == torch.float32
+
+
+def test_fp16_needs_a_gpu_or_permission() -> None:
+    numerics = Numerics.of(TrainSection(precision="fp16"))
+    with pytest.raises(ConfigError, match="fp16"):
+        numerics.check(CPU, allow_slow=False)
+    numerics.check(CPU, allow_slow=True)
+    Numerics.of(TrainSection(precision="bf16")).check(CPU, allow_slow=False)
+
+
+@pytest.mark.gpu
+def test_tf32_is_set_where_there_is_a_gpu() -> None:
+    for wanted in (True, False):
+        Numerics.of(TrainSection(tf32=wanted)).apply(torch.device("cuda"))
+        assert torch.backends.cudnn.allow_tf32 == wanted
+        assert torch.get_float32_matmul_precision() == ("high" if wanted else "highest")

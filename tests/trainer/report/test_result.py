@@ -1,0 +1,265 @@
+"""What training leaves for TensorBoard besides scalars, by TensorBoard's own readers; also after kills."""
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFont
+from tensorboard.backend.event_processing import plugin_event_multiplexer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.util import tensor_util
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ClassOutcome, EvaluationReport
+from contracts.stage import run_stage
+from inspection.run.curves import read_curves
+from sharding.task import shard
+from tests.conftest import small_config
+from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
+from trainer.data.prepare import ModelInput
+from trainer.finish import finish
+from trainer.report import drawing
+from trainer.report import result as result_file
+from trainer.report.drawing import THUMBNAIL
+from trainer.report.first_slot import FirstSlot
+from trainer.report.result import RESULT_NAME
+from trainer.step import Stepper
+
+BOARD = Path("out") / "tensorboard"
+# 72 training samples, 5 steps an epoch.
+SAVING = {"checkpoint": {"every_steps": 2}}
+
+
+def read(folder: Path) -> Any:
+    """Return TensorBoard's own store of the run in a folder, as its web server fills it."""
+    found = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"images": 0, "pr_curves": 0, "scalars": 0})
+    found.AddRunsFromDirectory(str(folder))
+    found.Reload()
+    assert set(found.Runs()) == {".", "result"}
+    return found
+
+
+def picture(found: Any, run: str, tag: str) -> tuple[int, Image.Image, str]:
+    """Return step, picture and description; there is exactly one."""
+    (row,) = found.Tensors(run, tag)
+    width, height, content = tensor_util.make_ndarray(row.tensor_proto)
+    image = Image.open(io.BytesIO(content))
+    assert image.size == (int(width), int(height))
+    return row.step, image, found.SummaryMetadata(run, tag).summary_description
+
+
+def check_all(folder: Path, result: CheckpointManifest) -> None:
+    """Everything is there once."""
+    found = read(folder)
+    assert result.evaluation is not None
+    report = EvaluationReport.load(result.evaluation.uri(storage.normalise(folder.parent)))
+    step, _, said = picture(found, ".", "images/first_slot")
+    assert step == 1
+    assert all(line.endswith(("blue</code>", "green</code>", "red</code>")) for line in said.splitlines()[2:])
+    step, _, said = picture(found, "result", "test/confusion_matrix")
+    assert step == result.step
+    assert f"{report.samples} samples, accuracy {report.accuracy:.4f}" in said
+    step, sheet, said = picture(found, "result", "test/worst_images")
+    assert step == result.step
+    assert sheet.width > 4 * THUMBNAIL
+    assert said.count("<code>") == 16
+    curves = found.PluginRunToTagToContent("pr_curves")["result"]
+    assert set(curves) == {f"precision_recall/{name}" for name in ("all_classes", "0-blue", "1-green", "2-red")}
+    for number, tag in enumerate(("precision_recall/0-blue", "precision_recall/1-green")):
+        (row,) = found.Tensors("result", tag)
+        data = tensor_util.make_ndarray(row.tensor_proto)
+        assert data.shape == (6, 127)
+        assert data[:4, 0].tolist() == [
+            report.classes[number].samples,
+            report.samples - report.classes[number].samples,
+            0,
+            0,
+        ]
+    (row,) = found.Tensors("result", "precision_recall/all_classes")
+    assert tensor_util.make_ndarray(row.tensor_proto)[:4].sum(axis=0).tolist() == [3.0 * report.samples] * 127
+    content = found.PluginRunToTagToContent("hparams")["result"]["_hparams_/session_start_info"]
+    values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert values["architecture"].string_value == "resnet"
+    assert (values["slot_size"].number_value, values["ranks"].number_value) == (4, 1)
+    shown = read_curves(storage.normalise(folder / "result")).curves
+    last = {curve.name: (curve.steps, curve.values) for curve in shown}
+    assert last["test/accuracy"] == ([result.step], [np.float32(report.accuracy)])
+    assert last["best/validation_accuracy"] == ([result.step], [np.float32(result.metrics["validation_accuracy"])])
+
+
+def test_a_training_shows_its_images_curves_and_result(small_shards: str, tmp_path: Path) -> None:
+    with one_rank() as rank:
+        result = train(rank, tmp_path, small_shards, small_config())
+    check_all(tmp_path / BOARD, result)
+    accumulator = EventAccumulator(str(tmp_path / BOARD))
+    accumulator.Reload()
+    rows = {tag: [(row.step, row.value) for row in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+    assert rows["train/epoch"] == [(5, 1.0), (10, 2.0)]
+    assert all(value > 0 for _, value in rows["train/samples_per_s"])
+    # A process with torch in it, and no more than a machine has.
+    assert all(1e8 < value < 1e13 for _, value in rows["memory/resident_bytes"])
+    assert all(
+        peak[1] >= now[1]
+        for peak, now in zip(rows["memory/resident_peak_bytes"], rows["memory/resident_bytes"], strict=True)
+    )
+    assert not any("gpu" in tag for tag in rows)
+
+
+@pytest.mark.parametrize("crash_at", [1, 3, 8])
+def test_after_a_kill_everything_is_there_once(small_shards: str, tmp_path: Path, crash_at: int) -> None:
+    with one_rank() as rank:
+        with pytest.raises(Crash):
+            train(rank, tmp_path, small_shards, small_config(**SAVING), crash_at=crash_at)
+        result = train(rank, tmp_path, small_shards, small_config(**SAVING), "b")
+    check_all(tmp_path / BOARD, result)
+
+
+def test_an_end_that_is_repeated_replaces_what_it_wrote(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = storage.publish
+
+    def killed(uri: str, content: bytes) -> None:
+        if uri.endswith("out/manifest.json"):
+            raise Crash
+        publish(uri, content)
+
+    with one_rank() as rank:
+        monkeypatch.setattr(storage, "publish", killed)
+        with pytest.raises(Crash):
+            train(rank, tmp_path, small_shards, small_config())
+        first = (tmp_path / BOARD / RESULT_NAME).read_bytes()
+        monkeypatch.setattr(storage, "publish", publish)
+        result = train(rank, tmp_path, small_shards, small_config(), "b")
+    assert (tmp_path / BOARD / RESULT_NAME).read_bytes() != first
+    check_all(tmp_path / BOARD, result)
+
+
+def test_without_a_test_split_there_are_still_hyperparameters(pictures: Path, tmp_path: Path) -> None:
+    config = small_config(sharding={"source": str(pictures), "splits": {"train": 0.8, "validation": 0.2, "test": 0.0}})
+    text = json.dumps({"sharding": config["sharding"]})
+    assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", text]) == 0
+    with one_rank() as rank:
+        train(rank, tmp_path, storage.normalise(tmp_path / "shards"), config)
+    found = read(tmp_path / BOARD)
+    assert {run: set(tags) for run, tags in found.PluginRunToTagToContent("images").items()} == {
+        ".": {"images/first_slot"}
+    }
+    assert found.PluginRunToTagToContent("hparams")["result"]
+    assert "pr_curves" not in found.ActivePlugins()
+
+
+def test_a_folder_that_cannot_be_written_ends_no_training(small_shards: str, tmp_path: Path) -> None:
+    with one_rank() as rank:
+        training = make_training(rank, tmp_path, small_shards, small_config())
+        training.run()
+        (tmp_path / BOARD / RESULT_NAME).mkdir(parents=True)
+        finish(training)
+    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
+    assert "the result is not in TensorBoard's files" in logs(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["drawing", "package"])
+def test_a_result_that_cannot_be_made_ends_no_training(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    with one_rank() as rank:
+        training = make_training(rank, tmp_path, small_shards, small_config())
+        training.run()
+        if broken == "drawing":
+            # What Pillow gives where it was built without FreeType: a font of Latin letters alone.
+            monkeypatch.setattr(ImageFont, "load_default", lambda size: ImageFont.load_default_imagefont())
+            monkeypatch.setattr(drawing, "printable", lambda text: "青")
+        else:
+            monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.summary", None)
+        finish(training)
+    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
+    kind = "UnicodeEncodeError" if broken == "drawing" else "ModuleNotFoundError"
+    assert f"warning: the result is not in TensorBoard's files: {kind}: " in logs(tmp_path)
+    assert not (tmp_path / BOARD / RESULT_NAME).exists()
+
+
+def test_a_first_slot_that_cannot_be_drawn_ends_no_training(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFont, "load_default", lambda size: ImageFont.load_default_imagefont())
+    monkeypatch.setattr(FirstSlot, "_describe", lambda *given: "青")
+    with one_rank() as rank:
+        training = make_training(rank, tmp_path, small_shards, small_config())
+        training.run()
+    assert training.progress.best_step > 0
+    assert "warning: the first images are not in TensorBoard's files: UnicodeEncodeError: " in logs(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", [0, 7])
+def test_samples_that_the_matrix_leaves_out_are_said(left_out: int) -> None:
+    outcomes = [ClassOutcome(name=name, samples=50, predicted=50, right=40, roc=None) for name in ("a", "b")]
+    report = EvaluationReport(
+        step=1,
+        weights="model",
+        parameters_sha256="0" * 64,
+        shards_fingerprint="f",
+        fingerprint="f",
+        samples=100,
+        accuracy=0.8,
+        loss=0.5,
+        classes=outcomes,
+        confusion=[(0, 0, 40), (0, 1, 13 - left_out), (1, 1, 40)],
+        confusion_left_out=left_out,
+        worst=[],
+    )
+    (summary,) = result_file._pictures(result_file.TestResult(report, np.zeros((2, 2, 127), np.int64), []), ["a", "b"])
+    said = summary.value[0].metadata.summary_description
+    assert ("7 samples in the smallest cells are left out" in said) == bool(left_out)
+
+
+def test_looking_changes_nothing(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_rank() as rank:
+        seen = train(rank, tmp_path / "seen", small_shards, small_config())
+        monkeypatch.setattr(FirstSlot, "look", lambda self, given: None)
+        unseen = train(rank, tmp_path / "unseen", small_shards, small_config())
+    assert seen.parameters_sha256 == unseen.parameters_sha256
+
+
+def test_the_rate_is_of_the_whole_step(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Stepper.update
+
+    def slowly(stepper: Stepper, step: int, rate: float) -> torch.Tensor:
+        time.sleep(0.05)
+        return update(stepper, step, rate)
+
+    # After the step's last slot came: what follows until the next one is asked for is a part of the step.
+    monkeypatch.setattr(Stepper, "update", slowly)
+    with one_rank() as rank:
+        train(rank, tmp_path, small_shards, small_config())
+    found = EventAccumulator(str(tmp_path / BOARD)).Reload()
+    rates = [row.value for row in found.Scalars("train/samples_per_s")]
+    assert rates and max(rates) <= 16 / 0.05
+
+
+def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    pixels = torch.randint(0, 256, (20, 8, 8, 3), dtype=torch.uint8)
+    images = ((pixels.permute(0, 3, 1, 2).float() / 255) - torch.tensor(mean).view(1, 3, 1, 1)) / torch.tensor(
+        std
+    ).view(1, 3, 1, 1)
+    slot = FirstSlot(["a", "<b>"], mean, std)
+    assert slot.take() is None
+    slot.look(ModelInput(images, torch.arange(20) % 2, torch.tensor([1.0, 0.25] * 10)))
+    (value,) = slot.take().value
+    assert slot.take() is None
+    sheet = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
+    factor = THUMBNAIL // 8
+    shown = sheet[10 : 10 + THUMBNAIL : factor, 10 : 10 + THUMBNAIL : factor]
+    assert np.array_equal(shown, pixels[0].numpy())
+    lines = value.metadata.summary_description.splitlines()[2:]
+    assert len(lines) == 16
+    assert lines[0] == "1. <code>a</code>"
+    assert lines[1] == "2. <code>25 % &lt;b&gt;, 75 % a</code>"

@@ -1,0 +1,23 @@
+"""What TensorBoard shows of a training that went on from a checkpoint, by TensorBoard's own reader."""
+
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trainer.report.scalars import Scalars
+
+
+def test_every_step_is_shown_once_after_resumes(tmp_path: Path) -> None:
+    for first_step, last_step in ((0, 70), (40, 90), (60, 120)):
+        scalars = Scalars(tmp_path, first_step=first_step)
+        for step in range(first_step + 10, last_step + 1, 10):
+            scalars.add(step, {"train/loss": first_step + step / 1000})
+        scalars.flush()
+        # A rank that is killed closes nothing.
+    accumulator = EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    shown = {scalar.step: round(scalar.value, 3) for scalar in accumulator.Scalars("train/loss")}
+    assert [scalar.step for scalar in accumulator.Scalars("train/loss")] == list(range(10, 121, 10))
+    assert shown[40] == 0.04, "what led to the checkpoint is kept"
+    assert shown[50] == 40.05, "what was repeated is shown as it was the last time"
+    assert shown[70] == 60.07

@@ -1,0 +1,152 @@
+"""A rank that hangs is found: its section, its stacks, and peers that can say nothing themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from trainer.supervise.sections import Now
+from trainer.supervise.watchdog import Heartbeat, Heartbeats, describe_hang
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+# A rank without torch: what watches it needs none.
+RANK = """
+import sys, time
+from pathlib import Path
+from contracts.config import ResourcesSection
+from contracts.events import EventLog
+from trainer.supervise.supervisor import Life
+
+folder = Path(sys.argv[1])
+events = EventLog(folder, stage="train", attempt="a")
+limits = {"data_timeout_s": 5, "checkpoint_timeout_s": 600}
+resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
+say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
+with Life(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
+    life.ledger.resume(7, ranks=1, nodes=1)
+    def stuck_in_here():
+        life.ledger.sections.enter(sys.argv[2])
+        print("stuck", flush=True)
+        time.sleep(600)
+    stuck_in_here()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a rank that is stuck in a section when this returns."""
+    with ExitStack() as ending:
+
+        def begin(section: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", RANK, str(tmp_path), section]
+            process = ending.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            ending.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stuck\n"
+            return process
+
+        yield begin
+
+
+def test_a_section_beyond_its_limit_ends_the_rank(start: Start, tmp_path: Path) -> None:
+    process = start("data")
+    assert process.wait(timeout=120) == 75
+    stacks = (tmp_path / "0.stacks.txt").read_text()
+    assert "stuck_in_here" in stacks
+    assert "rank 0 was in section data" in stacks
+    said = (tmp_path / "end.json").read_text()
+    assert '"Hung"' in said
+    assert "(limit 5 s) at step 7" in said
+    assert '"hang"' in (tmp_path / "events.jsonl").read_text()
+
+
+def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget(start: Start, tmp_path: Path) -> None:
+    process = start("step")
+    process.send_signal(signal.SIGTERM)
+    # Left in agreement with nobody, and to torchrun not to be started again.
+    assert process.wait(timeout=120) == 0
+    said = (tmp_path / "end.json").read_text()
+    assert '"Preempted"' in said
+    assert "told to stop by SIGTERM, and within 1 s (resources.stop_budget_s)" in said
+    assert "in section step" in said
+
+
+def test_before_the_first_step_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
+    process = start("restore")
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=120) == 0
+    assert "told to stop by SIGUSR1 before the first step" in (tmp_path / "end.json").read_text()
+
+
+def test_a_killed_rank_is_seen_and_one_that_left_is_not_mistaken(start: Start, tmp_path: Path) -> None:
+    process = start("step")
+    beats = Heartbeats(tmp_path, rank=1, generation=3)
+    assert [beat.rank for beat in beats.peers()] == [0]
+    assert beats.crashed() == {}
+    process.kill()
+    # Not yet waited for: a zombie is no rank.
+    deadline = time.monotonic() + 60
+    while not beats.crashed():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.wait()
+    assert list(beats.crashed()) == [0]
+    assert Heartbeats(tmp_path, rank=1, generation=4).crashed() == {}, "it is of an earlier generation"
+    left = subprocess.Popen([sys.executable, "-c", "pass"])
+    left.wait()
+    beat = Heartbeat(rank=0, generation=3, pid=left.pid, section="left", section_s=0, step=1, time=time.time())
+    (tmp_path / "heartbeat-0.json").write_text(beat.model_dump_json())
+    assert beats.crashed() == {}
+
+
+def test_who_is_silent_is_named() -> None:
+    now = Now("step", time.monotonic() - 6, 12)
+    own = {"generation": 0, "pid": os.getpid(), "step": 12}
+    silent = Heartbeat(rank=1, section="checkpoint", section_s=2, time=time.time() - 60, **own)
+    lively = Heartbeat(rank=2, section="step", section_s=6, time=time.time(), **own)
+    said = str(describe_hang(0, now, 5, [silent, lively]))
+    assert "rank 0 was in section step for 6.0 s (limit 5 s) at step 12" in said
+    assert "rank 1 has been silent for 60" in said
+    assert "last in section checkpoint" in said
+    assert "rank 2 is in section step for 6.0 s" in said
+
+
+def test_a_peer_that_is_stopped_is_found_by_its_own_limit(start: Start, tmp_path: Path) -> None:
+    """The rank that waits for it may be in a section that may take longer, as an evaluation."""
+    process = start("stop")
+    before = Heartbeat(rank=1, generation=3, pid=os.getpid(), section="step", section_s=4, step=1, time=time.time())
+    # This process is there, and says nothing more.
+    (tmp_path / "heartbeat-1.json").write_text(before.model_dump_json())
+    assert process.wait(timeout=120) == 75
+    assert "rank 1 has been silent" in (tmp_path / "end.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped", "asleep"])
+def test_training_goes_on_after_a_rank_that_hangs(small_shards: str, tmp_path: Path, how: str) -> None:
+    from tests.trainer.supervise.test_signals import Job, slow_config
+
+    limits = {"step_timeout_s": 10, "data_timeout_s": 10}
+    job = Job(tmp_path, small_shards, slow_config(data={"prefetch_factor": 1}, train={"epochs": 12}, resources=limits))
+    job.wait_for_step(5)
+    if how == "stopped":
+        os.kill(job.ranks[1], signal.SIGSTOP)
+    else:
+        job.put_a_loader_to_sleep()
+    assert job.end() == 0
+    hangs = job.told("hang")
+    assert hangs
+    if how == "stopped":
+        assert "has been silent" in hangs[0]["message"]
+    else:
+        assert "data" in {hang["section"] for hang in hangs}
+    stacks = tmp_path / "attempts" / "a" / f"{hangs[0]['rank']}.stacks.txt"
+    assert "trainer/train.py" in stacks.read_text()
+    assert len(job.told("resume")) == 2

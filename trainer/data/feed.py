@@ -1,0 +1,185 @@
+"""What one rank trains on and evaluates: from shards to slots, in the order that training began with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
+from contracts.config import RunConfig
+from trainer.data.bucket.cache_folder import CacheFolder
+from trainer.data.bucket.plan import check_working_set
+from trainer.data.bucket.prefetch import Prefetcher
+from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.order.cursor import (
+    SlotRequest,
+    describe_sharing,
+    slot_requests,
+    step_of,
+    steps_per_epoch,
+    stream_readers,
+)
+from trainer.data.order.resolve import Order, make_order, resolve_order
+from trainer.data.prepare import check_device
+from trainer.data.reader import ShardReader
+from trainer.data.transforms import Pixels, make_transforms
+from trainer.evaluate import EVALUATION_BATCH, Share
+from trainer.launch import Assignment
+from trainer.launch.auto import Cut
+from trainer.optim import learning_rate
+from trainer.parallel import runs_in_lockstep
+from trainer.parallel.process_group import Rank
+
+
+class Feed:
+    """The samples of a rank.
+
+    Attributes:
+        manifest: The shards' manifest.
+        transform: How evaluation makes model input of an image.
+    """
+
+    def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
+        self.manifest = ShardManifest.load(assignment.shards)
+        self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
+        self._local_ranks = assignment.ranks
+        train_transform, self.transform = make_transforms(config.data, self.manifest)
+        check_device(train_transform, rank.device)
+        self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
+        self.dataset = SlotDataset(
+            ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache),
+            train_transform,
+            config.run.seed,
+            replace_bad=config.data.on_bad_sample == "replace",
+        )
+        self._order: Order | None = None
+        self._cut: Cut | None = None
+        if train_transform.augmentation.on_gpu and not train_transform.augmentation.is_on:
+            log("warning: data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on")
+        if (batch := config.train.global_batch_size) > self.samples:
+            log(
+                f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "
+                f"each step takes {self.samples}"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the shards are files of this machine."""
+        return storage.is_local(self._shards)
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return len(self.dataset.reader)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        steps = self._config.train.epochs * self.steps_per_epoch
+        return steps if self._config.train.max_steps is None else min(steps, self._config.train.max_steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return steps_per_epoch(self.samples, self._config.train.global_batch_size)
+
+    def step_of(self, position: int) -> int:
+        """Return the optimizer steps taken at a global sample position."""
+        return step_of(position, num_samples=self.samples, global_batch_size=self._config.train.global_batch_size)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`, from 0."""
+        return learning_rate(
+            step, total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch, train=self._config.train
+        )
+
+    def follow(self, cut: Cut, checkpoint: CheckpointManifest | None) -> SampleOrder:
+        """Decide the order of samples, and let the reader know what this rank will need; return what to record.
+
+        Args:
+            cut: How the global batch is cut.
+            checkpoint: What training resumes from.
+
+        Raises:
+            ConfigError: The working set does not fit its bounds.
+        """
+        config, ranks, batch = self._config, self._rank.ranks, self._config.train.global_batch_size
+        choice = resolve_order(config.data, self._shards, self.manifest, checkpoint)
+        check_working_set(config.data, self._shards, self.manifest, choice.order)
+        index_uri = self.dataset.reader.index_uri
+        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index_uri=index_uri)
+        self._log(choice.reason)
+        readers = stream_readers(order, global_batch_size=batch, slot_size=cut.slot_size, ranks=ranks)
+        if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
+            self._log(sharing)
+        self.dataset.reader.follow(
+            order,
+            global_batch_size=batch,
+            streams=None if readers is None else readers[self._rank.rank],
+            readers=ranks * max(1, cut.num_workers),
+        )
+        self._order, self._cut = order, cut
+        return choice.order
+
+    def prefetcher(self, position: int) -> Prefetcher:
+        """Return what reads ahead of training from a position on; to be stopped by the caller."""
+        return self.dataset.reader.prefetcher(
+            position,
+            epochs=self._config.train.epochs,
+            ranks=self._local_ranks,
+            requests=self._requests(position),
+        )
+
+    def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
+        """Yield this rank's slots from a global sample position to the end of training."""
+        assert self._cut is not None
+        loader = make_loader(
+            self.dataset,
+            ahead.following(self._requests(position)),
+            num_workers=self._cut.num_workers,
+            prefetch_factor=self._cut.prefetch_factor,
+            pin_memory=self._rank.device.type == "cuda",
+        )
+        return read_slots(loader)
+
+    def _requests(self, position: int) -> Iterator[SlotRequest]:
+        assert self._order is not None and self._cut is not None
+        return slot_requests(
+            position,
+            order=self._order,
+            epochs=self._config.train.epochs,
+            global_batch_size=self._config.train.global_batch_size,
+            slot_size=self._cut.slot_size,
+            rank=self._rank.rank,
+            ranks=self._rank.ranks,
+            lockstep=runs_in_lockstep(self._config.parallel),
+        )
+
+    def evaluation(self, split: str) -> Share:
+        """Return this rank's share of a split, each sample once over all ranks."""
+        rank, ranks = self._rank.rank, self._rank.ranks
+        batches = evaluation_batches(
+            self._shards,
+            self.manifest,
+            split,
+            self.transform,
+            EVALUATION_BATCH,
+            rank=rank,
+            ranks=ranks,
+            local_ranks=self._local_ranks,
+            data=self._config.data,
+            folder=self._cache,
+        )
+        return Share(batches, self.manifest.splits[split].samples, rank, ranks)
+
+    def pictures(self, split: str, places: list[int]) -> list[Pixels]:
+        """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+        reader.prepare(places)
+        return [self.transform.pixels(reader.read(place)[0]) for place in places]
+
+    def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
+        """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+        origins = (reader.origin_of(place) for place in places)
+        return [(self.manifest.shards[shard].relative_path, key) for shard, key in origins]

@@ -1,0 +1,1 @@
+"""The order of samples: pure functions of (seed, epoch, global position)."""

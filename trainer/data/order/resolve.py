@@ -1,0 +1,134 @@
+"""In which order samples come: every order is a pure function of (seed, epoch, offset in the epoch).
+
+    full      a permutation of all samples                                   local files
+    blocks    ranges of shards, permuted, in streams (trainer/data/order/block_order.py)     a bucket
+    balanced  full, with equally many samples of each class                  (trainer/data/order/balanced.py)
+
+What decides the order is recorded in the first checkpoint and holds to the end of training: `resolve_order`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
+from contracts.config import DataSection
+from contracts.errors import DataError
+from trainer.data.order.balanced import BalancedOrder, load_labels
+from trainer.data.order.block_order import BlockOrder, cut_ranges
+from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, mix
+
+
+class Order(Protocol):
+    """The order of a split's samples: what all kinds have in common."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+
+    def places(self, epoch: int, first: int, count: int) -> Places:
+        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
+
+
+@dataclass(frozen=True)
+class FullOrder:
+    """A permutation of all samples."""
+
+    num_samples: int
+    seed: int
+    _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
+
+    def places(self, epoch: int, first: int, count: int) -> Places:
+        """See `Order`."""
+        return self._permutations.permute(0, self.num_samples, mix(self.seed, epoch), np.arange(first, first + count))
+
+
+@dataclass(frozen=True)
+class OrderChoice:
+    """What the order is, and why."""
+
+    order: SampleOrder
+    reason: str
+
+
+def resolve_order(
+    data: DataSection, shards_uri: str, manifest: ShardManifest, checkpoint: CheckpointManifest | None
+) -> OrderChoice:
+    """Decide the order: what the checkpoint has recorded, else what the configuration sets, else by location.
+
+    Args:
+        data: The configuration.
+        shards_uri: Where the shards are.
+        manifest: Their manifest.
+        checkpoint: What training resumes from.
+
+    Raises:
+        DataError: The checkpoint lies within an epoch of an order that is no longer known.
+    """
+    kind, reason = data.order, "set by data.order"
+    if data.sampling == "balanced":
+        kind, reason = "full", "data.sampling=balanced"
+    elif kind == "auto":
+        local = storage.is_local(shards_uri)
+        kind, reason = ("full", "the shards are local files") if local else ("blocks", "the shards are in a bucket")
+    chosen = SampleOrder(kind="full", sampling=data.sampling)
+    if kind == "blocks":
+        shards = [shard for shard in manifest.shards if shard.split == "train"]
+        sample_bytes = sum(shard.bytes for shard in shards) / max(1, sum(shard.samples for shard in shards))
+        chosen = SampleOrder(
+            kind="blocks",
+            streams=data.canonical_streams,
+            range_bytes=data.range_bytes,
+            block_samples=max(1, int(data.block_bytes / max(1.0, sample_bytes))),
+        )
+    if checkpoint is None:
+        return OrderChoice(chosen, f"order {_describe(chosen)}: {reason}")
+    recorded = checkpoint.order or _unrecorded(checkpoint, manifest.splits["train"].samples)
+    differs = "" if recorded == chosen else f"; a new training would take {_describe(chosen)}: {reason}"
+    return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
+
+
+def make_order(
+    order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int, index_uri: str | None = None
+) -> Order:
+    """Return the order of the training split.
+
+    Args:
+        order: What decides it.
+        shards_uri: Where the shards are.
+        manifest: Their manifest.
+        seed: run.seed.
+        index_uri: Where their index is read, for balanced sampling only; unset: with the shards. Of shards in a bucket
+            this machine has a copy (ShardReader.index_uri).
+    """
+    if order.sampling == "balanced":
+        return BalancedOrder.of(load_labels(index_uri or manifest.index.uri(shards_uri), manifest, "train"), seed)
+    if order.kind == "full":
+        return FullOrder(manifest.splits["train"].samples, seed)
+    assert order.streams and order.range_bytes and order.block_samples, order
+    return BlockOrder(cut_ranges(manifest, "train", order.range_bytes), order.streams, order.block_samples, seed)
+
+
+def _unrecorded(checkpoint: CheckpointManifest, num_samples: int) -> SampleOrder:
+    """Return the order of checkpoints from before orders were recorded: all samples sorted by their hashes."""
+    if num_samples >= SORTED_BELOW and checkpoint.position % num_samples:
+        raise DataError(
+            f"the checkpoint at step {checkpoint.step} lies within an epoch of {num_samples} samples, and was "
+            "written by a version that ordered so many samples in another way",
+            allowed="a checkpoint at the end of an epoch, or of this version",
+            todo="continue with the version that wrote it, or train again with --fresh",
+        )
+    return SampleOrder(kind="full")
+
+
+def _describe(order: SampleOrder) -> str:
+    if order.sampling == "balanced":
+        return "full, balanced by class"
+    if order.kind == "full":
+        return "full"
+    streams = f"{order.streams} streams, ranges of {order.range_bytes} bytes"
+    return f"blocks ({streams}, blocks of {order.block_samples} samples)"

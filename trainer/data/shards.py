@@ -1,0 +1,115 @@
+"""Which shards can be trained on, and whether there is room: from manifest and configuration, before torch starts."""
+
+from __future__ import annotations
+
+from contracts import storage
+from contracts.artifacts import ShardManifest, find_damage
+from contracts.config import DataSection
+from contracts.errors import ConfigError, DataError
+
+
+def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardManifest:
+    """Read the manifest of shards, and see to it that they fit training.
+
+    Args:
+        shards_uri: Their folder.
+        data: The configuration.
+        ranks: Training processes.
+
+    Raises:
+        ConfigError: Neither they nor the configuration say the pixels' mean and deviation.
+        DataError: There is no manifest, images have lists of labels, or there are too few to train on.
+    """
+    manifest = ShardManifest.load(shards_uri)
+    if manifest.multi_label:
+        raise DataError(
+            f"the shards in {storage.display(shards_uri)} hold lists of labels (multi-label)",
+            allowed="shards with one label an image",
+            todo="shard a source with one label an image; training on several labels is not built",
+        )
+    normalisation(data, manifest)
+    samples = manifest.splits["train"].samples
+    if samples == 0:
+        raise DataError(
+            f"the training split of the shards in {storage.display(shards_uri)} is empty",
+            allowed="at least one training sample per rank",
+            todo="add images, or give more of them to training (sharding.splits, or the splits in the manifest)",
+        )
+    if samples < ranks:
+        raise DataError(
+            f"the training split has {samples} samples for {ranks} ranks",
+            allowed="at least one sample per rank",
+            todo="add images, or set resources.ranks lower",
+        )
+    return manifest
+
+
+def check_index(shards_uri: str, manifest: ShardManifest) -> None:
+    """Compare the index of local shards with its checksum, once an attempt and machine: about a second a GB.
+
+    Images have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared
+    once an attempt too, where it is kept (trainer/data/bucket/index_cache.py).
+
+    Raises:
+        DataError: It is missing, or has other bytes than the manifest says.
+    """
+    if not storage.is_local(shards_uri):
+        return
+    if damage := find_damage(shards_uri, [manifest.index]):
+        raise DataError(
+            f"the shards in {storage.display(shards_uri)} are damaged: {damage}",
+            allowed="the index that the shard stage wrote",
+            todo="run the shard stage again with --fresh, or copy the folder of shards again",
+        )
+
+
+def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, begun: bool = False) -> str | None:
+    """See to it that this machine can keep what is read from a bucket; the cache's folder is taken.
+
+    Args:
+        shards_uri: Folder of the shards.
+        data: The configuration.
+        manifest: Their manifest.
+        begun: Whether there are checkpoints: the order is theirs then, and the ranks look at it.
+
+    Returns:
+        What is set in vain, None if nothing is.
+
+    Raises:
+        ConfigError: It does not fit, with the number that would; or the cache's folder is not one.
+    """
+    if storage.is_local(shards_uri):
+        if not data.cache_bytes:
+            return None
+        return (
+            f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
+        )
+    # Only here: they import numpy, and the launcher of a training on local shards has no other need of it.
+    from trainer.data.bucket.cache_folder import CacheFolder
+    from trainer.data.bucket.plan import check_working_set
+    from trainer.data.order.resolve import resolve_order
+
+    if data.cache_bytes:
+        CacheFolder(data)
+    if not begun:
+        check_working_set(data, shards_uri, manifest, resolve_order(data, shards_uri, manifest, None).order)
+    return None
+
+
+def normalisation(data: DataSection, manifest: ShardManifest) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of the channels: the configuration's, else the manifest's.
+
+    Raises:
+        ConfigError: Neither has them.
+    """
+    mean = data.mean or manifest.mean
+    std = data.std or manifest.std
+    if mean is None or std is None:
+        raise ConfigError(
+            "data.mean and data.std are not set, and the shards were written without looking at pixels "
+            f"(sharding.verify={manifest.verify})",
+            allowed="shards that know the mean of their pixels, or both values in the configuration",
+            todo="set data.mean and data.std, or shard with sharding.verify=decode or header",
+        )
+    # A channel that never changes has deviation 0: it is centred, and left at that.
+    return mean, [value or 1.0 for value in std]

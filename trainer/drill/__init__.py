@@ -1,0 +1,1 @@
+"""Training with kills compared with training without, and the hooks that only this and tests use."""

@@ -1,0 +1,143 @@
+"""Evaluation over ranks: every sample of a split counts once, at any number of ranks.
+
+Batches have a fixed size and place whoever takes them, so that each comes out the same at any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional
+
+from contracts.artifacts import CheckpointManifest, EvaluationReport, WorstSample
+from trainer.parallel import release_gathered
+from trainer.parallel.process_group import sum_over_ranks
+from trainer.report.outcomes import Outcomes
+
+# Evaluation needs no gradients, so it takes more samples at once than a slot; the size changes no result.
+EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model got right on a split."""
+
+    samples: int
+    accuracy: float
+    """Share of samples whose largest logit is their label."""
+    loss: float
+    """Mean cross-entropy in nats."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's share of a split."""
+
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]]
+    """Images [B, 3, S, S] float32 and labels [B] int64: the batches rank, rank + ranks, ... of the split."""
+    samples: int
+    """Of the whole split."""
+    rank: int
+    ranks: int
+
+    def rounds(self) -> int:
+        """Return the batches of the rank that has most."""
+        return -(-self.samples // (EVALUATION_BATCH * self.ranks))
+
+    def first_place(self, number: int) -> int:
+        """Return the place in the split of the first sample of this rank's batch `number`, from 0."""
+        return (number * self.ranks + self.rank) * EVALUATION_BATCH
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, share: Share, device: torch.device, *, image_size: int, outcomes: Outcomes | None = None
+) -> Evaluation | None:
+    """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
+
+    Every rank must call this. The model is in evaluation mode inside and in training mode afterwards.
+
+    Args:
+        model: The network; it may be sharded.
+        share: Of this rank.
+        device: Where the model computes.
+        image_size: Side of the images in pixels.
+        outcomes: Takes in what the model said of each sample; unset: only counts are kept.
+    """
+    model.eval()
+    # float64: sums of up to 2**53 samples stay exact.
+    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    taken = 0
+    for images, labels in share.batches:
+        labels = labels.to(device)
+        logits = model(images.to(device)).float()
+        totals[0] += len(labels)
+        totals[1] += (logits.argmax(dim=1) == labels).sum()
+        totals[2] += functional.cross_entropy(logits, labels, reduction="sum").double()
+        if outcomes is not None:
+            outcomes.add(logits, labels, first_place=share.first_place(taken))
+        taken += 1
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        # A forward pass gathers parameters from all ranks: who has a batch less looks at nothing instead.
+        for _ in range(share.rounds() - taken):
+            model(torch.zeros(1, 3, image_size, image_size, device=device))
+        release_gathered(model)
+    model.train()
+    samples, right, loss = sum_over_ranks(totals).tolist()
+    if samples == 0:
+        return None
+    return Evaluation(int(samples), right / samples, loss / samples)
+
+
+def make_report(
+    best: CheckpointManifest,
+    found: Evaluation,
+    outcomes: Outcomes,
+    origins: list[tuple[str, str]],
+    *,
+    weights: Literal["model", "ema"],
+    parameters_sha256: str,
+) -> EvaluationReport:
+    """Return the document about a checkpoint on the test split.
+
+    Args:
+        best: The checkpoint.
+        found: Its counts, over all ranks.
+        outcomes: Of all ranks.
+        origins: Shard and key of each sample in `outcomes.worst()`.
+        weights: Which of its weights were evaluated.
+        parameters_sha256: Their hash.
+    """
+    confusion, left_out = outcomes.confusion()
+    worst = [
+        WorstSample(
+            shard=shard,
+            key=key,
+            place=said.place,
+            label=said.label,
+            predicted=said.predicted,
+            probability=said.label_probability,
+            predicted_probability=said.predicted_probability,
+        )
+        for said, (shard, key) in zip(outcomes.worst(), origins, strict=True)
+    ]
+    return EvaluationReport(
+        fingerprint=best.fingerprint,
+        made_from=best.made_from,
+        step=best.step,
+        weights=weights,
+        parameters_sha256=parameters_sha256,
+        shards_fingerprint=best.shards_fingerprint,
+        samples=found.samples,
+        accuracy=found.accuracy,
+        loss=found.loss,
+        classes=outcomes.by_class(best.classes),
+        confusion=confusion,
+        confusion_left_out=left_out,
+        worst=worst,
+    )

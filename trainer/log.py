@@ -1,0 +1,150 @@
+"""What training says of itself now and then: loss, data time, gauges, to TensorBoard and to the progress line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from contracts.events import EventLog
+from trainer.data.feed import Feed
+from trainer.data.prepare import ModelInput
+from trainer.parallel.process_group import Rank
+from trainer.report.data import DataReport
+from trainer.report.first_slot import FirstSlot
+from trainer.report.gpu import GpuGauges
+from trainer.report.memory import read_memory
+from trainer.report.readings import Readings
+from trainer.report.scalars import Scalars
+from trainer.step import Stepper
+from trainer.supervise.budget import Budget, Reason
+
+
+class Reporting:
+    """One rank's part in the reports; what is said is said by the first rank.
+
+    Args:
+        config: Of the run.
+        rank: This rank.
+        stepper: Whose steps are reported.
+        feed: What they are trained on.
+        events: Of this rank.
+        log: Says something once, not once per rank.
+        tensorboard_folder: For the scalars.
+        first_step: That training begins at, in this attempt.
+        spent_s: Seconds that the attempts before took.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        rank: Rank,
+        stepper: Stepper,
+        feed: Feed,
+        events: EventLog,
+        log: Callable[[str], None],
+        *,
+        tensorboard_folder: Path,
+        first_step: int,
+        spent_s: float,
+    ) -> None:
+        self._rank, self._stepper, self._log = rank, stepper, log
+        self._steps_per_epoch = feed.steps_per_epoch
+        self._learning_rate = config.train.learning_rate
+        self.budget = Budget(config.resources, spent_s)
+        self.data = DataReport(rank.device, events, replace_bad=feed.dataset.replace_bad)
+        self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
+        self._readings = Readings(rank.device, stepper.guard)
+        self._samples = self._samples_sent = 0
+        self._first_slot = FirstSlot(feed.manifest.classes, feed.transform.mean, feed.transform.std)
+        if rank.is_first and first_step == 0:
+            # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
+            stepper.look = self._look
+        self._gauges = GpuGauges(rank.device if rank.is_first else torch.device("cpu"), log)
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Take in the loss of a slot, summed over its samples."""
+        self._readings.add(loss)
+
+    def end_step(self, left_out: torch.Tensor, batch_samples: int) -> None:
+        """Take in a step, as `Readings.end_step` does."""
+        self._readings.end_step(left_out, batch_samples)
+        self._samples += batch_samples
+
+    def send(self, step: int, rate: float) -> None:
+        """Ask for the mean loss since the last report, and what else is to be known, over all ranks."""
+        spent_s = self.budget.spent_s() if self._rank.is_first else 0.0
+        self._readings.send(step, rate, [spent_s, *self.data.counts()], self._stepper.loss_scale)
+        self._samples_sent, self._samples = self._samples, 0
+
+    def read(self, say: Callable[[str, int], None]) -> Reason:
+        """Show what was asked for last; return which budget is spent, the same on all ranks.
+
+        Args:
+            say: Takes the words of the progress line and their step.
+
+        Raises:
+            ConfigError: The loss is not finite.
+        """
+        reading = self._readings.read()
+        if reading is None:
+            return ""
+        found = reading.found
+        if found.in_a_row == 0:
+            self.require_finite("loss", reading.loss, reading.step)
+        spent_s, *counts = reading.sums
+        values, said = self.data.describe(counts)
+        values |= {"train/gradient_norm": found.norm, "train/skipped_steps": float(found.skipped)}
+        if reading.loss_scale is not None:
+            values["train/loss_scale"] = reading.loss_scale
+        if math.isfinite(reading.loss):
+            values["train/loss"] = reading.loss
+        # Of the steps alone, as the mean rank has it: evaluation and checkpoints are no part of it.
+        if counts[0] > 0:
+            values["train/samples_per_s"] = self._samples_sent * self._rank.ranks / counts[0]
+        values |= {"train/learning_rate": reading.rate, "train/epoch": reading.step / self._steps_per_epoch}
+        if self._rank.is_first:
+            self._show_first_slot()
+            values |= read_memory(self._rank.device) | self._gauges.values()
+            self.scalars.add(reading.step, values)
+        skipped = f", {found.skipped} steps left out (gradients not finite)" if found.skipped else ""
+        say(f"loss {reading.loss:.4f}, {said}{skipped}", reading.step)
+        return self.budget.exceeded_by(spent_s)
+
+    def flush(self) -> None:
+        """Write what is still in memory."""
+        self._show_first_slot()
+        self.scalars.flush()
+
+    def close(self) -> None:
+        """Write what is still in memory, and end the file."""
+        self._show_first_slot()
+        self.scalars.close()
+
+    def _look(self, given: ModelInput) -> None:
+        self._stepper.look = None
+        self._first_slot.look(given)
+
+    def _show_first_slot(self) -> None:
+        try:
+            if (summary := self._first_slot.take()) is not None:
+                self.scalars.show(1, summary)
+        except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
+            self._log(f"warning: the first images are not in TensorBoard's files: {type(error).__name__}: {error}")
+
+    def require_finite(self, name: str, value: float, step: int) -> None:
+        """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here.
+
+        Raises:
+            ConfigError: It is not finite.
+        """
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"{name} became {value} at step {step} (train.learning_rate = {self._learning_rate})",
+                allowed="a finite loss",
+                todo="lower train.learning_rate, or look at the data",
+            )

@@ -1,0 +1,151 @@
+"""What a step computes in: autocast, TF32, memory layout, compilation, and the loss scale that fp16 needs.
+
+Parameters, gradients, optimizer and evaluation are float32 whatever is set here; only the forward and backward pass of
+training run in the lower precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+
+from contracts.artifacts import Flags
+from contracts.config import TrainSection
+from contracts.errors import ConfigError
+from trainer.launch.auto import choose_flags
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What decides the numbers of a step besides data, parameters and machine; recorded in checkpoints."""
+
+    precision: str
+    tf32: bool
+    channels_last: bool
+    compile: bool
+    activation_checkpointing: str
+
+    @classmethod
+    def of(cls, train: TrainSection, flags: Flags | None = None) -> Numerics:
+        """Return what steps compute in.
+
+        Args:
+            train: What the configuration asks for.
+            flags: What has been decided for this training, or is to be measured, and wins over `train`
+                (trainer/launch/auto.py); None: what `train` says, where `auto` is what it is without a profile.
+        """
+        flags = flags or choose_flags(train, None)
+        return cls(flags.precision, train.tf32, flags.channels_last, flags.compile, flags.activation_checkpointing)
+
+    def or_recorded(self, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
+        """Return what a checkpoint has recorded, which holds to the end of training; this, where nothing is.
+
+        Args:
+            recorded: `document` of the numerics that training began with.
+            log: Is told what differs.
+        """
+        wanted = self.document()
+        found = {name: recorded.get(name, value) for name, value in wanted.items()}
+        different = [f"{name} {found[name]} (not {wanted[name]})" for name in wanted if found[name] != wanted[name]]
+        if different:
+            log(f"as recorded in the checkpoint: {', '.join(different)}")
+        return Numerics(
+            found["precision"],
+            found["tf32"] == "true",
+            found["channels_last"] == "true",
+            found["compile"] == "true",
+            found["activation_checkpointing"],
+        )
+
+    def document(self) -> dict[str, str]:
+        """Return it as a checkpoint's manifest keeps it."""
+        return {name: str(value).lower() for name, value in asdict(self).items()}
+
+    def check(self, device: torch.device, *, allow_slow: bool) -> None:
+        """Refuse what the device cannot do, or does only slowly.
+
+        Raises:
+            ConfigError: fp16 on a CPU, or bf16 on a GPU without it, and `allow_slow` is false.
+        """
+        if allow_slow or self.precision == "fp32":
+            return
+        if device.type == "cpu" and self.precision == "fp16":
+            raise ConfigError(
+                "train.precision is fp16, and there is no GPU here: a CPU is slower in fp16 than in fp32",
+                allowed="train.precision=fp32 or bf16 on a CPU",
+                todo="set train.precision=fp32, or train.allow_slow_precision=true to train in fp16 all the same",
+            )
+        if device.type == "cuda" and self.precision == "bf16" and not torch.cuda.is_bf16_supported(False):
+            raise ConfigError(
+                f"train.precision is bf16, which {torch.cuda.get_device_name(device)} can only emulate",
+                allowed="train.precision=fp32 or fp16 on this GPU",
+                todo="set train.precision=fp16, or train.allow_slow_precision=true to train in bf16 all the same",
+            )
+
+    def apply(self, device: torch.device) -> None:
+        """Set what torch keeps for the whole process."""
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = self.tf32
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context in which forward passes of training run."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(device.type, dtype=_DTYPES[self.precision])
+
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """Return the model with its weights in the memory layout that is asked for."""
+        return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
+
+    def lay_out_images(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images [B, 3, S, S] in the memory layout that is asked for."""
+        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+
+
+def fix_numerics(threads: int, device: torch.device) -> None:
+    """Set what decides the bits of a step besides the data, for the whole process."""
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+
+
+class LossScale:
+    """The factor that keeps small gradients above fp16's least number.
+
+    The rule is that of torch.amp.GradScaler (and its constants): halved after a gradient that is not finite, doubled
+    after 2000 steps without one. GradScaler itself looks at each gradient of a rank in a pass of its own; here the norm
+    of the reduced gradients has decided already, for all ranks alike, and the optimizer divides by the scale.
+    """
+
+    INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
+
+    def __init__(self, device: torch.device) -> None:
+        self.scale = torch.full((), self.INITIAL, device=device)
+        self._tracker = torch.zeros((), dtype=torch.int32, device=device)
+
+    def update(self, found_inf: torch.Tensor) -> None:
+        """Take in whether a step's gradients were not finite (1.0 or 0.0), without waiting for the device."""
+        bad = found_inf > 0
+        good_steps = torch.where(bad, 0, self._tracker + 1)
+        grows = good_steps == self.INTERVAL
+        factor = torch.where(bad, self.BACKOFF, torch.where(grows, self.GROWTH, 1.0))
+        # GradScaler does not grow to infinity either.
+        grown = self.scale * factor
+        self.scale.copy_(torch.where(torch.isfinite(grown), grown, self.scale))
+        self._tracker.copy_(torch.where(grows, 0, good_steps))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint keeps, under GradScaler's names."""
+        return {"scale": self.scale, "growth_tracker": self._tracker}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Put back what `state` returned."""
+        self.scale.copy_(state["scale"])
+        self._tracker.copy_(state["growth_tracker"])

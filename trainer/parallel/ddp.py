@@ -1,0 +1,50 @@
+"""DDP: every rank holds the whole network; gradients are averaged in buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.parallel.process_group import Rank
+
+
+class Replicated:
+    """A network of which every rank has a copy."""
+
+    def __init__(self, model: nn.Module, rank: Rank, *, bucket_mb: float) -> None:
+        devices = [rank.device] if rank.device.type == "cuda" else None
+        self._ddp = DistributedDataParallel(model, device_ids=devices, bucket_cap_mb=bucket_mb)
+        # The stepper shares buffers at the start of every step, for both strategies alike. An attribute, since torch
+        # 2.13 renames the argument.
+        self._ddp.broadcast_buffers = False
+        self.module = model
+
+    @property
+    def spread(self) -> nn.Module:
+        """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
+        return self._ddp
+
+    def reducing(self, now: bool) -> AbstractContextManager[None]:
+        """Return a context for a forward and a backward pass: gradients are averaged over ranks in it, or add up."""
+        return nullcontext() if now else self._ddp.no_sync()
+
+    def settle(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Run two dummy passes, so that DDP's gradient buckets are final before the first real step.
+
+        The first step after a start reduces in the initial buckets, later ones in rebuilt buckets. Without this a
+        resumed run adds gradients in another order than an undisturbed one and differs in the last bits at three and
+        more ranks. Parameters, buffers and gradients are as before afterwards.
+
+        Args:
+            images: [B, 3, H, W] float32 on the model's device.
+            forward: Maps them to logits as a step does, by way of `spread`.
+        """
+        state = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+        for _ in range(2):
+            (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
+        self.module.load_state_dict(state)
+        self.module.zero_grad(set_to_none=True)

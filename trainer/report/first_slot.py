@@ -1,0 +1,59 @@
+"""The images of a training's first slot, as the network got them: augmented, mixed, normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainer.data.prepare import ModelInput
+from trainer.report.drawing import draw_sheet
+from trainer.report.summaries import listed, picture
+
+MOST_IMAGES = 16
+TAG = "images/first_slot"
+
+
+class FirstSlot:
+    """Keeps a copy of some images on the device, until somebody has time to look at them.
+
+    Args:
+        classes: Names of the classes.
+        mean: Of the channels, that was taken off.
+        std: Of the channels, that was divided by.
+    """
+
+    def __init__(self, classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> None:
+        self._classes, self._mean, self._std = classes, mean, std
+        self._kept: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    def look(self, given: ModelInput) -> None:
+        """Keep what is to be shown of a slot; nothing waits for the device."""
+        shares = None if given.shares is None else given.shares[:MOST_IMAGES].clone()
+        # The label that an image is mixed with is that of the slot's last, the last but one, ...
+        labels = torch.stack([given.labels, given.labels.flip(0)])[:, :MOST_IMAGES].clone()
+        self._kept = given.images[:MOST_IMAGES].detach().clone(), labels, shares
+
+    def take(self) -> Any:
+        """Return the summary of what was kept, once; None where there is nothing. It waits for the device."""
+        if self._kept is None:
+            return None
+        images, labels, shares = self._kept
+        self._kept = None
+        centre, scale = (torch.tensor(values).view(1, 3, 1, 1) for values in (self._mean, self._std))
+        pixels = (images.cpu().float() * scale + centre).mul_(255).round_().clamp_(0, 255).byte()
+        captions = [
+            [self._describe(own, other, share)]
+            for own, other, share in zip(
+                *labels.tolist(), [1.0] * labels.shape[1] if shares is None else shares.tolist(), strict=True
+            )
+        ]
+        sheet = draw_sheet(list(pixels.permute(0, 2, 3, 1).contiguous().numpy()), captions)
+        said = "The first images of step 1 as the network got them, with their labels:\n\n"
+        return picture(TAG, sheet, said + listed(caption for (caption,) in captions))
+
+    def _describe(self, own: int, other: int, share: float) -> str:
+        if share > 0.995 or own == other:
+            return self._classes[own]
+        return f"{100 * share:.0f} % {self._classes[own]}, {100 - 100 * share:.0f} % {self._classes[other]}"

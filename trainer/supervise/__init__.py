@@ -1,0 +1,1 @@
+"""Supervision of a rank: stop signals, votes, watchdog, budgets and the account of its time."""

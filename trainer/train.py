@@ -1,0 +1,366 @@
+"""The training of one rank, top to bottom: set up, restore, step by step, evaluate, save, finish."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal, NoReturn
+
+import numpy as np
+import torch
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, ProfileReport
+from contracts.config import RunConfig
+from contracts.errors import PeerPreempted, Preempted, UserError
+from contracts.events import EventLog
+from contracts.process import imports_done
+from trainer.checkpoint.commit import Peers
+from trainer.checkpoint.discovery import require_same_inputs
+from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.progress import Progress
+from trainer.checkpoint.schedule import Schedule
+from trainer.data.bucket.prefetch import Prefetcher
+from trainer.data.device_prefetch import to_device
+from trainer.data.feed import Feed
+from trainer.data.transforms import EvaluationTransform
+from trainer.drill.pauses import reached
+from trainer.drill.trace import Trace
+from trainer.evaluate import Evaluation, evaluate
+from trainer.finish import finish
+from trainer.launch import Assignment
+from trainer.launch.auto import Cut, check_flags, choose_cut, choose_flags, describe_flags
+from trainer.log import Reporting
+from trainer.model.precision import Numerics, fix_numerics
+from trainer.parallel import describe_parallel
+from trainer.parallel.process_group import Rank, limit_collectives, share_buffers
+from trainer.report.outcomes import Outcomes
+from trainer.step import Stepper
+from trainer.supervise.budget import Reason
+from trainer.supervise.ledger import Ledger
+from trainer.supervise.signals import Stop
+from trainer.supervise.supervisor import Life
+from trainer.supervise.vote import Agreed, Vote
+from trainer.supervise.watchdog import longest_wait_s
+
+# Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
+LOG_EVERY_STEPS = 20
+
+
+class Training:
+    """One rank's training: its data, its network and its checkpoints."""
+
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: Stop) -> None:
+        self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
+        self._stop = stop
+        self.config = RunConfig.model_validate(assignment.config)
+        fix_numerics(assignment.threads, rank.device)
+        self.feed = Feed(assignment, self.config, rank, self.log)
+        self.total_steps = self.feed.total_steps
+        self.peers = Peers.of(rank, self.config)
+        self.checkpoints = CheckpointManager(
+            assignment.folder,
+            attempt=assignment.attempt,
+            rules=self.config.checkpoint,
+            peers=self.peers,
+            pinned=rank.device.type == "cuda",
+            log=self.log,
+            committed=ledger.committed,
+        )
+        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
+        found = self.checkpoints.resume()
+        checkpoint = found.manifest
+        profile = ProfileReport.load(assignment.profile) if assignment.profile else None
+        if checkpoint is not None:
+            require_same_inputs(found.uri, checkpoint, assignment.made_from)
+        self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
+        self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
+        self.cut = self._decide_cut(profile, checkpoint)
+        self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
+        self.order = self.feed.follow(self.cut, checkpoint)
+        self.stepper.settle(self.cut.slot_size)
+        self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
+        self.reporting = Reporting(
+            self.config,
+            rank,
+            self.stepper,
+            self.feed,
+            events,
+            self.log,
+            tensorboard_folder=assignment.tensorboard_folder,
+            first_step=self.step,
+            spent_s=checkpoint.spent_s if checkpoint else 0.0,
+        )
+        self.trace = Trace(rank.rank, assignment.attempt)
+        self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
+        self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return self.feed.step_of(self.progress.position)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self.progress.position // self.feed.samples
+
+    def log(self, message: str) -> None:
+        """Say something once, not once per rank."""
+        if self.rank.is_first:
+            self.events.emit("log", message=message)
+
+    def _say(self, message: str, step: int | None = None) -> None:
+        if self.rank.is_first:
+            done = self.step if step is None else step
+            self.events.emit("progress", done=done, total=self.total_steps, unit="steps", message=message)
+
+    # --- set-up and restore -------------------------------------------------------------------------------------------
+
+    def _decide_numerics(self, profile: ProfileReport | None, recorded: dict[str, str]) -> Numerics:
+        if said := describe_flags(self.config.train, profile):
+            self.log(said)
+        flags = choose_flags(self.config.train, profile)
+        if not recorded:
+            check_flags(self.config.train, flags)
+        return Numerics.of(self.config.train, flags).or_recorded(recorded, self.log)
+
+    def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> Cut:
+        recorded = checkpoint.slot_size if checkpoint else None
+        cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
+        self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
+        return cut
+
+    def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+        with self.ledger.sections.inside("restore"):
+            reached("restore")
+            self.stepper.load(load_groups(uri, manifest), where=uri)
+        self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
+        different = [
+            f"{name} {manifest.environment.get(name)} -> {value}"
+            for name, value in self._environment().items()
+            if manifest.environment.get(name) != value and name != "num_workers"
+        ]
+        if different:
+            self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
+        return Progress.of(manifest)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "ranks": str(self.rank.ranks),
+            "threads_per_rank": str(torch.get_num_threads()),
+            "num_workers": str(self.cut.num_workers),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
+            "device": self.rank.device.type,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+        }
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Take all steps that remain.
+
+        Raises:
+            Preempted: All ranks agreed to stop before the last one, and saved.
+        """
+        self.ledger.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
+        if self.progress.evaluation_due:
+            self._complete_epoch("", None)
+        ahead = self.feed.prefetcher(self.progress.position)
+        try:
+            self._take_steps(ahead)
+        except UserError:
+            # Whoever mends what is wrong goes on from what was saved last. Where that fails too, this is still told.
+            with self.ledger.sections.inside("checkpoint"), suppress(Exception):
+                self.checkpoints.wait()
+            raise
+        finally:
+            ahead.stop()
+        # What is over must be durable, whatever comes next.
+        with self.ledger.sections.inside("checkpoint"):
+            self.checkpoints.wait()
+        self.reporting.close()
+
+    def _take_steps(self, ahead: Prefetcher) -> None:
+        if self.step >= self.total_steps:
+            self.ended_by = self._last_step_is_of()
+            return
+        sections, clock = self.ledger.sections, self.reporting.data.clock
+        # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+        loaded = sections.steps_of(clock.slots(self.feed.slots(self.progress.position, ahead)))
+        self.stepper.model.train()
+        for slot in to_device(loaded, self.rank.device, clock):
+            reached("data")
+            self.reporting.data.count(slot)
+            loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            self.reporting.add(loss)
+            if not slot.request.last_of_step:
+                self.trace.add(slot.request, loss)
+                continue
+            rate = self.feed.learning_rate(self.step)
+            left_out = self.stepper.update(self.step, rate)
+            self.reporting.end_step(left_out, slot.request.batch_samples)
+            self.trace.add(slot.request, loss)
+            self.schedule.step_taken()
+            self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
+            ahead.advance(self.progress.position)
+            sections.stepped(self.step)
+            clock.step_done()
+            agreed = self.vote.step_done()
+            # Of an earlier step: to read what this one found would wait for the device.
+            stop = self.reporting.read(self._say)
+            ends = bool(stop) or self.step >= self.total_steps
+            if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
+                self.reporting.send(self.step, rate)
+                self.schedule.plan(self.step)
+            if self._epoch_is_over() or ends:
+                reached("epoch-boundary")
+                stop = self.reporting.read(self._say) or stop
+                self._complete_epoch(stop, agreed)
+            elif agreed is not None:
+                self.leave(agreed)
+            elif self.schedule.is_due(self.step):
+                self._save()
+            self.ledger.tell_sometimes()
+            if ends or stop:
+                self.ended_by = stop or self._last_step_is_of()
+                return
+            self.schedule.restart()
+            clock.restart()
+
+    def _last_step_is_of(self) -> Literal["epochs", "max_steps"]:
+        return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
+
+    def _epoch_is_over(self) -> bool:
+        return self.progress.position % self.feed.samples == 0
+
+    def _complete_epoch(self, stop: Reason, agreed: Agreed | None) -> None:
+        """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
+        self.progress = replace(self.progress, evaluation_due=True)
+        if agreed is None:
+            self._evaluate_epoch(stop)
+        if self.vote.agreed is not None:
+            self.leave(self.vote.agreed)
+        # It may be the best.
+        self._save(required=True)
+
+    def _evaluate_epoch(self, stop: Reason) -> None:
+        share_buffers(self.stepper.model)
+        found = self.evaluate_split("validation")
+        if self.vote.agreed is not None:
+            return
+        if found is None:
+            # Without a validation split the newest is the best.
+            self.progress = replace(
+                self.progress, metrics={}, best_step=self.step, evaluated_step=self.step, evaluation_due=False
+            )
+            return
+        self.reporting.require_finite("validation loss", found.loss, self.step)
+        self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
+        self.reporting.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+        done = f"epoch {self.epoch} of {self.config.train.epochs} done"
+        if stop:
+            done = f"resources.{stop} is reached at step {self.step}: training ends"
+        elif not self._epoch_is_over():
+            done = f"train.max_steps {self.step} is reached"
+        self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
+
+    def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
+        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
+        sections, share = self.ledger.sections, self.feed.evaluation(split)
+        share = replace(share, batches=sections.lively(self.vote.rounds_of(share.batches, share.rounds())))
+        with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
+            reached("evaluation")
+            size = self.config.data.image_size
+            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
+
+    # --- stopping -----------------------------------------------------------------------------------------------------
+
+    def leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
+        """Save what there is and leave: all ranks are here at the same step.
+
+        Raises:
+            Preempted: Always.
+        """
+        self.ledger.sections.enter("stop")
+        if save:
+            self._save(required=True)
+            self.checkpoints.wait()
+        self.ledger.stopped(agreed.cause, agreed.words)
+        # The others do not wait for the first rank's writing.
+        saved = "which is saved" if self.rank.is_first else "which the first rank saves"
+        # Who was not told, and none of whose machine was, is wanted again as soon as the other machine is back.
+        node = agreed.rank // self.assignment.ranks
+        told = bool(self._stop.wanted) or node == self.assignment.node_rank
+        kind = Preempted if told else PeerPreempted
+        raise kind(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save(self, *, required: bool = False) -> None:
+        """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
+        sections = self.ledger.sections
+        with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
+            self._write_checkpoint(required=required)
+        self.ledger.tell()
+
+    def _write_checkpoint(self, *, required: bool) -> None:
+        # Before the checkpoint exists: what a resume from it does not show again is on disk.
+        self.reporting.flush()
+        # A step that must end training must not be passed over by a resume.
+        found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
+        self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)
+        # Whether or not it was left out, which only the first rank knows.
+        self.schedule.plan(self.step)
+
+    def _describe(self, skipped: int) -> CheckpointManifest:
+        best = self.progress.best
+        return CheckpointManifest(
+            fingerprint=self.assignment.fingerprint,
+            made_from=self.assignment.made_from,
+            step=self.step,
+            position=self.progress.position,
+            epoch=self.epoch,
+            slot_size=self.cut.slot_size,
+            order=self.order,
+            model=self.config.model.model_dump(mode="json"),
+            classes=self.feed.manifest.classes,
+            data=_transform_document(self.feed.transform),
+            shards_fingerprint=self.feed.manifest.fingerprint,
+            metrics=self.progress.metrics or {},
+            best_step=self.progress.best_step,
+            evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
+            best_validation_accuracy=best.accuracy if best else None,
+            best_validation_loss=best.loss if best else None,
+            evaluation_due=self.progress.evaluation_due,
+            parameters_sha256="",
+            skipped_steps=skipped,
+            spent_s=self.reporting.budget.spent_s(),
+            numerics=self.numerics.document(),
+            environment=self._environment(),
+            files=[],
+        )
+
+
+def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
+    """Train as one rank, from the newest valid checkpoint to the end.
+
+    Raises:
+        Preempted: All ranks agreed to stop before it, and saved.
+    """
+    reached("start-up")
+    training = Training(assignment, rank, events, life.ledger, life.stop)
+    if rank.is_first:
+        imports_done()
+        events.emit("ready")
+    limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
+    training.run()
+    finish(training)
+    life.finished()
+
+
+def _transform_document(transform: EvaluationTransform) -> dict[str, object]:
+    return {"image_size": transform.image_size, "mean": list(transform.mean), "std": list(transform.std)}
