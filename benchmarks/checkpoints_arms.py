@@ -30,7 +30,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
-from trainer.supervise.signals import Stop
+from trainer.supervise.signals import StopRequest
 from trainer.supervise.vote import Vote
 
 # How long training was held, and how long until the checkpoint was durable.
@@ -98,7 +98,7 @@ class Save:
         began = time.perf_counter()
         guard = self._stepper.guard
         guard.read(guard.tensors().tolist())
-        taken = self._manager.save(_manifest(self._step), self._stepper.own_state())
+        taken = self._manager.save(_manifest(self._step), self._stepper.local_state())
         held = time.perf_counter() - began
         assert taken
         self._manager.wait()
@@ -181,7 +181,7 @@ def run_votes(steps: int, step_s: float) -> dict[str, Any]:
     """Take steps of about `step_s` that end in a reduction, as training's do; time two votes at the end of each."""
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     rank = Rank(dist.get_rank(), dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    votes = {name: Vote(Stop(), rank, timeout_s=300) for name in ("vote", "vote again")}
+    votes = {name: Vote(StopRequest(), rank, timeout_s=300) for name in ("vote", "vote again")}
     gradient, pair = torch.zeros(1 << 18), torch.zeros(2, dtype=torch.int64)
     matrix = torch.randn(256, 256)
     began, products = time.perf_counter(), 0

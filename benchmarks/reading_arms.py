@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from trainer.data.augment.randomness import generator_of
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
-from trainer.data.order.permutation import mix
+from trainer.data.order.permutation import hash_integers
 from trainer.data.order.resolve import FullOrder
 from trainer.data.prepare import prepare
 from trainer.data.transforms import EvaluationTransform, TrainTransform, _random_box, normalise, resize
@@ -149,7 +149,7 @@ def read_webdataset(urls: list[str], workers: int, decoder: str) -> Iterator[int
 
     def convert(sample: dict[str, Any]) -> Any:
         label = sample["cls"] if isinstance(sample["cls"], int) else int(bytes(sample["cls"]))
-        return finish(sample["jpg"], label, mix(hash(sample["__key__"])))
+        return finish(sample["jpg"], label, hash_integers(hash(sample["__key__"])))
 
     yield from _read_batches(DataLoader(pipeline.map(convert), **_loading(workers, decoder)), decoder)
 

@@ -35,7 +35,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Share:
+class SplitPart:
     """One rank's share of a split."""
 
     batches: Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -56,7 +56,7 @@ class Share:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, share: Share, device: torch.device, *, image_size: int, outcomes: Outcomes | None = None
+    model: nn.Module, share: SplitPart, device: torch.device, *, image_size: int, outcomes: Outcomes | None = None
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 

@@ -45,7 +45,7 @@ def finish(training: Training) -> None:
         # The network holds the best weights now, and the last step is saved.
         training.leave(training.vote.agreed, save=False)
     outcomes.merge()
-    state = stepper.whole_model()
+    state = stepper.full_model_state()
     if not training.rank.is_first:
         return
     metrics, evaluation, report = dict(best.metrics), None, None

@@ -30,7 +30,7 @@ class Findings:
     """Norm of the newest gradient, before clipping."""
 
 
-class Guard:
+class GradientGuard:
     """Counts on the device.
 
     Args:

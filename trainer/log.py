@@ -11,8 +11,8 @@ import torch
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
-from trainer.data.feed import Feed
 from trainer.data.prepare import ModelInput
+from trainer.data.training_data import TrainingData
 from trainer.parallel.process_group import Rank
 from trainer.report.data import DataReport
 from trainer.report.first_slot import FirstSlot
@@ -44,7 +44,7 @@ class Reporting:
         config: RunConfig,
         rank: Rank,
         stepper: Stepper,
-        feed: Feed,
+        feed: TrainingData,
         events: EventLog,
         log: Callable[[str], None],
         *,
@@ -63,7 +63,7 @@ class Reporting:
         self._first_slot = FirstSlot(feed.manifest.classes, feed.transform.mean, feed.transform.std)
         if rank.is_first and first_step == 0:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
-            stepper.look = self._look
+            stepper.on_model_input = self._keep_first_slot
         self._gauges = GpuGauges(rank.device if rank.is_first else torch.device("cpu"), log)
 
     def add(self, loss: torch.Tensor) -> None:
@@ -125,9 +125,9 @@ class Reporting:
         self._show_first_slot()
         self.scalars.close()
 
-    def _look(self, given: ModelInput) -> None:
-        self._stepper.look = None
-        self._first_slot.look(given)
+    def _keep_first_slot(self, given: ModelInput) -> None:
+        self._stepper.on_model_input = None
+        self._first_slot.keep(given)
 
     def _show_first_slot(self) -> None:
         try:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from contracts.config import TrainSection
-from trainer.parallel import fill
+from trainer.parallel import copy_full_tensor
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
@@ -128,7 +128,7 @@ def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: 
         parameter = parameters[name]
         if value.shape == parameter.shape:
             found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            fill(found, value)
+            copy_full_tensor(found, value)
         else:
             found = value.to(parameter.device)
         optimizer.state[parameter][entry] = found

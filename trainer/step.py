@@ -20,11 +20,11 @@ from trainer.checkpoint.loading import require_groups, require_optimizer_state, 
 from trainer.checkpoint.tensors import Group
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.permutation import mix
+from trainer.data.order.permutation import hash_integers
 from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
 from trainer.drill.pauses import reached
-from trainer.guard import Guard
+from trainer.guard import GradientGuard
 from trainer.launch.auto import has_single_sample_slot
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage
@@ -39,7 +39,7 @@ from trainer.optim import (
     set_learning_rate,
     step_optimizer,
 )
-from trainer.parallel import check_parallel, distribute, load_whole, own_part, whole
+from trainer.parallel import check_parallel, distribute, full_tensor, load_full_state, local_part
 from trainer.parallel.process_group import Rank, share_buffers
 
 Tensors = dict[str, torch.Tensor]
@@ -72,14 +72,14 @@ class Stepper:
         images = self._images(2).to(device)
         self._parallel = distribute(model, config.parallel, rank, images, log, setup_timeout_s=timeout_s)
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
-        spread = self._parallel.spread
-        self._forward = torch.compile(spread, dynamic=False) if numerics.compile else spread
+        wrapped = self._parallel.wrapped
+        self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
         self._optimizer = make_optimizer(self.model, train)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
-        self.guard = Guard(rank.device, stops=train.non_finite == "stop")
-        self.look: Callable[[ModelInput], None] | None = None
+        self.guard = GradientGuard(rank.device, stops=train.non_finite == "stop")
+        self.on_model_input: Callable[[ModelInput], None] | None = None
         """Is shown what the network gets, and must not change it."""
 
     @property
@@ -111,14 +111,14 @@ class Stepper:
         if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
-    def settle(self, slot_size: int) -> None:
+    def warm_up(self, slot_size: int) -> None:
         """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
         """
         try:
-            self._parallel.settle(self._images(slot_size), self._logits)
+            self._parallel.warm_up(self._images(slot_size), self._logits)
         except RuntimeError as error:
             if not self._numerics.compile:
                 raise
@@ -152,20 +152,20 @@ class Stepper:
             groups["scaler"] = self._scale.state()
         return groups
 
-    def own_state(self) -> dict[str, Group]:
+    def local_state(self) -> dict[str, Group]:
         """Return what a checkpoint takes of `state` from this rank: whole tensors, and its rows of sharded ones.
 
         All ranks must call this: buffers are the first rank's afterwards.
         """
         share_buffers(self.model)
-        return {group: {name: own_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
+        return {group: {name: local_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
 
-    def whole_model(self) -> Tensors:
+    def full_model_state(self) -> Tensors:
         """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
         gathered = {}
         for name, tensor in self.model.state_dict().items():
             # On the CPU at once where it was gathered: the whole network may not fit on the device.
-            full = whole(tensor)
+            full = full_tensor(tensor)
             if self._rank.is_first:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
@@ -182,7 +182,7 @@ class Stepper:
         if "ema" in mine:
             require_same(groups["ema"], mine["ema"], where=where)
         require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
-        load_whole(self.model, groups["model"])
+        load_full_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
         if "guard" in groups:
             self.guard.load(groups["guard"])
@@ -193,10 +193,10 @@ class Stepper:
 
     def load_evaluated(self, groups: dict[str, Tensors]) -> None:
         """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
-        load_whole(self.model, groups["model"])
+        load_full_state(self.model, groups["model"])
         if self._average is not None:
             self._average.load(groups["ema"])
-            self._average.settle()
+            self._average.copy_to_model()
 
     @property
     def evaluated_weights(self) -> Literal["model", "ema"]:
@@ -215,10 +215,10 @@ class Stepper:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
         request = slot.request
         given = prepare(slot, transform, self._rank.device, clock)
-        if self.look is not None:
-            self.look(given)
+        if self.on_model_input is not None:
+            self.on_model_input(given)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
-        torch.manual_seed(mix(self._config.run.seed, request.step, request.slot))
+        torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         if self._slots_of_step == 0:
             # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
             share_buffers(self.model)

@@ -20,7 +20,7 @@ from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.auto import (
     check_flags,
-    choose_cut,
+    choose_batch_layout,
     choose_flags,
     choose_threads,
     find_other_batch,
@@ -71,7 +71,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         for other in (find_other_hardware(profile, machine), find_other_batch(profile, stage.config.train)):
             if other:
                 stage.log(f"warning: {other}")
-    choose_cut(stage.config, ranks=world_size, profile=profile, recorded=None)
+    choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
     if not begun:
         check_flags(stage.config.train, choose_flags(stage.config.train, profile))
     threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)

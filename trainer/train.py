@@ -23,14 +23,14 @@ from trainer.checkpoint.progress import Progress
 from trainer.checkpoint.schedule import Schedule
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device_prefetch import to_device
-from trainer.data.feed import Feed
+from trainer.data.training_data import TrainingData
 from trainer.data.transforms import EvaluationTransform
 from trainer.drill.pauses import reached
 from trainer.drill.trace import Trace
 from trainer.evaluate import Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
-from trainer.launch.auto import Cut, check_flags, choose_cut, choose_flags, describe_flags
+from trainer.launch.auto import BatchLayout, check_flags, choose_batch_layout, choose_flags, describe_flags
 from trainer.log import Reporting
 from trainer.model.precision import Numerics, fix_numerics
 from trainer.parallel import describe_parallel
@@ -39,9 +39,9 @@ from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
 from trainer.supervise.ledger import Ledger
-from trainer.supervise.signals import Stop
-from trainer.supervise.supervisor import Life
-from trainer.supervise.vote import Agreed, Vote
+from trainer.supervise.signals import StopRequest
+from trainer.supervise.supervisor import RankSupervisor
+from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
@@ -51,12 +51,12 @@ LOG_EVERY_STEPS = 20
 class Training:
     """One rank's training: its data, its network and its checkpoints."""
 
-    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: Stop) -> None:
+    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: StopRequest) -> None:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
         self._stop = stop
         self.config = RunConfig.model_validate(assignment.config)
         fix_numerics(assignment.threads, rank.device)
-        self.feed = Feed(assignment, self.config, rank, self.log)
+        self.feed = TrainingData(assignment, self.config, rank, self.log)
         self.total_steps = self.feed.total_steps
         self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
@@ -78,8 +78,8 @@ class Training:
         self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
         self.cut = self._decide_cut(profile, checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
-        self.order = self.feed.follow(self.cut, checkpoint)
-        self.stepper.settle(self.cut.slot_size)
+        self.order = self.feed.choose_order(self.cut, checkpoint)
+        self.stepper.warm_up(self.cut.slot_size)
         self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
         self.reporting = Reporting(
             self.config,
@@ -126,9 +126,9 @@ class Training:
             check_flags(self.config.train, flags)
         return Numerics.of(self.config.train, flags).or_recorded(recorded, self.log)
 
-    def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> Cut:
+    def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> BatchLayout:
         recorded = checkpoint.slot_size if checkpoint else None
-        cut = choose_cut(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
+        cut = choose_batch_layout(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return cut
 
@@ -237,7 +237,7 @@ class Training:
     def _epoch_is_over(self) -> bool:
         return self.progress.position % self.feed.samples == 0
 
-    def _complete_epoch(self, stop: Reason, agreed: Agreed | None) -> None:
+    def _complete_epoch(self, stop: Reason, agreed: StopAgreement | None) -> None:
         """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
         self.progress = replace(self.progress, evaluation_due=True)
         if agreed is None:
@@ -271,7 +271,7 @@ class Training:
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections, share = self.ledger.sections, self.feed.evaluation(split)
-        share = replace(share, batches=sections.lively(self.vote.rounds_of(share.batches, share.rounds())))
+        share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             reached("evaluation")
             size = self.config.data.image_size
@@ -279,7 +279,7 @@ class Training:
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
-    def leave(self, agreed: Agreed, *, save: bool = True) -> NoReturn:
+    def leave(self, agreed: StopAgreement, *, save: bool = True) -> NoReturn:
         """Save what there is and leave: all ranks are here at the same step.
 
         Raises:
@@ -312,7 +312,7 @@ class Training:
         self.reporting.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        self.checkpoints.save(self._describe(found.skipped), self.stepper.own_state(), required=required)
+        self.checkpoints.save(self._describe(found.skipped), self.stepper.local_state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
         self.schedule.plan(self.step)
 
@@ -345,7 +345,7 @@ class Training:
         )
 
 
-def train(assignment: Assignment, rank: Rank, events: EventLog, life: Life) -> None:
+def train(assignment: Assignment, rank: Rank, events: EventLog, life: RankSupervisor) -> None:
     """Train as one rank, from the newest valid checkpoint to the end.
 
     Raises:

@@ -16,7 +16,7 @@ from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import end_with_parent, run_process
 from trainer.launch import Assignment
-from trainer.supervise.supervisor import Life
+from trainer.supervise.supervisor import RankSupervisor
 
 
 def main(path: str) -> int:
@@ -26,7 +26,7 @@ def main(path: str) -> int:
     resources = RunConfig.model_validate(assignment.config).resources
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
     rank = int(os.environ["RANK"])
-    with Life(
+    with RankSupervisor(
         resources,
         events,
         rank=rank,

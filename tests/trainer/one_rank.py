@@ -21,7 +21,7 @@ from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.parallel.process_group import Rank, process_group
 from trainer.supervise.ledger import Ledger
-from trainer.supervise.signals import Stop
+from trainer.supervise.signals import StopRequest
 from trainer.train import Training
 
 
@@ -80,7 +80,7 @@ def make_training(
     # What another training has left in the process must not matter.
     torch.manual_seed(hash(attempt) % 1000)
     log = EventLog(events, stage="train", attempt=attempt)
-    return Training(assignment, rank, log, Ledger(log, generation=0, is_first=True), Stop())
+    return Training(assignment, rank, log, Ledger(log, generation=0, is_first=True), StopRequest())
 
 
 def train(

@@ -110,7 +110,7 @@ def test_the_loader_works_as_far_ahead_as_was_chosen(
         made.append(options)
         return make_loader(*arguments, **options)
 
-    monkeypatch.setattr("trainer.data.feed.make_loader", make_and_tell)
+    monkeypatch.setattr("trainer.data.training_data.make_loader", make_and_tell)
     first = profile(tmp_path / "first", Flags(), num_workers=1, prefetch_factor=2)
     training = make_training(rank, tmp_path, small_shards, config(), profile=first)
     ahead = training.feed.prefetcher(0)

@@ -16,7 +16,7 @@ from contracts.config import STAGE_SECTIONS
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from tests.conftest import small_config
 from trainer.drill.task import compare
-from trainer.drill.training import Training
+from trainer.drill.training import DrillTraining
 
 # PHASE:N:RANK, the N-th time that a process comes there. 12 steps an epoch and a checkpoint every 2: the first epochs
 # see all kills but the last two, so that one of them has several resumes. Each kill has a start of its own: where one
@@ -50,12 +50,12 @@ BUCKETS: dict[str, Any] = {"bucket_mb": 0.005}
 PATIENCE_S = 600.0
 
 
-def make(folder: Path, name: str, shards: str, config: dict[str, Any]) -> Training:
+def make(folder: Path, name: str, shards: str, config: dict[str, Any]) -> DrillTraining:
     sections = {key: config[key] for key in STAGE_SECTIONS["train"] if key in config}
-    return Training(name, sections, {"shards": shards}, folder)
+    return DrillTraining(name, sections, {"shards": shards}, folder)
 
 
-def kill_in(training: Training, pauses: tuple[str, ...]) -> list[tuple[str, int]]:
+def kill_in(training: DrillTraining, pauses: tuple[str, ...]) -> list[tuple[str, int]]:
     """Run to the end, killing whoever is held; return where that was, and the pid."""
     process = training.start(pauses)
     killed: list[tuple[str, int]] = []
@@ -76,7 +76,7 @@ def kill_in(training: Training, pauses: tuple[str, ...]) -> list[tuple[str, int]
     return killed
 
 
-def resumes(training: Training) -> list[int]:
+def resumes(training: DrillTraining) -> list[int]:
     """Return the steps at which processes of a training have begun."""
     paths = training.log.parent.glob(f"{ATTEMPTS_FOLDER}/*/{EVENTS_NAME}")
     events = [event for path in paths for event in EventReader(path).poll()]

@@ -41,7 +41,7 @@ def make_stepper(rank: Rank, train: dict[str, Any], model: dict[str, Any] = PLAI
     values = small_config(train={"global_batch_size": 16, "epochs": 1, **train}, model=model)
     config = RunConfig.model_validate(values)
     stepper = Stepper(config, 3, rank, Numerics.of(config.train), lambda message: None)
-    stepper.settle(4)
+    stepper.warm_up(4)
     stepper.model.train()
     return stepper
 

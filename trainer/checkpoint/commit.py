@@ -49,10 +49,10 @@ class Peers:
     @classmethod
     def of(cls, rank: Rank, config: RunConfig) -> Peers:
         """Return the ranks of a training; all of them make this together, since it may make a group."""
-        spread = config.parallel.strategy == "fsdp" and rank.ranks > 1
+        sharded = config.parallel.strategy == "fsdp" and rank.ranks > 1
         # A rank may write for that long before it tells what it has written.
         timeout = timedelta(seconds=config.checkpoint.write_timeout_s + config.resources.setup_timeout_s)
-        return cls(rank.rank, rank.ranks, dist.new_group(backend="gloo", timeout=timeout) if spread else None)
+        return cls(rank.rank, rank.ranks, dist.new_group(backend="gloo", timeout=timeout) if sharded else None)
 
 
 class Committer:
@@ -79,7 +79,7 @@ class Committer:
         return list_checkpoints(self.folder_uri, self._records)
 
     def write(
-        self, manifest: CheckpointManifest, files: list[StagedFile], *, spread: bool
+        self, manifest: CheckpointManifest, files: list[StagedFile], *, sharded: bool
     ) -> CheckpointManifest | None:
         """Write this rank's files and, on rank 0, commit them.
 
@@ -89,14 +89,14 @@ class Committer:
         Args:
             manifest: The manifest without files, attempt and parameters_sha256.
             files: What this rank has staged.
-            spread: Whether all ranks write.
+            sharded: Whether all ranks write.
 
         Raises:
             ShardlineError: Training cannot go on (OSError likewise).
         """
         uri = storage.join(self.folder_uri, checkpoint_name(manifest.step, self.number))
         try:
-            entries = self._write_files(uri, files, spread)
+            entries = self._write_files(uri, files, sharded)
             committed = self._commit(uri, manifest, files, entries) if self._peers.rank == 0 else None
         except (OSError, ShardlineError, storage.AlreadyPublished) as error:
             self._give_up(uri, error)
@@ -104,7 +104,7 @@ class Committer:
         self.failures.clear()
         return committed
 
-    def _write_files(self, uri: str, files: list[StagedFile], spread: bool) -> list[FileEntry]:
+    def _write_files(self, uri: str, files: list[StagedFile], sharded: bool) -> list[FileEntry]:
         """Write this rank's files; return those of all ranks on rank 0."""
         reached("writing")
         deadline = time.monotonic() + self._rules.write_timeout_s
@@ -115,10 +115,10 @@ class Committer:
                 crc32c = storage.publish_stream(storage.join(uri, file.name), stream, stream.num_bytes)
                 entries.append(FileEntry(name=file.name, bytes=stream.num_bytes, crc32c=crc32c))
         except (OSError, ShardlineError, storage.AlreadyPublished) as failure:
-            if not spread or self._peers.group is None:
+            if not sharded or self._peers.group is None:
                 raise
             error = failure
-        if not spread or self._peers.group is None:
+        if not sharded or self._peers.group is None:
             return entries
         return self._gather(entries, error)
 

@@ -44,7 +44,7 @@ class AttemptRecord(Document):
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointFolder:
     """A folder that is named as a checkpoint's."""
 
     uri: str
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """What discovery came to."""
 
     uri: str
@@ -67,7 +67,7 @@ class Found:
 class Listing:
     """What is in a folder of checkpoints at one moment."""
 
-    places: list[Place]
+    places: list[CheckpointFolder]
     """Newest step first; of one step the latest attempt first."""
     resumed_at: dict[int, int]
     """Step at which each attempt resumed, by its number; -1 where its record cannot be read."""
@@ -78,7 +78,7 @@ class Listing:
         """Number of the latest attempt; 0 when there was none."""
         return max(self.resumed_at, default=0)
 
-    def left_behind_by(self, place: Place) -> int | None:
+    def left_behind_by(self, place: CheckpointFolder) -> int | None:
         """Return the number of an attempt that resumed from before a checkpoint; None if the checkpoint counts."""
         for number, step in sorted(self.resumed_at.items()):
             if number > place.attempt and 0 <= step < place.step:
@@ -102,7 +102,7 @@ def list_checkpoints(folder_uri: str, known: dict[str, int] | None = None) -> Li
     places, resumed_at, damaged = [], {}, []
     for name in storage.list_names(folder_uri):
         if match := _CHECKPOINT.fullmatch(name):
-            places.append(Place(storage.join(folder_uri, name), int(match[1]), int(match[2])))
+            places.append(CheckpointFolder(storage.join(folder_uri, name), int(match[1]), int(match[2])))
         elif match := _RECORD.fullmatch(name):
             if name not in known:
                 record = _read_record(storage.join(folder_uri, name))
@@ -114,7 +114,7 @@ def list_checkpoints(folder_uri: str, known: dict[str, int] | None = None) -> Li
     return Listing(places, resumed_at, damaged)
 
 
-def find_newest(folder_uri: str, listing: Listing, *, at_step: int | None = None) -> Found:
+def find_newest(folder_uri: str, listing: Listing, *, at_step: int | None = None) -> FoundCheckpoint:
     """Return the newest checkpoint that counts and whose files are whole, crc32c compared.
 
     Args:
@@ -135,12 +135,12 @@ def find_newest(folder_uri: str, listing: Listing, *, at_step: int | None = None
                 why = f"attempt {number} resumed from step {listing.resumed_at[number]}, so later steps of attempt "
                 why += f"{place.attempt} do not count"
         if why is None:
-            return Found(place.uri, manifest, skipped)
+            return FoundCheckpoint(place.uri, manifest, skipped)
         skipped.append(f"{storage.display(place.uri)}: {why}")
-    return Found("", None, skipped)
+    return FoundCheckpoint("", None, skipped)
 
 
-def read_checkpoint(place: Place) -> tuple[CheckpointManifest | None, str | None]:
+def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None, str | None]:
     """Return (manifest, None), or (None, what is wrong with it)."""
     uri = storage.join(place.uri, MANIFEST_NAME)
     try:
@@ -175,7 +175,7 @@ def require_same_inputs(uri: str, manifest: CheckpointManifest, made_from: dict[
         )
 
 
-def record_attempt(folder_uri: str, attempt: str, found: Found) -> int:
+def record_attempt(folder_uri: str, attempt: str, found: FoundCheckpoint) -> int:
     """Take the next number, leaving the record of what this attempt resumes from; return the number."""
     name = found.uri.rpartition("/")[2] or None
     step = found.manifest.step if found.manifest is not None else 0

@@ -44,7 +44,7 @@ def load_group(
     parts: dict[str, list[tuple[int, int]]] = {}
     for file in files:
         try:
-            _take(folder_uri, file, rows, tensors, parts, spread=len(files) > 1)
+            _take(folder_uri, file, rows, tensors, parts, sharded=len(files) > 1)
         except (Malformed, FileNotFoundError, NotADirectoryError) as error:
             said = "is missing" if isinstance(error, FileNotFoundError | NotADirectoryError) else f"is refused: {error}"
             _refuse(folder_uri, f"{file.relative_path} {said}")
@@ -135,7 +135,7 @@ def _take(
     tensors: dict[str, torch.Tensor],
     parts: dict[str, list[tuple[int, int]]],
     *,
-    spread: bool,
+    sharded: bool,
 ) -> None:
     """Put what a file has of the wanted rows into `tensors`; `parts` says which."""
     uri = file.uri(folder_uri)
@@ -148,7 +148,7 @@ def _take(
             return
     entries, data = _read(uri, file)
     for entry in entries:
-        if not spread and not entry.is_whole:
+        if not sharded and not entry.is_whole:
             raise Malformed(f"it has {entry.shape} of {entry.name} {entry.global_shape}, and there is no other file")
         _place(entry, rows, data, tensors, parts)
 

@@ -13,10 +13,10 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.commit import Committer, Peers
-from trainer.checkpoint.discovery import Found, find_newest, record_attempt
+from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, record_attempt
 from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
 from trainer.checkpoint.staging import HostBuffer, StagedFile
-from trainer.checkpoint.tensors import Groups, is_spread
+from trainer.checkpoint.tensors import Groups, is_sharded
 from trainer.checkpoint.writer import Writer
 from trainer.drill.pauses import reached
 
@@ -60,13 +60,13 @@ class CheckpointManager:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def resume(self) -> Found:
+    def resume(self) -> FoundCheckpoint:
         """Find the newest valid checkpoint and open this attempt; all ranks together, before the first save.
 
         Rank 0 looks, says what it passed over, and leaves the record of what this attempt resumes from.
         """
         answer: list[tuple[str, int]] = [("", 0)]
-        found = Found("", None, [])
+        found = FoundCheckpoint("", None, [])
         if self._peers.rank == 0:
             found = self.newest_valid()
             for skipped in found.skipped:
@@ -78,13 +78,13 @@ class CheckpointManager:
         self._last_save = time.monotonic()
         if self._peers.rank == 0 or not uri:
             return found
-        return Found(uri, CheckpointManifest.load(uri), [])
+        return FoundCheckpoint(uri, CheckpointManifest.load(uri), [])
 
-    def newest_valid(self) -> Found:
+    def newest_valid(self) -> FoundCheckpoint:
         """Return the newest checkpoint that counts and is whole."""
         return find_newest(self.folder_uri, self._committer.listing())
 
-    def find(self, step: int) -> Found:
+    def find(self, step: int) -> FoundCheckpoint:
         """Return the valid checkpoint of a step."""
         return find_newest(self.folder_uri, self._committer.listing(), at_step=step)
 
@@ -103,10 +103,10 @@ class CheckpointManager:
         Raises:
             ShardlineError: Writing an earlier one failed, in a way or so often that going on makes no sense.
         """
-        spread = any(is_spread(group) for group in groups.values())
-        if not spread and self._peers.rank != 0:
+        sharded = any(is_sharded(group) for group in groups.values())
+        if not sharded and self._peers.rank != 0:
             return True
-        buffer = self._take_buffer(spread, required)
+        buffer = self._take_buffer(sharded, required)
         if buffer is None:
             if self._peers.rank == 0:
                 self._log(
@@ -119,7 +119,7 @@ class CheckpointManager:
         self._last_save = started = time.monotonic()
         files = self._buffers[buffer].stage(groups)
         self._costs.stalled(time.monotonic() - started)
-        self._writer.submit(buffer, lambda: self._write(manifest, files, spread, started))
+        self._writer.submit(buffer, lambda: self._write(manifest, files, sharded, started))
         return True
 
     def wait(self) -> None:
@@ -144,9 +144,9 @@ class CheckpointManager:
         seconds = interval_s(self._rules, self._costs)
         return steps_until_due(seconds, time.monotonic() - self._last_save, self._costs.step_s or 1.0)
 
-    def _take_buffer(self, spread: bool, required: bool) -> int | None:
+    def _take_buffer(self, sharded: bool, required: bool) -> int | None:
         """Return a free buffer, if there is one, and raise what went wrong until then."""
-        if not spread or self._peers.ranks == 1:
+        if not sharded or self._peers.ranks == 1:
             return self._writer.take_buffer(wait=required)
         # Rank 0 decides: it is the last to be done with a checkpoint, since it waits for the others and commits.
         buffer = self._writer.take_buffer(wait=required) if self._peers.rank == 0 else None
@@ -158,8 +158,8 @@ class CheckpointManager:
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
-    def _write(self, manifest: CheckpointManifest, files: list[StagedFile], spread: bool, started: float) -> None:
-        committed = self._committer.write(manifest, files, spread=spread)
+    def _write(self, manifest: CheckpointManifest, files: list[StagedFile], sharded: bool, started: float) -> None:
+        committed = self._committer.write(manifest, files, sharded=sharded)
         if committed is not None:
             durable_s = time.monotonic() - started
             self._durable_s.put(durable_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
 from contracts.config import CheckpointSection
-from trainer.checkpoint.discovery import Listing, Place, read_checkpoint
+from trainer.checkpoint.discovery import CheckpointFolder, Listing, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSectio
         newest: The checkpoint just committed by the latest attempt.
         rules: What stays.
     """
-    candidates: dict[Candidate, Place] = {}
+    candidates: dict[Candidate, CheckpointFolder] = {}
     unfinished = []
     for place in listing.places:
         manifest, _ = read_checkpoint(place)
@@ -102,5 +102,5 @@ def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSectio
     return unfinished
 
 
-def _has_no_manifest(place: Place) -> bool:
+def _has_no_manifest(place: CheckpointFolder) -> bool:
     return not storage.exists(storage.join(place.uri, MANIFEST_NAME))

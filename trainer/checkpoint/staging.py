@@ -8,7 +8,7 @@ import torch
 
 from contracts.artifacts import tensor_file
 from trainer.checkpoint.framing import Entry, make_header
-from trainer.checkpoint.tensors import Group, Groups, Rows, is_spread
+from trainer.checkpoint.tensors import Group, Groups, Rows, is_sharded
 
 # Name, type, shape, shape of the whole tensor or None where this is it, first row.
 Described = tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]
@@ -58,7 +58,7 @@ class HostBuffer:
             self.files = [
                 self._lay_out(name, groups[name], layout[name])
                 for name in groups
-                if self._rank == 0 or is_spread(groups[name])
+                if self._rank == 0 or is_sharded(groups[name])
             ]
             self._layout = layout
         on_gpu = False
@@ -76,14 +76,14 @@ class HostBuffer:
     def _lay_out(self, name: str, group: Group, tensors: list[Described]) -> StagedFile:
         header, entries = make_header(tensors)
         data = torch.empty(entries[-1].stop if entries else 0, dtype=torch.uint8, pin_memory=self._pinned)
-        spread = is_spread(group)
+        sharded = is_sharded(group)
         return StagedFile(
             group=name,
-            name=tensor_file(name, self._rank, self._ranks) if spread else tensor_file(name),
+            name=tensor_file(name, self._rank, self._ranks) if sharded else tensor_file(name),
             header=header,
             data=data,
             tensors={entry.name: _view(data, entry) for entry in entries},
-            is_whole=not spread,
+            is_whole=not sharded,
         )
 
 

@@ -32,6 +32,6 @@ Group = Mapping[str, torch.Tensor | Rows]
 Groups = Mapping[str, Group]
 
 
-def is_spread(group: Group) -> bool:
+def is_sharded(group: Group) -> bool:
     """Whether a group has rows: then each rank writes a file. The same on all ranks."""
     return any(isinstance(value, Rows) for value in group.values())

@@ -19,7 +19,7 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.augment.draw import Mix, Plan
+from trainer.data.augment.draw import AugmentationPlan, Mix
 from trainer.data.augment.pixel_ops import apply_plan
 from trainer.data.augment.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.bucket.cache_folder import CacheFolder
@@ -31,7 +31,7 @@ from trainer.supervise.signals import ignore_stop_signals
 
 Pixels = npt.NDArray[np.uint8]
 
-# Keys of the draws that are no sample's, so that they share no stream with one (mix takes any integers).
+# Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
 _OWN_TRANSFORM, _MIXING = 1, 2
 
 
@@ -53,7 +53,7 @@ class SlotBatch:
     """[B, S, S, 3] uint8: a quarter of what float32 would take through a pipe and to a GPU."""
     labels: torch.Tensor
     """[B] int64."""
-    plan: Plan | None = None
+    plan: AugmentationPlan | None = None
     """Operations that are still to be done on the images."""
     mix: Mix | None = None
     """How the images are mixed with each other, last."""
@@ -96,7 +96,9 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         images = np.empty((batch_size, size, size, 3), dtype=np.uint8)
         labels = np.empty(batch_size, dtype=np.int64)
         steps = transform.augmentation.num_steps
-        plan = Plan(np.zeros((batch_size, steps), np.int64), np.zeros((batch_size, steps))) if steps else None
+        plan = (
+            AugmentationPlan(np.zeros((batch_size, steps), np.int64), np.zeros((batch_size, steps))) if steps else None
+        )
         replaced: list[Replacement] = []
         self.reader.prepare(list(request.samples), request)
         # A transform of the user draws from global generators; without one nobody touches them.
@@ -183,10 +185,10 @@ def _name_of(own: PixelTransform) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _augment_one_by_one(images: torch.Tensor, plan: Plan) -> None:
+def _augment_one_by_one(images: torch.Tensor, plan: AugmentationPlan) -> None:
     """Apply a plan to images [B, S, S, 3] in place; one at a time, so that an image stays in the processor's cache."""
     for row in range(len(images)):
-        one = Plan(plan.operations[row : row + 1], plan.strengths[row : row + 1])
+        one = AugmentationPlan(plan.operations[row : row + 1], plan.strengths[row : row + 1])
         images[row] = apply_plan(images[row].permute(2, 0, 1)[None], one)[0].permute(1, 2, 0)
 
 

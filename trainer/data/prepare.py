@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from contracts.errors import ConfigError
-from trainer.data.augment.pixel_ops import apply_plan, mix
+from trainer.data.augment.pixel_ops import apply_plan, mix_images
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.transforms import TrainTransform, normalise
@@ -64,7 +64,7 @@ def prepare(
         images = apply_plan(images.permute(0, 3, 1, 2), slot.plan).permute(0, 2, 3, 1)
     pixels = normalise(images, transform.evaluation.mean, transform.evaluation.std)
     if slot.mix is not None:
-        pixels = mix(pixels, slot.mix)
+        pixels = mix_images(pixels, slot.mix)
     return ModelInput(pixels, labels, shares)
 
 

@@ -22,7 +22,7 @@ from records.index import DamagedSample, key_of, read_payload
 from records.index_file import IndexFile
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.fetch import Fetcher
-from trainer.data.bucket.plan import Grid, Plan, ahead_bytes, blocks_bytes, evaluation_bytes
+from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, evaluation_bytes
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.bucket.reader import BucketShards
 from trainer.data.order.block_order import BlockOrder
@@ -94,14 +94,14 @@ class ShardReader:
             # After the index, which takes room too.
             self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
-            self._shards = BucketShards(self.fetcher, Plan(self.grid, split))
+            self._shards = BucketShards(self.fetcher, ReadPlan(self.grid, split))
         self.index_uri = path.as_uri()
         self._index = index.part(entry.first, entry.samples)
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def follow(
+    def set_order(
         self,
         order: Order,
         *,
@@ -124,7 +124,7 @@ class ShardReader:
         fits = not isinstance(order, BlockOrder) or limit >= blocks_bytes(
             manifest, self._split, num_streams=order.num_streams, block_samples=order.block_samples
         )
-        plan = Plan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
+        plan = ReadPlan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
 
     def content(self, place: int) -> bytes:
@@ -140,7 +140,7 @@ class ShardReader:
         self._shards.prepare([self._first + place for place in places], request)
 
     def prefetcher(self, position: int, *, epochs: int, ranks: int, requests: Iterable[SlotRequest] = ()) -> Prefetcher:
-        """Return what fetches ahead of training, in the order that `follow` was told; for local shards it does nothing.
+        """Return what fetches ahead of training, in the order of `set_order`; for local shards it does nothing.
 
         Args:
             position: The global position to begin at.
@@ -165,7 +165,7 @@ class ShardReader:
         if self.fetcher is None:
             yield lambda place: None
             return
-        plan = Plan(self.grid, self._split)
+        plan = ReadPlan(self.grid, self._split)
         budget = evaluation_bytes(self.fetcher.cache.limit_bytes, self.data.range_bytes, ranks)
         with Prefetcher(self.fetcher, plan.from_end_to_end(), budget) as prefetcher:
             yield prefetcher.advance

@@ -33,7 +33,7 @@ from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import find_newest, list_checkpoints
 from trainer.checkpoint.loading import load_groups
 from trainer.drill.trace import TracedStep, read_trace
-from trainer.drill.training import Kill, Training, plan_kills
+from trainer.drill.training import DrillTraining, Kill, plan_kills
 
 
 @dataclass
@@ -85,7 +85,7 @@ def drill(
     """
     mark_folder(storage.normalise(folder), "drill")
     empty_folder(storage.normalise(folder))
-    undisturbed = Training("undisturbed", config, inputs, folder)
+    undisturbed = DrillTraining("undisturbed", config, inputs, folder)
     undisturbed.run([], random.Random(seed))
     steps = read_trace(undisturbed.trace)
     if len(steps) < 2:
@@ -94,7 +94,7 @@ def drill(
             allowed="2 or more",
             todo="train on more samples, more epochs or a smaller train.global_batch_size",
         )
-    disturbed = Training("disturbed", config, inputs, folder)
+    disturbed = DrillTraining("disturbed", config, inputs, folder)
     generator = random.Random(seed)
     planned = plan_kills(kills, mode, num_steps=len(steps), generator=generator)
     done = disturbed.run(planned, generator)
@@ -124,7 +124,7 @@ def _time_restarts(kills: list[Kill], trace: Path) -> None:
         kill.restart_s = min(later) - kill.at if later else None
 
 
-def _describe(training: Training, steps: dict[int, TracedStep]) -> Side:
+def _describe(training: DrillTraining, steps: dict[int, TracedStep]) -> Side:
     by_epoch: dict[int, list[int]] = {}
     for step in steps.values():
         by_epoch.setdefault(step.epoch, []).extend(step.samples)
@@ -138,7 +138,7 @@ def _describe(training: Training, steps: dict[int, TracedStep]) -> Side:
     )
 
 
-def _last_state(training: Training) -> dict[str, dict[str, str]]:
+def _last_state(training: DrillTraining) -> dict[str, dict[str, str]]:
     """Return the sha256 of every tensor of a training's last checkpoint, by group and name."""
     folder = storage.join(training.output, CHECKPOINTS_FOLDER)
     found = find_newest(folder, list_checkpoints(folder))
@@ -159,7 +159,7 @@ def _sha256(hashes: dict[str, str]) -> str:
     return hashlib.sha256("".join(f"{name} {value}\n" for name, value in sorted(hashes.items())).encode()).hexdigest()
 
 
-def compare(expected: Training, found: Training) -> list[str]:
+def compare(expected: DrillTraining, found: DrillTraining) -> list[str]:
     """Return in words the first step, and the first tensor of each group, that differ; nothing when all is equal."""
     steps = _compare_steps(read_trace(expected.trace), read_trace(found.trace))
     return steps + _compare_tensors(expected, found)
@@ -183,7 +183,7 @@ def _compare_steps(expected: dict[int, TracedStep], found: dict[int, TracedStep]
     return []
 
 
-def _compare_tensors(expected: Training, found: Training) -> list[str]:
+def _compare_tensors(expected: DrillTraining, found: DrillTraining) -> list[str]:
     """Name the first tensor of the last checkpoints that differs, in each group."""
     ours, theirs = _last_state(found), _last_state(expected)
     differences = []

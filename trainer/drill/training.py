@@ -58,7 +58,7 @@ def plan_kills(kills: int, mode: str | None, *, num_steps: int, generator: rando
     return saves + [Kill(one, moment) for one, moment in zip(others, moments, strict=True)]
 
 
-class Training:
+class DrillTraining:
     """A training in a folder of its own."""
 
     def __init__(self, name: str, config: dict[str, Any], inputs: dict[str, str], folder: Path) -> None:

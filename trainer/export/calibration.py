@@ -17,7 +17,7 @@ from contracts.artifacts.export import Calibration
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.index import DamagedSample
-from trainer.data.order.permutation import mix, permute
+from trainer.data.order.permutation import hash_integers, permute
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import EvaluationTransform, Pixels
 
@@ -40,7 +40,7 @@ def draw_places(samples_in_split: int, samples: int, seed: int) -> list[int]:
         seed: The run's.
     """
     wanted = np.arange(min(samples, samples_in_split))
-    return sorted(permute(samples_in_split, mix(seed, _DRAW), wanted).tolist())
+    return sorted(permute(samples_in_split, hash_integers(seed, _DRAW), wanted).tolist())
 
 
 def write_calibration(

@@ -20,7 +20,7 @@ PREFETCH_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Cut:
+class BatchLayout:
     """How the global batch is cut and loaded, and why."""
 
     slot_size: int
@@ -34,7 +34,9 @@ class Cut:
         return -(-num_slots // ranks)
 
 
-def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, recorded: int | None) -> Cut:
+def choose_batch_layout(
+    config: RunConfig, *, ranks: int, profile: ProfileReport | None, recorded: int | None
+) -> BatchLayout:
     """Decide slot size and loader.
 
     An explicit value in the configuration wins over the profile's choice; a slot size recorded in a checkpoint wins
@@ -84,7 +86,7 @@ def choose_cut(config: RunConfig, *, ranks: int, profile: ProfileReport | None, 
     reasons = [f"slot_size {slot_size}: {slot_reason}", f"num_workers {num_workers}: {workers_reason}"]
     if num_workers:
         reasons.append(f"prefetch_factor {prefetch_factor}: {prefetch_reason}")
-    return Cut(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
+    return BatchLayout(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
 
 
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:

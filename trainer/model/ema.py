@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from trainer.parallel import fill
+from trainer.parallel import copy_full_tensor
 
 
 class MovingAverage:
@@ -61,7 +61,7 @@ class MovingAverage:
             average.copy_(kept)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def copy_to_model(self) -> None:
         """Give the model the average for good."""
         for parameter, average in zip(self._parameters, self._average, strict=True):
             parameter.copy_(average)
@@ -74,4 +74,4 @@ class MovingAverage:
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """Put back what `state` returned, whole tensors all."""
         for name, average in self.state().items():
-            fill(average, state[name])
+            copy_full_tensor(average, state[name])

@@ -16,15 +16,15 @@ from contracts.config import ParallelSection
 from contracts.errors import ConfigError
 from trainer.parallel.ddp import Replicated
 from trainer.parallel.fsdp import Sharded
-from trainer.parallel.fsdp import fill as fill
-from trainer.parallel.fsdp import load_whole as load_whole
-from trainer.parallel.fsdp import own_part as own_part
+from trainer.parallel.fsdp import copy_full_tensor as copy_full_tensor
+from trainer.parallel.fsdp import full_tensor as full_tensor
+from trainer.parallel.fsdp import load_full_state as load_full_state
+from trainer.parallel.fsdp import local_part as local_part
+from trainer.parallel.fsdp import local_rows as local_rows
 from trainer.parallel.fsdp import release_gathered as release_gathered
-from trainer.parallel.fsdp import rows_of as rows_of
-from trainer.parallel.fsdp import whole as whole
 from trainer.parallel.process_group import Rank
 
-Spread = Replicated | Sharded
+ParallelModel = Replicated | Sharded
 
 
 def runs_in_lockstep(section: ParallelSection) -> bool:
@@ -63,7 +63,7 @@ def distribute(
     log: Callable[[str], None],
     *,
     setup_timeout_s: float,
-) -> Spread:
+) -> ParallelModel:
     """Spread a network over all ranks; every rank must call this with the same network.
 
     Args:

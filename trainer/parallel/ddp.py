@@ -24,7 +24,7 @@ class Replicated:
         self.module = model
 
     @property
-    def spread(self) -> nn.Module:
+    def wrapped(self) -> nn.Module:
         """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
         return self._ddp
 
@@ -32,7 +32,7 @@ class Replicated:
         """Return a context for a forward and a backward pass: gradients are averaged over ranks in it, or add up."""
         return nullcontext() if now else self._ddp.no_sync()
 
-    def settle(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def warm_up(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Run two dummy passes, so that DDP's gradient buckets are final before the first real step.
 
         The first step after a start reduces in the initial buckets, later ones in rebuilt buckets. Without this a

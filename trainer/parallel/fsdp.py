@@ -53,7 +53,7 @@ class Sharded:
         self.module = model
 
     @property
-    def spread(self) -> nn.Module:
+    def wrapped(self) -> nn.Module:
         """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
         return self.module
 
@@ -69,7 +69,7 @@ class Sharded:
         self._root.set_requires_gradient_sync(now)
         yield
 
-    def settle(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def warm_up(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Run a dummy pass, so that what is compiled is compiled before the first step.
 
         The order of sums is that of the blocks from the first step on. Arguments as for DDP.
@@ -90,22 +90,22 @@ def release_gathered(model: nn.Module) -> None:
             module.reshard()
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole of a tensor that may be sharded; all ranks must call this in the same order."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
-def fill(target: torch.Tensor, value: torch.Tensor) -> None:
+def copy_full_tensor(target: torch.Tensor, value: torch.Tensor) -> None:
     """Copy a whole tensor into one that may be sharded: each rank takes its own rows. Nothing is communicated."""
     if isinstance(target, DTensor):
-        first, rows = rows_of(target)
+        first, rows = local_rows(target)
         target.to_local().copy_(value[first : first + rows] if rows else value[:0])
     else:
         target.copy_(value)
 
 
-def load_whole(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+def load_full_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Put whole parameters and buffers into a network that may be sharded.
 
     Raises:
@@ -121,10 +121,10 @@ def load_whole(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
         wrong = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
         raise RuntimeError(f"state of another network, differing in {', '.join(wrong[:5])}")
     for name, target in targets.items():
-        fill(target, state[name])
+        copy_full_tensor(target, state[name])
 
 
-def own_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
+def local_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
     """Return what a checkpoint takes of a tensor from this rank: all of it, or its rows of one that is sharded.
 
     Of copies (HSDP) the first one's ranks have the rows, the other ones' have none. Nothing is communicated or copied.
@@ -134,12 +134,12 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
     local, mesh = tensor.to_local(), tensor.device_mesh
     if mesh.size(tensor.placements.index(Shard(0))) == 1:
         return local
-    first, _ = rows_of(tensor)
+    first, _ = local_rows(tensor)
     is_copy = any(mesh.get_local_rank(i) for i, place in enumerate(tensor.placements) if place.is_replicate())
     return Rows(local[:0] if is_copy else local, tuple(tensor.shape), first)
 
 
-def rows_of(tensor: DTensor) -> tuple[int, int]:
+def local_rows(tensor: DTensor) -> tuple[int, int]:
     """Return the first row and the number of rows that this rank has of a tensor sharded along dimension 0.
 
     As torch.chunk cuts: all parts but the last ones have the same number of rows, the last may have none.
@@ -182,10 +182,10 @@ def _describe(model: nn.Module, blocks: list[tuple[str, nn.Module]], ranks: int,
     total = sum(parameter.numel() for parameter in model.parameters())
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for _, block in blocks]
     copies = f", {ranks // shard_ranks} copies" if shard_ranks != ranks else ""
-    spread = f"fsdp: {total} parameters over {shard_ranks} ranks{copies}"
+    summary = f"fsdp: {total} parameters over {shard_ranks} ranks{copies}"
     if not blocks:
-        return f"{spread}, gathered as a whole: no block was found in a ModuleList or Sequential"
+        return f"{summary}, gathered as a whole: no block was found in a ModuleList or Sequential"
     return (
-        f"{spread}, gathered in {len(blocks)} blocks ({blocks[0][0]} to {blocks[-1][0]}, at most {max(sizes)} "
+        f"{summary}, gathered in {len(blocks)} blocks ({blocks[0][0]} to {blocks[-1][0]}, at most {max(sizes)} "
         f"parameters) and the rest ({total - sum(sizes)})"
     )

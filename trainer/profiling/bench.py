@@ -1,7 +1,7 @@
 """Measures inside of one rank: its loader alone, its steps alone, both together.
 
-It trains as training does (trainer/data/feed.py, trainer/step.py), at a learning rate of 0. Ranks measure at once, in
-step with each other wherever training is; what may run out of memory is tried by each rank alone first.
+It trains as training does (trainer/data/training_data.py, trainer/step.py), at a learning rate of 0. Ranks measure at
+once, in step with each other wherever training is; what may run out of memory is tried by each rank alone first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.data.augment.draw import Plan
+from trainer.data.augment.draw import AugmentationPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.device_prefetch import map_tensors, to_device
-from trainer.data.feed import Feed
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import SlotRequest
-from trainer.launch.auto import Cut
+from trainer.data.training_data import TrainingData
+from trainer.launch.auto import BatchLayout
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
@@ -76,7 +76,7 @@ class Bench:
         rank: This process among its peers.
     """
 
-    def __init__(self, feed: Feed, config: RunConfig, rank: Rank) -> None:
+    def __init__(self, feed: TrainingData, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
         self.memory = MemoryGauge(rank.device)
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
@@ -96,7 +96,7 @@ class Bench:
         """Measure samples per second of the loader, while all ranks of this machine load."""
         torch.set_num_threads(threads)
         window_s = self.config.profile.window_s * PART_OF_WINDOW
-        with self._slots(Cut(slot_size, num_workers, "", prefetch_factor)) as (slots, _):
+        with self._slots(BatchLayout(slot_size, num_workers, "", prefetch_factor)) as (slots, _):
             # Each loader process makes its first slot before any is there in time.
             for _ in range(num_workers + 1):
                 next(slots)
@@ -222,7 +222,7 @@ class Bench:
         torch.set_num_threads(settings.threads)
         # Before the loader starts: what it prepares meanwhile would make the first window look fast.
         self._warm_up(settings.slot_size, settings.flags)
-        cut = Cut(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
+        cut = BatchLayout(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
         before, start = set(active_children()), self._position
         # Of the rank that has fewest, since all take as many steps.
         slots_of_step = max(1, self.config.train.global_batch_size // settings.slot_size // self.rank.ranks)
@@ -243,9 +243,9 @@ class Bench:
             self._position = start + steps.samples
 
     @contextmanager
-    def _slots(self, cut: Cut) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
+    def _slots(self, cut: BatchLayout) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
         """Give a fresh loader's slots, as training reads them; its processes end with the block."""
-        self._feed.follow(cut, None)
+        self._feed.choose_order(cut, None)
         ahead = self._feed.prefetcher(self._position)
         loaded = self._feed.slots(self._position, ahead)
         clock = DataClock(self.rank.device, waits=True)
@@ -322,7 +322,7 @@ class Bench:
             self._steppers[flags], self._flags = stepper, flags
             if not flags.compile:
                 # It would compile for this size too, which nobody trains with.
-                stepper.settle(SMALLEST_SLOT)
+                stepper.warm_up(SMALLEST_SLOT)
                 self._step(self._batch(SMALLEST_SLOT, last=True))
         self._flags = flags
         return self._steppers[flags]
@@ -337,7 +337,7 @@ class Bench:
             if len(compiled) >= MOST_COMPILED - 1:
                 torch._dynamo.reset()
                 self._warm -= {(flags, size) for size in compiled}
-            stepper.settle(slot_size)
+            stepper.warm_up(slot_size)
         if self._slots_per_rank(slot_size) > 1:
             self.compute_slot(self._batch(slot_size, last=False))
         self._step(self._batch(slot_size, last=True))
@@ -372,7 +372,7 @@ class Bench:
         index = torch.from_numpy(rows)
         plan = None
         if read.plan is not None:
-            plan = Plan(read.plan.operations[rows], read.plan.strengths[rows])
+            plan = AugmentationPlan(read.plan.operations[rows], read.plan.strengths[rows])
         mixing, mix = dataset.transform.mixing, None
         if mixing.is_on:
             mix = mixing.draw(slot_size, dataset.transform.image_size, np.random.default_rng(self.config.run.seed))
@@ -382,7 +382,7 @@ class Bench:
         return moved
 
     def _slots_per_rank(self, slot_size: int) -> int:
-        return Cut(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)
+        return BatchLayout(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)
 
     def synchronise(self) -> None:
         """Wait for the device."""

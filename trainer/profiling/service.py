@@ -10,7 +10,7 @@ import torch
 
 from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
-from trainer.data.feed import Feed
+from trainer.data.training_data import TrainingData
 from trainer.launch import Assignment
 from trainer.launch.auto import choose_flags
 from trainer.model.precision import Numerics, fix_numerics
@@ -68,7 +68,7 @@ class Service:
             update={"epochs": _ENDLESS, "max_steps": None, "global_batch_size": self._share_of_machine()}
         )
         endless = config.model_copy(update={"train": train})
-        feed = Feed(self._assignment, endless, rank, lambda message: None)
+        feed = TrainingData(self._assignment, endless, rank, lambda message: None)
         fix_numerics(self._assignment.threads, rank.device)
         self._bench = Bench(feed, endless, rank)
         if (most := config.profile.memory_bytes) is not None:

@@ -134,7 +134,7 @@ def _time_checkpoint_copy(bench: Bench) -> float | None:
     rank = bench.rank
     buffer = HostBuffer(rank.rank, rank.ranks, pinned=rank.device.type == "cuda")
     # All ranks do this together; what follows, each does alone.
-    state = bench.stepper.own_state()
+    state = bench.stepper.local_state()
     try:
         buffer.stage(state)
         start = time.perf_counter()

@@ -28,7 +28,7 @@ class FirstSlot:
         self._classes, self._mean, self._std = classes, mean, std
         self._kept: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
-    def look(self, given: ModelInput) -> None:
+    def keep(self, given: ModelInput) -> None:
         """Keep what is to be shown of a slot; nothing waits for the device."""
         shares = None if given.shares is None else given.shares[:MOST_IMAGES].clone()
         # The label that an image is mixed with is that of the slot's last, the last but one, ...

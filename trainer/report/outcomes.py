@@ -39,7 +39,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Said:
+class SamplePrediction:
     """What the model said of one sample."""
 
     label_probability: float
@@ -70,7 +70,7 @@ class Outcomes:
         self._pending: list[Integers] = []
         self._cells: Integers = np.empty(0, np.int64)
         self._counts: Integers = np.empty(0, np.int64)
-        self._worst: list[Said] = []
+        self._worst: list[SamplePrediction] = []
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, *, first_place: int) -> None:
         """Take in a batch.
@@ -90,7 +90,7 @@ class Outcomes:
             self._count_cells()
         values = zip(own.tolist(), labels.tolist(), predicted.tolist(), best.tolist(), strict=True)
         said = [
-            Said(math.exp(own), first_place + number, label, guess, math.exp(best))
+            SamplePrediction(math.exp(own), first_place + number, label, guess, math.exp(best))
             for number, (own, label, guess, best) in enumerate(values)
         ]
         self._keep_worst(said)
@@ -110,7 +110,7 @@ class Outcomes:
         self._cells, self._counts = _add_up(cells, counts)
         self._pending.clear()
 
-    def _keep_worst(self, said: list[Said]) -> None:
+    def _keep_worst(self, said: list[SamplePrediction]) -> None:
         self._worst = sorted([*self._worst, *said], key=lambda one: (one.label_probability, one.place))[:WORST_SAMPLES]
 
     def merge(self) -> None:
@@ -118,7 +118,7 @@ class Outcomes:
         self._count_cells()
         dist.all_reduce(self._histogram)
         dist.all_reduce(self._passing)
-        parts: list[tuple[Integers, Integers, list[Said]]] | None = None
+        parts: list[tuple[Integers, Integers, list[SamplePrediction]]] | None = None
         if dist.get_rank() == 0:
             parts = [(self._cells, self._counts, self._worst)] * dist.get_world_size()
         dist.gather_object((self._cells, self._counts, self._worst), parts, dst=0)
@@ -132,7 +132,7 @@ class Outcomes:
 
     # --- what the document says ---------------------------------------------------------------------------------------
 
-    def worst(self) -> list[Said]:
+    def worst(self) -> list[SamplePrediction]:
         """Return the samples whose label got the lowest probability, the lowest first."""
         return self._worst
 

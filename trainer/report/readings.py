@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.guard import Findings, Guard
+from trainer.guard import Findings, GradientGuard
 from trainer.parallel.process_group import sum_over_ranks
 
 
@@ -34,7 +34,7 @@ class Readings:
         guard: Its counts are read along.
     """
 
-    def __init__(self, device: torch.device, guard: Guard) -> None:
+    def __init__(self, device: torch.device, guard: GradientGuard) -> None:
         self._device, self._guard = device, guard
         self._step_loss = torch.zeros((), device=device)
         self._loss = torch.zeros((), dtype=torch.float64, device=device)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from contracts.events import EventLog
 from trainer.supervise.sections import Sections
-from trainer.supervise.signals import Cause
+from trainer.supervise.signals import StopCause
 
 # Seconds after which the time spent is told at the next step, whether there is something to log or not: a rank that
 # dies takes with it what it has not told.
@@ -59,7 +59,7 @@ class Ledger:
         with suppress(OSError):
             self._emit("checkpoint", step=step, seconds=round(seconds, 6))
 
-    def stopped(self, cause: Cause, words: str) -> None:
+    def stopped(self, cause: StopCause, words: str) -> None:
         """Say that all ranks agreed to stop."""
         self._emit("stop", step=self.sections.now.step, cause=words, preempted=cause.is_preemption)
 

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Now:
+class CurrentSection:
     """What a rank is in, since when."""
 
     section: str
@@ -40,7 +40,7 @@ class Sections:
     def __init__(self) -> None:
         self.started_at = time.time()
         """Seconds since the epoch."""
-        self.now = Now("set-up", time.monotonic(), 0)
+        self.now = CurrentSection("set-up", time.monotonic(), 0)
         self.steps = 0
         """Optimizer steps of this process."""
         self._seconds = dict.fromkeys(SECTION_NAMES, 0.0)
@@ -50,7 +50,7 @@ class Sections:
         before, moment = self.now, time.monotonic()
         self._seconds[before.section] += moment - before.since
         # One assignment of an unchanging object: a reading thread sees the old or the new.
-        self.now = Now(section, moment, before.step)
+        self.now = CurrentSection(section, moment, before.step)
 
     def alive(self) -> None:
         """Say that the current section gets on: its limit begins anew."""
@@ -78,7 +78,7 @@ class Sections:
             self.enter("step")
             yield item
 
-    def lively(self, items: Iterator[Item]) -> Iterator[Item]:
+    def each_alive(self, items: Iterator[Item]) -> Iterator[Item]:
         """Pass on items, each a sign of life of the current section."""
         for item in items:
             self.alive()
@@ -86,7 +86,7 @@ class Sections:
 
     def at_step(self, step: int) -> None:
         """Say how many optimizer steps training has taken, not counting as one of this process."""
-        self.now = Now(self.now.section, self.now.since, step)
+        self.now = CurrentSection(self.now.section, self.now.since, step)
 
     def stepped(self, step: int) -> None:
         """Say that an optimizer step was taken; `step` is their number now."""

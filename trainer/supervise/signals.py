@@ -1,7 +1,7 @@
 """A rank that is told to stop: who tells it, how long it may take, and how it leaves.
 
-    signal, notice ─> Stop.wanted ─> vote at a step's end (vote.py) ─> all save the same step ─> Preempted
-                          └──────── the budget is spent, or nothing is lost ──> leave
+    signal, notice ─> StopRequest.wanted ─> vote at a step's end (vote.py) ─> all save the same step ─> Preempted
+                                 └──────── the budget is spent, or nothing is lost ──> leave
 
 A handler in Python does not run while the main thread sits in a collective, so a thread receives (Receiver). It also
 keeps the time: a rank that cannot agree within the budget, because a peer is gone or sleeps, leaves without; what was
@@ -28,7 +28,7 @@ from trainer.supervise.sections import Sections
 _NOTHING_TO_SAVE = ("set-up", "restore")
 
 
-class Cause(IntEnum):
+class StopCause(IntEnum):
     """Why training should stop now; of several causes the highest counts."""
 
     NONE = 0
@@ -39,7 +39,7 @@ class Cause(IntEnum):
     @property
     def is_preemption(self) -> bool:
         """Whether it is another attempt's turn, rather than the end of training."""
-        return self >= Cause.SIGUSR1
+        return self >= StopCause.SIGUSR1
 
     @property
     def words(self) -> str:
@@ -47,29 +47,29 @@ class Cause(IntEnum):
         return _WORDS[self]
 
 
-_WORDS: Mapping[Cause, str] = {
-    Cause.NONE: "nothing",
-    Cause.SIGUSR1: "SIGUSR1",
-    Cause.SIGTERM: "SIGTERM",
-    Cause.NOTICE: "the platform's notice that this machine is taken away",
+_WORDS: Mapping[StopCause, str] = {
+    StopCause.NONE: "nothing",
+    StopCause.SIGUSR1: "SIGUSR1",
+    StopCause.SIGTERM: "SIGTERM",
+    StopCause.NOTICE: "the platform's notice that this machine is taken away",
 }
-_CAUSE_OF_SIGNAL = {signal.SIGTERM: Cause.SIGTERM, signal.SIGUSR1: Cause.SIGUSR1}
+_CAUSE_OF_SIGNAL = {signal.SIGTERM: StopCause.SIGTERM, signal.SIGUSR1: StopCause.SIGUSR1}
 
 
-class Stop:
+class StopRequest:
     """What this rank knows of a wish to stop; the ranks agree by voting on it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._cause = Cause.NONE
+        self._cause = StopCause.NONE
         self._since: float | None = None
 
     @property
-    def wanted(self) -> Cause:
+    def wanted(self) -> StopCause:
         """Why this rank wants to stop."""
         return self._cause
 
-    def want(self, cause: Cause) -> None:
+    def want(self, cause: StopCause) -> None:
         """Ask for a stop at the next vote; any thread of any rank may."""
         with self._changed:
             self._cause = max(self._cause, cause)
@@ -85,7 +85,7 @@ class Stop:
             return self._since
 
 
-class Leaving:
+class RankExit:
     """How a rank ends before its work is done: it says why, takes its loader processes along, and is gone.
 
     Args:
@@ -103,10 +103,10 @@ class Leaving:
             threading.Event().wait()
         self._say(ErrorDocument.of(error))
         end_loader_processes()
-        os._exit(torchrun_code(error))
+        os._exit(exit_code_for_torchrun(error))
 
 
-def torchrun_code(error: ShardlineError) -> int:
+def exit_code_for_torchrun(error: ShardlineError) -> int:
     """Return the exit code for torchrun: it would start a rank again that stopped as agreed, unless that says 0."""
     return EXIT_OK if isinstance(error, Preempted) else EXIT_TRY_AGAIN
 
@@ -130,7 +130,7 @@ def ignore_stop_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-class Receiver:
+class SignalReceiver:
     """Receives the signals of this process in a thread; to be made in the main thread, before anything slow.
 
     Args:
@@ -143,12 +143,12 @@ class Receiver:
 
     def __init__(
         self,
-        stop: Stop,
+        stop: StopRequest,
         sections: Sections,
         *,
         budget_s: float,
         explain: Callable[[str], ShardlineError],
-        leaving: Leaving,
+        leaving: RankExit,
     ) -> None:
         self._stop, self._sections, self._budget_s = stop, sections, budget_s
         self._explain, self._leaving = explain, leaving

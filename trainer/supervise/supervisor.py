@@ -21,11 +21,18 @@ from contracts.errors import ErrorDocument, ShardlineError
 from contracts.events import EventLog
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.notice import NoticeWatch, metadata_host
-from trainer.supervise.signals import Cause, Leaving, Receiver, Stop, end_loader_processes, explain_leaving
+from trainer.supervise.signals import (
+    RankExit,
+    SignalReceiver,
+    StopCause,
+    StopRequest,
+    end_loader_processes,
+    explain_leaving,
+)
 from trainer.supervise.watchdog import LEFT, Heartbeats, Watchdog, section_limits
 
 
-class Life:
+class RankSupervisor:
     """The life of a rank's process; made in its main thread before torch is imported, and left when it ends.
 
     Args:
@@ -49,11 +56,11 @@ class Life:
     ) -> None:
         assert events.folder is not None
         self.ledger = Ledger(events, generation=generation, is_first=rank == 0)
-        self.stop = Stop()
+        self.stop = StopRequest()
         self._events, self._say = events, say
         self._heartbeats = Heartbeats(Path(events.folder), rank=rank, generation=generation)
-        leaving = Leaving(self.say)
-        self._receiver = Receiver(
+        leaving = RankExit(self.say)
+        self._receiver = SignalReceiver(
             self.stop, self.ledger.sections, budget_s=resources.stop_budget_s, explain=self._explain, leaving=leaving
         )
         limits = section_limits(resources)
@@ -69,7 +76,7 @@ class Life:
         host = metadata_host()
         self._notice = None
         if host is not None and local_rank == 0:
-            self._notice = NoticeWatch(host, lambda: self.stop.want(Cause.NOTICE), self._log)
+            self._notice = NoticeWatch(host, lambda: self.stop.want(StopCause.NOTICE), self._log)
 
     def __enter__(self) -> Self:
         return self

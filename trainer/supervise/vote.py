@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.parallel.process_group import Rank
-from trainer.supervise.signals import Cause, Stop
+from trainer.supervise.signals import StopCause, StopRequest
 
 Item = TypeVar("Item")
 
@@ -25,10 +25,10 @@ _CAUSE_UNIT = 1 << 32
 
 
 @dataclass(frozen=True)
-class Agreed:
+class StopAgreement:
     """What all ranks agreed on."""
 
-    cause: Cause
+    cause: StopCause
     rank: int
     """One that wanted it."""
 
@@ -51,8 +51,8 @@ class Vote:
         timeout_s: Seconds that a rank waits for the others' votes.
     """
 
-    def __init__(self, stop: Stop, rank: Rank, *, timeout_s: float) -> None:
-        self.agreed: Agreed | None = None
+    def __init__(self, stop: StopRequest, rank: Rank, *, timeout_s: float) -> None:
+        self.agreed: StopAgreement | None = None
         self._stop, self._rank = stop, rank
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._pending: tuple[Any, torch.Tensor] | None = None
@@ -61,7 +61,7 @@ class Vote:
         self._mark = time.monotonic()
         self._mark_steps = 0
 
-    def step_done(self) -> Agreed | None:
+    def step_done(self) -> StopAgreement | None:
         """Take part at the end of a step, or of another unit that all ranks work through in step.
 
         Returns:
@@ -103,7 +103,7 @@ class Vote:
         self._pending = None
         wish, step_us = (int(value) for value in values)
         if wish:
-            self.agreed = Agreed(Cause(wish // _CAUSE_UNIT), wish % _CAUSE_UNIT)
+            self.agreed = StopAgreement(StopCause(wish // _CAUSE_UNIT), wish % _CAUSE_UNIT)
         steps = int(VOTE_EVERY_S * 1e6 / max(1, step_us))
         # The step that reads casts again at the earliest.
         self._next_at = self._steps - 1 + min(_MAX_STEPS, max(1, steps))

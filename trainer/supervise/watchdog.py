@@ -24,8 +24,8 @@ from contracts import storage
 from contracts.config import ResourcesSection
 from contracts.errors import ShardlineError, TryAgain
 from contracts.events import EventLog
-from trainer.supervise.sections import Now, Sections
-from trainer.supervise.signals import Leaving
+from trainer.supervise.sections import CurrentSection, Sections
+from trainer.supervise.signals import RankExit
 
 BEAT_S = 1.0
 # A rank that said nothing for so long is silent: its beats come each second, on a machine that may be overloaded.
@@ -145,7 +145,7 @@ class Watchdog:
         events: EventLog,
         heartbeats: Heartbeats,
         rank: int,
-        leaving: Leaving,
+        leaving: RankExit,
     ) -> None:
         assert events.folder is not None
         self._sections, self._limits, self._first_step_s = sections, limits, first_step_s
@@ -180,7 +180,7 @@ class Watchdog:
             if self._done.wait(interval):
                 return
 
-    def _limit(self, now: Now) -> float:
+    def _limit(self, now: CurrentSection) -> float:
         if now.section == "step" and self._sections.steps == 0:
             return max(self._first_step_s, self._limits["step"])
         return self._limits[now.section]
@@ -213,7 +213,7 @@ class Watchdog:
             for beat in peers
         )
 
-    def _end(self, now: Now, peers: list[Heartbeat]) -> None:
+    def _end(self, now: CurrentSection, peers: list[Heartbeat]) -> None:
         error = describe_hang(self._rank, now, self._limit(now), peers)
         self._stacks.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {error}\n".encode())
         self._stacks.flush()
@@ -222,7 +222,7 @@ class Watchdog:
         self._leaving.at_once(error)
 
 
-def describe_hang(rank: int, now: Now, limit_s: float, peers: list[Heartbeat]) -> ShardlineError:
+def describe_hang(rank: int, now: CurrentSection, limit_s: float, peers: list[Heartbeat]) -> ShardlineError:
     """Say what hung, and which peers of this machine are silent."""
     said = f"rank {rank} was in section {now.section} for {now.lasted_s:.1f} s (limit {limit_s:g} s) at step {now.step}"
     for beat in peers:

@@ -53,7 +53,7 @@ def _read_node(uri: str, cache: Path, node: int, nodes: int, fields: dict[str, o
     order = make_order(record, uri, manifest, seed=1)
     readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=nodes)
     assert readers is not None
-    reader.follow(order, global_batch_size=BATCH, streams=readers[node], readers=nodes)
+    reader.set_order(order, global_batch_size=BATCH, streams=readers[node], readers=nodes)
     # One rank a node: all of the node's cache is its own.
     with reader.prefetcher(0, epochs=1, ranks=1) as ahead:
         for request in slot_requests(

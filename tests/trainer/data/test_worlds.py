@@ -52,7 +52,7 @@ def read_steps(
         order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
         readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=ranks)
         streams = None if readers is None else readers[rank]
-        reader.follow(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
+        reader.set_order(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
         dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
         requests = slot_requests(
             position, order=order, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=rank, ranks=ranks
@@ -60,7 +60,7 @@ def read_steps(
         wanted = takewhile(lambda request: request.step < stop, requests)
         ahead = reader.prefetcher(position, epochs=EPOCHS, ranks=ranks)
         loader = make_loader(
-            dataset, ahead.following(wanted), num_workers=num_workers, prefetch_factor=2, pin_memory=False
+            dataset, ahead.start_with(wanted), num_workers=num_workers, prefetch_factor=2, pin_memory=False
         )
         try:
             for slot in read_slots(loader):

@@ -15,7 +15,7 @@ from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.launch.auto import (
     check_flags,
-    choose_cut,
+    choose_batch_layout,
     choose_flags,
     choose_threads,
     describe_flags,
@@ -49,13 +49,13 @@ def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: 
 
 
 def test_without_a_profile_each_rank_takes_an_even_share() -> None:
-    cut = choose_cut(config(), ranks=2, profile=None, recorded=None)
+    cut = choose_batch_layout(config(), ranks=2, profile=None, recorded=None)
     assert (cut.slot_size, cut.num_workers) == (32, 0)
     assert cut.slots_per_rank(64, 2) == 1
 
 
 def test_the_profile_wins_over_the_default() -> None:
-    cut = choose_cut(config(), ranks=2, profile=profile(config()), recorded=None)
+    cut = choose_batch_layout(config(), ranks=2, profile=profile(config()), recorded=None)
     assert (cut.slot_size, cut.num_workers) == (16, 3)
     assert "slot_size 16: chosen by the profile; num_workers 3: chosen by the profile" in cut.reason
     assert cut.slots_per_rank(64, 2) == 2
@@ -63,7 +63,7 @@ def test_the_profile_wins_over_the_default() -> None:
 
 def test_an_explicit_value_wins_over_the_profile() -> None:
     explicit = config(parallel={"slot_size": 8}, data={"num_workers": 0})
-    cut = choose_cut(explicit, ranks=2, profile=profile(explicit), recorded=None)
+    cut = choose_batch_layout(explicit, ranks=2, profile=profile(explicit), recorded=None)
     assert (cut.slot_size, cut.num_workers) == (8, 0)
     assert "set by parallel.slot_size" in cut.reason
     assert "set by data.num_workers" in cut.reason
@@ -80,13 +80,13 @@ def test_an_explicit_value_wins_over_the_profile() -> None:
 def test_who_decides_how_far_ahead_is_loaded(data: dict[str, int], chosen: int | None, taken: int, why: str) -> None:
     asked = config(data={"num_workers": 1, **data})
     report = profile(asked, prefetch_factor=chosen) if chosen else None
-    cut = choose_cut(asked, ranks=2, profile=report, recorded=None)
+    cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=None)
     assert cut.prefetch_factor == taken
     assert why in cut.reason
 
 
 def test_what_nothing_loads_ahead_is_not_told() -> None:
-    assert "prefetch" not in choose_cut(config(), ranks=2, profile=None, recorded=None).reason
+    assert "prefetch" not in choose_batch_layout(config(), ranks=2, profile=None, recorded=None).reason
 
 
 ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
@@ -161,7 +161,7 @@ def test_another_global_batch_than_the_profiles_is_told() -> None:
 
 
 def test_the_recorded_slot_size_wins_over_all() -> None:
-    cut = choose_cut(config(), ranks=2, profile=profile(config()), recorded=4)
+    cut = choose_batch_layout(config(), ranks=2, profile=profile(config()), recorded=4)
     assert (cut.slot_size, cut.num_workers) == (4, 3)
     assert "recorded in the checkpoint" in cut.reason
 
@@ -169,18 +169,18 @@ def test_the_recorded_slot_size_wins_over_all() -> None:
 def test_a_report_of_another_model_is_refused() -> None:
     other = config(model={"architecture": "vit"})
     with pytest.raises(DataError, match="measured another model"):
-        choose_cut(config(), ranks=2, profile=profile(other), recorded=None)
+        choose_batch_layout(config(), ranks=2, profile=profile(other), recorded=None)
 
 
 @pytest.mark.parametrize(("slot_size", "ranks"), [(64, 2), (32, 3), (22, 4)])
 def test_more_ranks_than_slots_is_refused(slot_size: int, ranks: int) -> None:
     with pytest.raises(ConfigError, match="slots"):
-        choose_cut(config(parallel={"slot_size": slot_size}), ranks=ranks, profile=None, recorded=None)
+        choose_batch_layout(config(parallel={"slot_size": slot_size}), ranks=ranks, profile=None, recorded=None)
 
 
 def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_cut(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
+        choose_batch_layout(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
     assert "train.global_batch_size to 4" in caught.value.todo
 
 

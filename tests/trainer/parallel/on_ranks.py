@@ -35,10 +35,10 @@ from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.data.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
-from trainer.evaluate import EVALUATION_BATCH, Share, evaluate
+from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
 from trainer.model.precision import Numerics
 from trainer.optim import learning_rate
-from trainer.parallel import rows_of, runs_in_lockstep
+from trainer.parallel import local_rows, runs_in_lockstep
 from trainer.parallel.process_group import Rank, process_group
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
@@ -76,7 +76,7 @@ class Run:
         self.config, self.rank, self.position = config, rank, position
         self.said: list[str] = []
         self.stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), self.said.append)
-        self.stepper.settle(config.parallel.slot_size)  # type: ignore[arg-type]
+        self.stepper.warm_up(config.parallel.slot_size)  # type: ignore[arg-type]
         if state is not None:
             self.stepper.load(state, where="file:///shared")
         random = np.random.default_rng(5)
@@ -129,7 +129,7 @@ class Run:
         peers = Peers.of(self.rank, self.config)
         manager = CheckpointManager(folder, attempt="a", rules=self.config.checkpoint, peers=peers)
         manager.resume()
-        assert manager.save(manifest(1), self.stepper.own_state())
+        assert manager.save(manifest(1), self.stepper.local_state())
         manager.wait()
         # The first rank commits.
         dist.barrier()
@@ -213,7 +213,7 @@ def first_weights(rank: Rank) -> dict[str, Any]:
     }.items():
         config = make_config(model, **parallel)
         stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
-        found[name] = stepper.whole_model()
+        found[name] = stepper.full_model_state()
     return found
 
 
@@ -232,7 +232,7 @@ def outcomes(rank: Rank) -> dict[str, Any]:
     for name, parallel in {"ddp": {}, "fsdp": {"strategy": "fsdp"}}.items():
         run = Run(make_config(**parallel), rank)
         result = Outcomes(CLASSES, rank.device)
-        share = Share(batches(), count, rank.rank, rank.ranks)
+        share = SplitPart(batches(), count, rank.rank, rank.ranks)
         evaluation = evaluate(run.stepper.model, share, rank.device, image_size=SIZE, outcomes=result)
         result.merge()
         # Training goes on after an evaluation, in the same parameters as the optimizer's.
@@ -276,7 +276,7 @@ def copies_of_shards(rank: Rank) -> dict[str, Any]:
     bias = next(p for name, p in run.stepper.model.named_parameters() if p.shape == (CLASSES,))
     assert isinstance(bias, DTensor)
     rows: list[Any] = [None] * rank.ranks
-    dist.all_gather_object(rows, rows_of(bias))
+    dist.all_gather_object(rows, local_rows(bias))
     model = run.take(7)["model"]
     files = {file.name: file.bytes for file in run.save()[1].files_of("model")}
     half = Run(config, rank)
@@ -295,7 +295,7 @@ def on_gpu(rank: Rank) -> dict[str, Any]:
         run = Run(make_config(**parallel), rank)
         state = run.take(5)
         again = Run(make_config(**parallel), rank, state, run.position)
-        found[name] = {"losses": run.losses, "model": state["model"], "reloaded": again.stepper.whole_model()}
+        found[name] = {"losses": run.losses, "model": state["model"], "reloaded": again.stepper.full_model_state()}
     return found
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.launch.auto import Cut
+from trainer.launch.auto import BatchLayout
 from trainer.profiling.space import Device, Space, make_space
 
 CPU = Device("cpu", "a processor", has_bf16=False)
@@ -91,7 +91,7 @@ def test_every_combination_holds_the_global_batch_and_gives_every_rank_a_slot(
         assert slots >= ranks
         # As training deals slots to ranks: the one with the most has slots_per_rank of them.
         assert each.slots_per_rank == max(len(range(rank, slots, ranks)) for rank in range(ranks))
-        assert each.slots_per_rank == Cut(each.slot_size, 0, "").slots_per_rank(batch, ranks)
+        assert each.slots_per_rank == BatchLayout(each.slot_size, 0, "").slots_per_rank(batch, ranks)
         assert each.slot_size * each.slots_per_rank * ranks >= batch
         assert 0 < found.fill(each.slot_size) <= 1
         assert listed == "auto" or each.slot_size in listed

@@ -252,7 +252,7 @@ def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
     ).view(1, 3, 1, 1)
     slot = FirstSlot(["a", "<b>"], mean, std)
     assert slot.take() is None
-    slot.look(ModelInput(images, torch.arange(20) % 2, torch.tensor([1.0, 0.25] * 10)))
+    slot.keep(ModelInput(images, torch.arange(20) % 2, torch.tensor([1.0, 0.25] * 10)))
     (value,) = slot.take().value
     assert slot.take() is None
     sheet = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))

@@ -36,7 +36,7 @@ def test_a_sign_of_life_begins_the_limit_anew() -> None:
     sections = Sections()
     sections.enter("evaluation")
     before = sections.now.since
-    assert list(sections.lively(iter("ab"))) == ["a", "b"]
+    assert list(sections.each_alive(iter("ab"))) == ["a", "b"]
     assert sections.now.since > before
     assert sections.now.section == "evaluation"
 

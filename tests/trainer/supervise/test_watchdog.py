@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.supervise.sections import Now
+from trainer.supervise.sections import CurrentSection
 from trainer.supervise.watchdog import Heartbeat, Heartbeats, describe_hang
 
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -107,7 +107,7 @@ def test_a_killed_rank_is_seen_and_one_that_left_is_not_mistaken(start: Start, t
 
 
 def test_who_is_silent_is_named() -> None:
-    now = Now("step", time.monotonic() - 6, 12)
+    now = CurrentSection("step", time.monotonic() - 6, 12)
     own = {"generation": 0, "pid": os.getpid(), "step": 12}
     silent = Heartbeat(rank=1, section="checkpoint", section_s=2, time=time.time() - 60, **own)
     lively = Heartbeat(rank=2, section="step", section_s=6, time=time.time(), **own)

@@ -40,7 +40,7 @@ _JITTER = ("brightness", "contrast", "saturation", "hue")
 
 
 @dataclass(frozen=True)
-class Plan:
+class AugmentationPlan:
     """What is done to each image of a slot, step by step."""
 
     operations: npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.augment.draw import OPERATIONS, Mix, Plan
+from trainer.data.augment.draw import OPERATIONS, AugmentationPlan, Mix
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,7 +22,7 @@ Operation = Callable[[Tensor, Tensor], Tensor]
 _LUMA = (0.2989, 0.587, 0.114)
 
 
-def apply_plan(images: Tensor, plan: Plan) -> Tensor:
+def apply_plan(images: Tensor, plan: AugmentationPlan) -> Tensor:
     """Return images [B, 3, S, S] uint8 after all steps of a plan."""
     result = images.clone(memory_format=torch.contiguous_format)
     for step in range(plan.operations.shape[1]):
@@ -37,7 +37,7 @@ def apply_plan(images: Tensor, plan: Plan) -> Tensor:
     return result
 
 
-def mix(images: Tensor, drawn: Mix) -> Tensor:
+def mix_images(images: Tensor, drawn: Mix) -> Tensor:
     """Return images [B, 3, S, S] float32 mixed with those of the batch in reverse order."""
     size = images.shape[-1]
     boxes = torch.from_numpy(drawn.boxes).to(images.device, non_blocking=True)[..., None]

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from trainer.data.order.permutation import mix
+from trainer.data.order.permutation import hash_integers
 
 
 def generator_of(*key: int) -> np.random.Generator:
     """Return a generator of its own for a key: integers of which every order and length is another key."""
-    return np.random.Generator(np.random.Philox(key=mix(*key)))
+    return np.random.Generator(np.random.Philox(key=hash_integers(*key)))
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def global_generators_kept() -> Iterator[None]:
 
 def seed_global_generators(*key: int) -> None:
     """Seed python's, numpy's legacy and torch's CPU generator by a key, for code that draws from them."""
-    seed = mix(*key)
+    seed = hash_integers(*key)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     # Not torch.manual_seed: it visits the generators of all devices, which takes 0.2 ms.

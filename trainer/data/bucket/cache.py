@@ -39,7 +39,7 @@ _SLACK = 0.05
 _USAGE = struct.Struct("<q")
 
 
-class Held(NamedTuple):
+class CachedRange(NamedTuple):
     """A range in the cache: samples [first, end) of a shard."""
 
     first: int
@@ -47,21 +47,21 @@ class Held(NamedTuple):
     path: Path
 
 
-class Claim:
+class RangeClaim:
     """A range that this process is to fetch: write to `descriptor`, then `publish` or `abandon`."""
 
     def __init__(self, path: Path, first: int, count: int, descriptor: int) -> None:
         self.first, self.count, self.descriptor = first, count, descriptor
         self._path = path
 
-    def publish(self) -> Held:
+    def publish(self) -> CachedRange:
         """Give the file its name; FileNotFoundError when the folder was deleted meanwhile."""
         final = self._path.with_suffix("")
         try:
             self._path.rename(final)
         finally:
             self._close()
-        return Held(self.first, self.first + self.count, final)
+        return CachedRange(self.first, self.first + self.count, final)
 
     def abandon(self) -> None:
         """Delete the file."""
@@ -128,7 +128,7 @@ class RangeCache:
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
-    def held(self, shard: str) -> list[Held]:
+    def held(self, shard: str) -> list[CachedRange]:
         """Return the ranges of a shard, in the order of their samples."""
         folder = self.folder / shard
         try:
@@ -136,12 +136,12 @@ class RangeCache:
         except OSError:
             return []
         return sorted(
-            Held(int(match[1]), int(match[1]) + int(match[2]), folder / match[0])
+            CachedRange(int(match[1]), int(match[1]) + int(match[2]), folder / match[0])
             for match in map(_NAME.fullmatch, names)
             if match is not None and match[3] is None
         )
 
-    def touch(self, held: Held) -> None:
+    def touch(self, held: CachedRange) -> None:
         """Remember that a range is used: of the others, those go first that were used least recently."""
         with contextlib.suppress(OSError):
             os.utime(held.path)
@@ -159,21 +159,21 @@ class RangeCache:
         with contextlib.suppress(OSError):
             (self.folder / shard / f"{first}-{count}").unlink()
 
-    def discard(self, held: Held) -> None:
+    def discard(self, held: CachedRange) -> None:
         """Delete a range that turned out to be wrong."""
         with contextlib.suppress(OSError):
             held.path.unlink()
 
     # --- what is to be fetched ----------------------------------------------------------------------------------------
 
-    def claim(self, shard: str, first: int, count: int) -> tuple[list[Claim], bool]:
+    def claim(self, shard: str, first: int, count: int) -> tuple[list[RangeClaim], bool]:
         """Claim what is missing of samples [first, first + count) of a shard.
 
         Returns:
             The claims of this process, and whether other processes are fetching some of the rest.
         """
         folder = self.folder / shard
-        claims: list[Claim] = []
+        claims: list[RangeClaim] = []
         with self._locked(folder):
             while (taken := self._taken(folder, first, first + count)) is None:
                 continue
@@ -206,7 +206,7 @@ class RangeCache:
             taken.append((begin, stop, match[3] is not None))
         return taken
 
-    def reserve(self, claim: Claim, size: int) -> bool:
+    def reserve(self, claim: RangeClaim, size: int) -> bool:
         """Make room for the bytes of a claim, and count them; False when there is no room to be made."""
         if size > self.limit_bytes:
             return False
@@ -306,11 +306,11 @@ def _write_usage(path: Path, usage: int) -> None:
         os.close(descriptor)
 
 
-def _claim_file(folder: Path, first: int, count: int) -> Claim:
+def _claim_file(folder: Path, first: int, count: int) -> RangeClaim:
     path = folder / f"{first}-{count}.part"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return Claim(path, first, count, descriptor)
+    return RangeClaim(path, first, count, descriptor)
 
 
 def _is_locked(path: Path) -> bool:

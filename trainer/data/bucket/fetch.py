@@ -23,7 +23,7 @@ from contracts.artifacts import ShardManifest
 from contracts.errors import DataError
 from records.index import DamagedSample, find_damage_of, key_of
 from records.index_file import IndexFile
-from trainer.data.bucket.cache import Claim, Held, RangeCache, shard_key
+from trainer.data.bucket.cache import CachedRange, RangeCache, RangeClaim, shard_key
 
 # Ranges received at a time: at first, and at most.
 FIRST_STREAMS, MAX_STREAMS = 4, 32
@@ -168,7 +168,7 @@ class Fetcher:
         offset = int(self.index[place]["offset"])
         return offset, int(last["offset"]) + int(last["size"]) - offset
 
-    def held(self, shard: int) -> list[Held]:
+    def held(self, shard: int) -> list[CachedRange]:
         """Return what the cache has of a shard."""
         return self.cache.held(self._keys[shard])
 
@@ -257,7 +257,7 @@ class Fetcher:
             self._pool = (os.getpid(), ThreadPoolExecutor(SAMPLE_STREAMS, thread_name_prefix="samples"))
         return list(self._pool[1].map(lambda item: work(*item), items))
 
-    def _fill_all(self, shard: int, claims: list[Claim], given_up: Callable[[], bool]) -> bool:
+    def _fill_all(self, shard: int, claims: list[RangeClaim], given_up: Callable[[], bool]) -> bool:
         for number, claim in enumerate(claims):
             filled = False
             try:
@@ -276,7 +276,7 @@ class Fetcher:
                 return False
         return True
 
-    def _fill(self, shard: int, claim: Claim, given_up: Callable[[], bool]) -> bool:
+    def _fill(self, shard: int, claim: RangeClaim, given_up: Callable[[], bool]) -> bool:
         """Fetch one range into its file, and look at its bytes before anyone else does."""
         offset, size = self.extent(shard, claim.first, claim.count)
         if not self.cache.reserve(claim, size):
@@ -296,11 +296,11 @@ class Fetcher:
         claim.publish()
         return True
 
-    def _turn(self, claim: Claim) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+    def _turn(self, claim: RangeClaim) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         """Wait for a turn; single samples have none, since it is their latency that takes time."""
         return self.streams.request() if claim.count > 1 else contextlib.nullcontext(lambda num_bytes: None)
 
-    def _damaged(self, shard: int, claim: Claim, offset: int) -> list[Any]:
+    def _damaged(self, shard: int, claim: RangeClaim, offset: int) -> list[Any]:
         """Return the records whose bytes in a claim's file are not what the index says."""
         place = self._firsts[shard] + claim.first
         return [

@@ -31,7 +31,7 @@ _WINDOW = 4096
 NEVER = 2**63 - 1
 
 
-class Need(NamedTuple):
+class PlannedRange(NamedTuple):
     """A run of samples of a shard, and the global position from which on it is not needed."""
 
     shard: int
@@ -62,7 +62,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """What one rank reads of a split."""
 
     grid: Grid
@@ -110,7 +110,7 @@ class Plan:
         first = self.grid.manifest.splits[self.split].first
         return [shard.first - first for shard in self.grid.manifest.shards]
 
-    def coming(self, position: int, epochs: int) -> Iterator[Need]:
+    def coming(self, position: int, epochs: int) -> Iterator[PlannedRange]:
         """Yield what will be needed from a global position on, in the order of first need.
 
         In blocks each range comes once an epoch, up to the end of training; where all ranges stay, once.
@@ -124,7 +124,7 @@ class Plan:
             yield from self._of_epoch(blocks, epoch, offset)
             offset = 0
 
-    def _of_epoch(self, blocks: BlockOrder, epoch: int, offset: int) -> Iterator[Need]:
+    def _of_epoch(self, blocks: BlockOrder, epoch: int, offset: int) -> Iterator[PlannedRange]:
         start = epoch * blocks.num_samples
         window = max(self.global_batch_size, _WINDOW)
         seen: set[tuple[int, int]] = set()
@@ -132,10 +132,10 @@ class Plan:
             for piece in blocks.needed(epoch, offset, window, streams=self.streams):
                 if (piece.shard, piece.first) not in seen:
                     seen.add((piece.shard, piece.first))
-                    yield Need(piece.shard, piece.first, piece.samples, start + piece.until)
+                    yield PlannedRange(piece.shard, piece.first, piece.samples, start + piece.until)
             offset += window
 
-    def _ranges(self, position: int, epochs: int) -> Iterator[Need]:
+    def _ranges(self, position: int, epochs: int) -> Iterator[PlannedRange]:
         """Yield the ranges of single samples, where all of them stay in the cache."""
         assert self.order is not None
         if not self.whole:
@@ -158,13 +158,13 @@ class Plan:
                 numbers = first_parts[rows] + ((inside + 1) * parts[rows] - 1) // samples[rows]
                 new, at = np.unique(numbers, return_index=True)
                 for k in sorted(at[~seen[new]].tolist()):
-                    yield Need(*self.grid.range_of(shards[rows[k]][0], int(inside[k])), NEVER)
+                    yield PlannedRange(*self.grid.range_of(shards[rows[k]][0], int(inside[k])), NEVER)
                     found_any = True
                 seen[new] = True
                 offset += len(places)
             epoch, offset = epoch + 1, 0
 
-    def of_requests(self, requests: Iterable[SlotRequest]) -> Iterator[Need]:
+    def of_requests(self, requests: Iterable[SlotRequest]) -> Iterator[PlannedRange]:
         """Yield the samples of requests one by one: they are needed until the batch is over."""
         shards = [n for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
         starts = [self._shard_firsts[number] for number in shards]
@@ -172,7 +172,7 @@ class Plan:
             until = self.position_after(request)
             for place in request.samples:
                 row = bisect_right(starts, place) - 1
-                yield Need(shards[row], place - starts[row], 1, until)
+                yield PlannedRange(shards[row], place - starts[row], 1, until)
 
     def position_after(self, request: SlotRequest) -> int:
         """Return the global position at the end of the batch of a request."""
@@ -182,7 +182,7 @@ class Plan:
         taken = (request.step + 1 - request.epoch * batches) * self.global_batch_size
         return request.epoch * num_samples + min(num_samples, taken)
 
-    def from_end_to_end(self) -> Iterator[Need]:
+    def from_end_to_end(self) -> Iterator[PlannedRange]:
         """Yield the ranges of the split in the order of the index; `until` counts places of the split."""
         first = self.grid.manifest.splits[self.split].first
         for number, entry in enumerate(self.grid.manifest.shards):
@@ -190,7 +190,7 @@ class Plan:
             while entry.split == self.split and sample < entry.samples:
                 shard, begin, count = self.grid.range_of(number, sample)
                 sample = begin + count
-                yield Need(shard, begin, count, entry.first - first + sample)
+                yield PlannedRange(shard, begin, count, entry.first - first + sample)
 
 
 def cache_limit(data: DataSection) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from typing import Self
 
 from contracts.errors import ShardlineError
 from trainer.data.bucket.fetch import MAX_STREAMS, SAMPLE_STREAMS, Fetcher
-from trainer.data.bucket.plan import BATCHES_AHEAD, NEVER, SAMPLES_AHEAD, Need, Plan
+from trainer.data.bucket.plan import BATCHES_AHEAD, NEVER, SAMPLES_AHEAD, PlannedRange, ReadPlan
 from trainer.data.order.cursor import SlotRequest
 
 # For ranges on their way to be given up: well below the budget of an agreed stop.
@@ -36,7 +36,7 @@ class Prefetcher:
     """
 
     def __init__(
-        self, fetcher: Fetcher | None, needs: Iterable[Need], budget_bytes: int, plan: Plan | None = None
+        self, fetcher: Fetcher | None, needs: Iterable[PlannedRange], budget_bytes: int, plan: ReadPlan | None = None
     ) -> None:
         self._needs, self._budget, self._plan = needs, budget_bytes, plan
         self._keeps = plan is None or not plan.one_by_one
@@ -46,7 +46,7 @@ class Prefetcher:
         self._position = 0
         self._fetcher = fetcher
         self._changed = threading.Condition()
-        self._pending: list[tuple[int, int, Need]] = []
+        self._pending: list[tuple[int, int, PlannedRange]] = []
         """Heap of (until, bytes, what)."""
         self._pending_bytes = 0
         self._running = 0
@@ -60,7 +60,7 @@ class Prefetcher:
             self._thread.start()
         return self
 
-    def following(self, requests: Iterable[SlotRequest]) -> Iterator[SlotRequest]:
+    def start_with(self, requests: Iterable[SlotRequest]) -> Iterator[SlotRequest]:
         """Yield requests, and begin with the first: a loader asks for it when its processes are there."""
         self.start()
         yield from requests
@@ -124,7 +124,7 @@ class Prefetcher:
             except Exception as error:  # noqa: BLE001  # told by `advance`
                 self._fault = error
 
-    def _in_time(self) -> Iterator[Need]:
+    def _in_time(self) -> Iterator[PlannedRange]:
         """Yield what is coming as soon as there is room and a thread for it."""
         assert self._fetcher is not None
         for need in self._needs:
@@ -147,7 +147,7 @@ class Prefetcher:
             else:
                 yield need
 
-    def _has_room(self, need: Need, size: int) -> bool:
+    def _has_room(self, need: PlannedRange, size: int) -> bool:
         """Whether there is nothing to wait for: there is room and a thread, or nobody wants it any more."""
         if self._stopped or need.until <= self._position:
             return True
@@ -157,14 +157,14 @@ class Prefetcher:
         most = min(MAX_STREAMS, self._fetcher.streams.most_requests) if self._keeps else SAMPLE_STREAMS
         return self._running < most and (fits or not self._pending)
 
-    def _let_go(self, need: Need) -> None:
+    def _let_go(self, need: PlannedRange) -> None:
         assert self._fetcher is not None
         if self._keeps:
             self._fetcher.done(need.shard, need.first, need.samples)
         else:
             self._fetcher.drop(need.shard, need.first, need.samples)
 
-    def _fetch(self, need: Need) -> None:
+    def _fetch(self, need: PlannedRange) -> None:
         assert self._fetcher is not None
         try:
             # What another process is at is as good as there.
@@ -181,5 +181,5 @@ class Prefetcher:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def _gives_up(self, need: Need) -> bool:
+    def _gives_up(self, need: PlannedRange) -> bool:
         return self._stopped or need.until <= self._position

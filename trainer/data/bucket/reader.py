@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from records.index import DamagedSample, find_damage_of
-from trainer.data.bucket.cache import Held
+from trainer.data.bucket.cache import CachedRange
 from trainer.data.bucket.fetch import Fetcher
-from trainer.data.bucket.plan import Plan
+from trainer.data.bucket.plan import ReadPlan
 from trainer.data.order.cursor import SlotRequest
 
 # Share of the split's bytes that all processes together may read sample by sample although their ranges are coming, so
@@ -31,14 +31,14 @@ class BucketShards:
         readers: Processes that share the bound on early reads.
     """
 
-    def __init__(self, fetcher: Fetcher, plan: Plan, readers: int = 1) -> None:
+    def __init__(self, fetcher: Fetcher, plan: ReadPlan, readers: int = 1) -> None:
         self.fetcher, self.plan = fetcher, plan
         shards = plan.grid.manifest.shards
         total = sum(shard.bytes for shard in shards if shard.split == plan.split)
         # A sample that is fetched alone comes at once anyway.
         self._early_bytes = int(EARLY_SHARE * total / readers) if plan.order is not None and not plan.one_by_one else 0
         self._firsts = [shard.first for shard in shards]
-        self._known: dict[int, list[Held]] = {}
+        self._known: dict[int, list[CachedRange]] = {}
         self._ready: dict[int, bytes] = {}
 
     def prepare(self, places: Sequence[int], request: SlotRequest | None) -> None:
@@ -122,7 +122,7 @@ class BucketShards:
         """Return the shard of a sample by the manifest alone: the index is a file."""
         return bisect_right(self._firsts, place) - 1
 
-    def _find(self, place: int) -> Held | None:
+    def _find(self, place: int) -> CachedRange | None:
         shard = self._shard_of(place)
         known = self._known.get(shard)
         if not known:
@@ -131,7 +131,7 @@ class BucketShards:
         held = known[bisect_right(known, sample, key=lambda held: held.first) - 1]
         return held if held.first <= sample < held.end else None
 
-    def _begin_of(self, held: Held, place: int) -> int:
+    def _begin_of(self, held: CachedRange, place: int) -> int:
         """Return where a range of the shard of `place` begins in it."""
         return int(self.fetcher.index[self._firsts[self._shard_of(place)] + held.first]["offset"])
 
@@ -139,7 +139,7 @@ class BucketShards:
         return {**self.__dict__, "_known": {}, "_ready": {}}
 
 
-def _pread(held: Held, offset: int, size: int) -> bytes | None:
+def _pread(held: CachedRange, offset: int, size: int) -> bytes | None:
     # Opened for each sample: a file kept open would take memory after it was evicted, and opening takes 10 us.
     try:
         descriptor = os.open(held.path, os.O_RDONLY)

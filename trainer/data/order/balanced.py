@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from contracts.artifacts import ShardManifest
 from records.index import read_part
-from trainer.data.order.permutation import SORTED_BELOW, Places, feistel, mix, mix_each, shuffled, shuffled_each
+from trainer.data.order.permutation import (
+    SORTED_BELOW,
+    Places,
+    feistel,
+    hash_each,
+    hash_integers,
+    shuffled,
+    shuffled_each,
+)
 
 # What a key is for, so that no two permutations share one.
 _CLASSES, _CLASS = 3, 4
@@ -78,7 +86,7 @@ class BalancedOrder:
         taken = np.empty(count, dtype=np.int64)
         many = self._sizes[label] >= SORTED_BELOW
         if many.any():
-            keys = mix_each(self.seed, _CLASS, label[many], cycle[many])
+            keys = hash_each(self.seed, _CLASS, label[many], cycle[many])
             taken[many] = feistel(self._sizes[label[many]], keys, inside[many])
         with self._drawn.lock:
             taken[~many] = self._of_small_classes(label[~many], cycle[~many], inside[~many])
@@ -105,7 +113,7 @@ class BalancedOrder:
         if number not in kept:
             while len(kept) >= _ROUNDS:
                 kept.pop(next(iter(kept)))
-            kept[number] = shuffled(len(self._sizes), mix(self.seed, _CLASSES, number))
+            kept[number] = shuffled(len(self._sizes), hash_integers(self.seed, _CLASSES, number))
         return kept[number]
 
     def _of_small_classes(self, label: Places, cycle: Places, inside: Places) -> Places:
@@ -119,7 +127,7 @@ class BalancedOrder:
         pairs, row = np.unique(cycle[others] * len(self._sizes) + label[others], return_inverse=True)
         new_cycle, new_label = np.divmod(pairs, len(self._sizes))
         sizes = self._sizes[new_label]
-        permutation = shuffled_each(sizes, mix_each(self.seed, _CLASS, new_label, new_cycle))
+        permutation = shuffled_each(sizes, hash_each(self.seed, _CLASS, new_label, new_cycle))
         starts = np.cumsum(sizes) - sizes
         taken[others] = permutation[starts[row] + inside[others]]
         last = len(pairs) - 1 - np.unique(new_label[::-1], return_index=True)[1]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.artifacts import ShardManifest
-from trainer.data.order.permutation import Permutations, Places, mix, permute
+from trainer.data.order.permutation import Permutations, Places, hash_integers, permute
 
 # What a key is for, so that no two permutations share one.
 _RANGES, _BLOCK = 1, 2
@@ -24,7 +24,7 @@ _RANGES, _BLOCK = 1, 2
 _LAYOUTS = 2
 
 
-class Piece(NamedTuple):
+class EpochRange(NamedTuple):
     """Samples that lie one after another in a shard, and are fetched together."""
 
     shard: int
@@ -114,7 +114,7 @@ class BlockOrder:
             if len(rows):
                 of_stream, of_block = int(stream[rows[0]]), int(block[rows[0]])
                 begin, end = self._block(of_stream, of_block)
-                key = mix(self.seed, epoch, _BLOCK, of_stream, of_block)
+                key = hash_integers(self.seed, epoch, _BLOCK, of_stream, of_block)
                 inside = self._permutations.permute(of_stream, end - begin, key, turn[rows] - begin)
                 sequence[rows] = self._stream_start(of_stream) + begin + inside
         layout = self._layout(epoch)
@@ -123,7 +123,7 @@ class BlockOrder:
 
     def needed(
         self, epoch: int, first: int, count: int, *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> Iterator[Piece]:
+    ) -> Iterator[EpochRange]:
         """Yield the pieces of the blocks that the offsets [first, first + count) touch, the first needed first.
 
         Two blocks have no sample in common, so over an epoch each sample is in one piece: what a reader keeps by piece
@@ -153,7 +153,7 @@ class BlockOrder:
 
     def pieces_of(
         self, epoch: int, places: Sequence[int], *, streams: npt.NDArray[np.bool_] | None = None
-    ) -> list[Piece | None]:
+    ) -> list[EpochRange | None]:
         """Return the piece that holds each of these places of the split, as `needed` yields it.
 
         Args:
@@ -166,7 +166,7 @@ class BlockOrder:
         number = np.searchsorted(self.ranges.place, wanted, side="right") - 1
         turns = layout.turns[number]
         sequence = layout.starts[turns] + (wanted - self.ranges.place[number])
-        found: list[Piece | None] = []
+        found: list[EpochRange | None] = []
         for turn, position in zip(turns.tolist(), sequence.tolist(), strict=True):
             stream = self._stream_at(position)
             block = (position - self._stream_start(stream) + int(self._shift(stream))) // self.block_samples
@@ -174,7 +174,7 @@ class BlockOrder:
             found.append(self._piece(layout, stream, block, turn) if matters else None)
         return found
 
-    def _pieces(self, layout: _Layout, stream: int, block: int) -> Iterator[Piece]:
+    def _pieces(self, layout: _Layout, stream: int, block: int) -> Iterator[EpochRange]:
         begin, end = self._block(stream, block)
         position, stop = self._stream_start(stream) + begin, self._stream_start(stream) + end
         turn = int(np.searchsorted(layout.starts, position, side="right")) - 1
@@ -184,7 +184,7 @@ class BlockOrder:
             position += piece.samples
             turn += 1
 
-    def _piece(self, layout: _Layout, stream: int, block: int, turn: int) -> Piece:
+    def _piece(self, layout: _Layout, stream: int, block: int, turn: int) -> EpochRange:
         """Return what a block has of the range at a turn."""
         begin, end = self._block(stream, block)
         until = (end - 1) * self.num_streams + stream + 1
@@ -192,13 +192,13 @@ class BlockOrder:
         position = max(start, self._stream_start(stream) + begin)
         stop = min(start + int(self.ranges.samples[number]), self._stream_start(stream) + end)
         first = int(self.ranges.in_shard[number]) + position - start
-        return Piece(int(self.ranges.shard[number]), first, stop - position, until)
+        return EpochRange(int(self.ranges.shard[number]), first, stop - position, until)
 
     def _layout(self, epoch: int) -> _Layout:
         layout = self._layouts.get(epoch)
         if layout is None:
             num_ranges = len(self.ranges)
-            order = permute(num_ranges, mix(self.seed, epoch, _RANGES), np.arange(num_ranges))
+            order = permute(num_ranges, hash_integers(self.seed, epoch, _RANGES), np.arange(num_ranges))
             ends = np.cumsum(self.ranges.samples[order])
             turns = np.empty_like(order)
             turns[order] = np.arange(num_ranges)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from trainer.data.order.balanced import BalancedOrder
 from trainer.data.order.block_order import BlockOrder
-from trainer.data.order.permutation import mix as mix
+from trainer.data.order.permutation import hash_integers as hash_integers
 from trainer.data.order.resolve import Order
 
 

@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def mix(*values: int) -> int:
+def hash_integers(*values: int) -> int:
     """Return a 64-bit hash of integers (splitmix64 over the sequence; Steele, Lea and Flood, OOPSLA 2014)."""
     state = _GOLDEN
     for value in values:
@@ -36,8 +36,8 @@ def mix(*values: int) -> int:
     return state
 
 
-def mix_each(*values: int | Places | Hashes) -> Hashes:
-    """Return `mix` for each element of its arguments, which are numbers or arrays of one shape."""
+def hash_each(*values: int | Places | Hashes) -> Hashes:
+    """Return `hash_integers` for each element of its arguments, which are numbers or arrays of one shape."""
     state = np.asarray(_GOLDEN, dtype=np.uint64)
     for value in values:
         given = np.asarray(value & _MASK if isinstance(value, int) else value).astype(np.uint64)
@@ -104,7 +104,7 @@ def _root(values: Places) -> Places:
 def _network(values: Hashes, width: Hashes, height: Hashes, keys: int | Hashes, rounds: int) -> Hashes:
     left, right = np.divmod(values, width)
     for number in range(rounds):
-        round_keys = mix(keys, number) if isinstance(keys, int) else mix_each(keys, number)
+        round_keys = hash_integers(keys, number) if isinstance(keys, int) else hash_each(keys, number)
         # A hash of 64 bits over a side of at most 2**31: the remainder's bias is below 1 in 2**33.
         if number % 2:
             right = (right + hashes(left, round_keys) % width) % width

@@ -20,7 +20,7 @@ from contracts.config import DataSection
 from contracts.errors import DataError
 from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.block_order import BlockOrder, cut_ranges
-from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, mix
+from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, hash_integers
 
 
 class Order(Protocol):
@@ -44,7 +44,9 @@ class FullOrder:
 
     def places(self, epoch: int, first: int, count: int) -> Places:
         """See `Order`."""
-        return self._permutations.permute(0, self.num_samples, mix(self.seed, epoch), np.arange(first, first + count))
+        return self._permutations.permute(
+            0, self.num_samples, hash_integers(self.seed, epoch), np.arange(first, first + count)
+        )
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from tests.trainer.data.conftest import dataset, photograph, request
-from trainer.data.augment.draw import OPERATIONS, RAND_AUGMENT, Augmentation, Mixing, Plan
-from trainer.data.augment.pixel_ops import apply_plan, mix
+from trainer.data.augment.draw import OPERATIONS, RAND_AUGMENT, Augmentation, AugmentationPlan, Mixing
+from trainer.data.augment.pixel_ops import apply_plan, mix_images
 from trainer.data.augment.randomness import generator_of
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.prepare import check_device, prepare
@@ -34,7 +34,7 @@ ALL = {
 def apply(name: str, strength: float, *images: Image.Image) -> Pixels:
     batch = torch.from_numpy(np.stack([np.array(image) for image in images])).permute(0, 3, 1, 2)
     count = len(images)
-    plan = Plan(np.full((count, 1), OPERATIONS.index(name)), np.full((count, 1), strength))
+    plan = AugmentationPlan(np.full((count, 1), OPERATIONS.index(name)), np.full((count, 1), strength))
     return apply_plan(batch, plan).permute(0, 2, 3, 1).numpy()
 
 
@@ -108,7 +108,7 @@ PATTERN = np.stack(
 
 @pytest.mark.parametrize(("name", "strength", "crc32c"), TORCHVISION)
 def test_operations_are_those_of_torchvision_bit_by_bit(name: str, strength: float, crc32c: str) -> None:
-    plan = Plan(np.array([[OPERATIONS.index(name)]]), np.array([[strength]]))
+    plan = AugmentationPlan(np.array([[OPERATIONS.index(name)]]), np.array([[strength]]))
     found = apply_plan(torch.from_numpy(PATTERN)[None], plan)[0]
     assert f"{google_crc32c.value(found.numpy().tobytes()):08x}" == crc32c
 
@@ -159,7 +159,7 @@ def test_mixing_shares_fit_the_pixels() -> None:
     shares = []
     for number in range(200):
         drawn = Mixing(0.4, 1.0).draw(8, 20, generator_of(number))
-        mixed = mix(images, drawn)
+        mixed = mix_images(images, drawn)
         for row in range(8):
             share, partner = float(drawn.shares[row]), images[7 - row]
             shares.append(share)

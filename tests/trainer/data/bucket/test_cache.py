@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError
-from trainer.data.bucket.cache import MARKER_NAME, Claim, RangeCache
+from trainer.data.bucket.cache import MARKER_NAME, RangeCache, RangeClaim
 
 SHARD = "00c0ffee-1000"
 
@@ -34,7 +34,7 @@ def spans(cache: RangeCache, shard: str = SHARD) -> list[tuple[int, int]]:
     return [(held.first, held.end) for held in cache.held(shard)]
 
 
-def bounds(claims: list[Claim]) -> list[tuple[int, int]]:
+def bounds(claims: list[RangeClaim]) -> list[tuple[int, int]]:
     found = [(claim.first, claim.count) for claim in claims]
     for claim in claims:
         claim.abandon()

@@ -8,9 +8,9 @@ import torch
 from contracts.resolve import parse_config
 from tests.conftest import small_config
 from tests.trainer.data.conftest import BUCKET_SHARDS
-from trainer.data.feed import Feed
+from trainer.data.training_data import TrainingData
 from trainer.launch import Assignment
-from trainer.launch.auto import Cut
+from trainer.launch.auto import BatchLayout
 from trainer.parallel.process_group import Rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -38,8 +38,8 @@ def test_ranks_of_other_machines_take_no_share_of_the_cache(tmp_path: Path) -> N
             nodes=nodes,
         )
         rank = Rank(0, 0, assignment.world_size, torch.device("cpu"))
-        feed = Feed(assignment, parse_config(values, where="test"), rank, lambda line: None)
-        feed.follow(Cut(4, 0, ""), None)
+        feed = TrainingData(assignment, parse_config(values, where="test"), rank, lambda line: None)
+        feed.set_order(BatchLayout(4, 0, ""), None)
         return feed.prefetcher(0)._budget
 
     alone = budget(1, 1)

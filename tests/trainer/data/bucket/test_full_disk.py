@@ -78,7 +78,7 @@ def read_epoch(task: dict[str, Any]) -> dict[str, Any]:
     reader = open_reader(BUCKET_SHARDS, cache=cache, **{**BLOCKS, **task.get("fields", {})})
     manifest = ShardManifest.load(BUCKET_SHARDS)
     order = make_order(resolve_order(reader.data, BUCKET_SHARDS, manifest, None).order, BUCKET_SHARDS, manifest, seed=1)
-    reader.follow(order, global_batch_size=BATCH)
+    reader.set_order(order, global_batch_size=BATCH)
     requests = list(slot_requests(0, order=order, epochs=1, global_batch_size=BATCH, slot_size=BATCH, rank=0, ranks=1))
     seen: list[int] = []
     with reader.prefetcher(0, epochs=1, ranks=1, requests=requests) as ahead:

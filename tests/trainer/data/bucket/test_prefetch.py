@@ -18,7 +18,7 @@ from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
 from trainer.data.bucket.fetch import Fetcher, Streams
-from trainer.data.bucket.plan import NEVER, Grid, Need, Plan
+from trainer.data.bucket.plan import NEVER, Grid, PlannedRange, ReadPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.order.balanced import BalancedOrder
 from trainer.data.order.resolve import FullOrder, Order
@@ -40,10 +40,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def needs_of(manifest: ShardManifest, count: int) -> list[Need]:
+def needs_of(manifest: ShardManifest, count: int) -> list[PlannedRange]:
     """Return whole shards of the training split, each needed up to its own position from 1 on."""
     shards = [(n, shard) for n, shard in enumerate(manifest.shards) if shard.split == "train"][:count]
-    return [Need(number, 0, shard.samples, position) for position, (number, shard) in enumerate(shards, start=1)]
+    return [
+        PlannedRange(number, 0, shard.samples, position) for position, (number, shard) in enumerate(shards, start=1)
+    ]
 
 
 def test_the_prefetcher_keeps_to_its_budget(bucket_shards: str, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_fault_of_the_threads_is_raised_by_the_reader(bucket_shards: str, tmp_
     reader = open_reader(bucket_shards, cache=tmp_path)
     assert reader.fetcher is not None
 
-    def broken() -> Iterator[Need]:
+    def broken() -> Iterator[PlannedRange]:
         yield from needs_of(reader.grid.manifest, 1)
         raise ZeroDivisionError("a plan that cannot be")
 
@@ -127,7 +129,7 @@ def test_ranges_that_all_stay_are_looked_at_once(small_manifest: ShardManifest, 
     order: Order = FullOrder(count, seed=3)
     if sampling == "balanced":
         order = BalancedOrder.of(np.arange(count, dtype=np.int32) % 3, seed=3)
-    plan = Plan(Grid(small_manifest, 2000), "train", order)
+    plan = ReadPlan(Grid(small_manifest, 2000), "train", order)
     # Ends, although training does not.
     found = list(itertools.islice(plan.coming(position, sys.maxsize), 10_000))
     assert len(found) == len(set(found)) < 10_000
@@ -138,7 +140,7 @@ def test_ranges_that_all_stay_are_looked_at_once(small_manifest: ShardManifest, 
     for offset in range(position, count):
         place = int(order.places(0, offset, 1)[0]) + small_manifest.splits["train"].first
         shard = max(n for n, first in starts.items() if first <= place)
-        need = Need(*grid.range_of(shard, place - starts[shard]), NEVER)
+        need = PlannedRange(*grid.range_of(shard, place - starts[shard]), NEVER)
         if need not in expected:
             expected.append(need)
     # In the order of first need.

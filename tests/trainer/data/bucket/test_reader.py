@@ -50,14 +50,14 @@ def read_epoch(
     order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
     readers = stream_readers(order, global_batch_size=16, slot_size=4, ranks=ranks)
     streams = None if readers is None else readers[rank]
-    reader.follow(order, global_batch_size=16, streams=streams, readers=ranks * max(1, num_workers))
+    reader.set_order(order, global_batch_size=16, streams=streams, readers=ranks * max(1, num_workers))
     dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
     ahead = reader.prefetcher(position, epochs=epochs, ranks=ranks)
     requests = slot_requests(
         position, order=order, epochs=epochs, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks
     )
     loader = make_loader(
-        dataset, ahead.following(requests), num_workers=num_workers, prefetch_factor=2, pin_memory=False
+        dataset, ahead.start_with(requests), num_workers=num_workers, prefetch_factor=2, pin_memory=False
     )
     found = []
     try:
@@ -285,7 +285,7 @@ def test_the_first_batch_does_not_wait_for_blocks(
     reader = open_reader(bucket_shards, cache=tmp_path, order="blocks")
     manifest = ShardManifest.load(bucket_shards)
     order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
-    reader.follow(order, global_batch_size=16)
+    reader.set_order(order, global_batch_size=16)
     bucket_server.access_log.clear()
     request = next(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=1, rank=0, ranks=1))
     reader.prepare(list(request.samples), request)
@@ -299,7 +299,7 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
     reader = open_reader(bucket_shards, cache=tmp_path, order="full", cache_bytes=40_000)
     manifest = ShardManifest.load(bucket_shards)
     order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
-    reader.follow(order, global_batch_size=16)
+    reader.set_order(order, global_batch_size=16)
     bucket_server.access_log.clear()
     requests = list(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=0, ranks=1))
     with reader.prefetcher(0, epochs=1, ranks=1, requests=requests) as ahead:

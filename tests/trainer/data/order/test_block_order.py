@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contracts.artifacts import FileEntry, ShardEntry, ShardManifest, SplitEntry
 from tests.trainer.data.order.test_permutation import chi_square, limit
-from trainer.data.order.block_order import BlockOrder, Piece, cut_ranges
+from trainer.data.order.block_order import BlockOrder, EpochRange, cut_ranges
 
 
 def manifest(shards: list[int], *, sample_bytes: int = 10, skipped: int = 3) -> ShardManifest:
@@ -62,7 +62,7 @@ def orders(draw: Any) -> BlockOrder:
     )
 
 
-def samples_of(order: BlockOrder, pieces: list[Piece]) -> list[int]:
+def samples_of(order: BlockOrder, pieces: list[EpochRange]) -> list[int]:
     """Places in the split of the samples of pieces; the first training shard is number 1."""
     first = {int(shard): int(order.ranges.place[order.ranges.shard == shard].min()) for shard in order.ranges.shard}
     return [first[p.shard] + p.first + number for p in pieces for number in range(p.samples)]
@@ -101,7 +101,7 @@ def test_an_interval_is_that_part_of_the_epoch(order: BlockOrder, epoch: int, da
 @settings(deadline=None)
 @given(orders(), st.integers(1, 50), st.integers(0, 2))
 def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batch: int, epoch: int) -> None:
-    seen: dict[Piece, int] = {}
+    seen: dict[EpochRange, int] = {}
     for start in range(0, order.num_samples, batch):
         pieces = list(order.needed(epoch, start, batch))
         wanted = order.places(epoch, start, min(batch, order.num_samples - start)).tolist()
@@ -115,7 +115,7 @@ def test_pieces_hold_what_is_needed_and_each_sample_once(order: BlockOrder, batc
             seen.setdefault(piece, start)
     assert Counter(samples_of(order, list(seen))) == Counter(range(order.num_samples))
     # Pieces are first asked for in the batch in which their block starts, and `until` is where it ends.
-    by_block: dict[int, list[Piece]] = {}
+    by_block: dict[int, list[EpochRange]] = {}
     for piece in seen:
         by_block.setdefault(piece.until, []).append(piece)
     whole = order.places(epoch, 0, order.num_samples)
@@ -132,7 +132,7 @@ def test_pieces_of_some_streams(order: BlockOrder, batch: int, data: st.DataObje
     """Each stream to one reader: together they fetch what one reader of all would, nothing twice."""
     readers = data.draw(st.lists(st.integers(0, 2), min_size=order.num_streams, max_size=order.num_streams))
     masks = [np.array([reader == mine for reader in readers]) for mine in range(3)]
-    fetched = Counter[Piece]()
+    fetched = Counter[EpochRange]()
     for mask in masks:
         mine = {p for start in range(0, order.num_samples, batch) for p in order.needed(0, start, batch, streams=mask)}
         fetched.update(mine)
@@ -162,8 +162,8 @@ def test_first_needed_comes_first() -> None:
 def test_blocks_start_at_different_moments(streams: int, block: int) -> None:
     """The working set stays below streams x pieces of a block, and new blocks come one after another."""
     order = blocks([120] * 100, range_samples=20, streams=streams, block=block)
-    pieces = set[Piece]()
-    starts: dict[Piece, int] = {}
+    pieces = set[EpochRange]()
+    starts: dict[EpochRange, int] = {}
     for offset in range(0, order.num_samples, streams):
         for piece in order.needed(0, offset, streams):
             pieces.add(piece)

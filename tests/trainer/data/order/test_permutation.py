@@ -13,8 +13,8 @@ from trainer.data.order.permutation import (
     SORTED_BELOW,
     Permutations,
     feistel,
-    mix,
-    mix_each,
+    hash_each,
+    hash_integers,
     permute,
     shuffled,
     shuffled_each,
@@ -53,9 +53,9 @@ def network(num: int, key: int, place: int, *, back: bool = False) -> int:
         left, right = divmod(place, width)
         for number in numbers:
             if number % 2:
-                right = (right + sign * (hashed(left, mix(key, number)) % width)) % width
+                right = (right + sign * (hashed(left, hash_integers(key, number)) % width)) % width
             else:
-                left = (left + sign * (hashed(right, mix(key, number)) % height)) % height
+                left = (left + sign * (hashed(right, hash_integers(key, number)) % height)) % height
         place = left * width + right
         if place < num:
             return place
@@ -63,7 +63,10 @@ def network(num: int, key: int, place: int, *, back: bool = False) -> int:
 
 def test_every_small_number_is_permuted() -> None:
     for num in range(1, 2001):
-        for found in (permute(num, mix(num), np.arange(num)), feistel(num, mix(num), np.arange(num))):
+        for found in (
+            permute(num, hash_integers(num), np.arange(num)),
+            feistel(num, hash_integers(num), np.arange(num)),
+        ):
             assert (np.bincount(found, minlength=num) == 1).all(), num
 
 
@@ -72,7 +75,7 @@ def test_two_hundred_larger_numbers_are_permuted() -> None:
     numbers = [SORTED_BELOW - 1, SORTED_BELOW, SORTED_BELOW + 1, 10**6]
     numbers += [int(math.exp(draw.uniform(math.log(2001), math.log(10**6)))) for _ in range(196)]
     for num in numbers:
-        assert (np.bincount(permute(num, mix(num), np.arange(num)), minlength=num) == 1).all(), num
+        assert (np.bincount(permute(num, hash_integers(num), np.arange(num)), minlength=num) == 1).all(), num
 
 
 @pytest.mark.parametrize("num", [10**12, 10**12 - 11, 2**40, 2**40 + 1, 999_999 * 1_000_001 + 1, 10**15])
@@ -107,7 +110,7 @@ def test_pieces_agree_with_the_whole() -> None:
 def test_many_at_once_are_those_one_by_one() -> None:
     draw = random.Random(2)
     nums = np.array([1, 2, 9, SORTED_BELOW, 10**6, 10**12 - 11, 2**40, 4, 2**61], dtype=np.int64)
-    keys = [mix(7, number) for number in range(len(nums))]
+    keys = [hash_integers(7, number) for number in range(len(nums))]
     places = np.array([draw.randrange(num) for num in nums.tolist()])
     together = feistel(nums, np.array(keys, dtype=np.uint64), places)
     one_by_one = [feistel(num, keys[row], places[[row]])[0] for row, num in enumerate(nums.tolist())]
@@ -116,12 +119,14 @@ def test_many_at_once_are_those_one_by_one() -> None:
     whole = np.concatenate([shuffled(size, keys[row]) for row, size in enumerate(sizes.tolist())])
     assert shuffled_each(sizes, np.array(keys[:5], dtype=np.uint64)).tolist() == whole.tolist()
     numbers = np.array([0, 5, 2**40], dtype=np.int64)
-    assert mix_each(2**63, 4, numbers, 9).tolist() == [mix(2**63, 4, number, 9) for number in numbers.tolist()]
+    assert hash_each(2**63, 4, numbers, 9).tolist() == [
+        hash_integers(2**63, 4, number, 9) for number in numbers.tolist()
+    ]
 
 
 def test_the_order_of_earlier_versions_is_kept() -> None:
     """Checkpoints without a recorded order go on with it: these are places of the version before."""
-    assert shuffled(10, mix(7, 2)).tolist() == [5, 9, 3, 0, 7, 2, 4, 1, 8, 6]
+    assert shuffled(10, hash_integers(7, 2)).tolist() == [5, 9, 3, 0, 7, 2, 4, 1, 8, 6]
 
 
 def small_findings(num: int, *, rounds: int | None, epochs: int = 20_000) -> Iterator[tuple[str, float]]:
@@ -129,7 +134,9 @@ def small_findings(num: int, *, rounds: int | None, epochs: int = 20_000) -> Ite
     places = np.arange(num)
     orders = np.stack(
         [
-            shuffled(num, mix(3, epoch)) if rounds is None else feistel(num, mix(3, epoch), places, rounds=rounds)
+            shuffled(num, hash_integers(3, epoch))
+            if rounds is None
+            else feistel(num, hash_integers(3, epoch), places, rounds=rounds)
             for epoch in range(epochs)
         ]
     )
@@ -187,7 +194,7 @@ def test_four_rounds_are_found_out_at_small_numbers() -> None:
 
 def test_the_hash_is_fixed() -> None:
     """A change of this value would reorder every training: it must be wanted."""
-    assert mix(1, 2, 3) == 0x48CF5028B6DF10DB
-    assert mix(1, 2) != mix(2, 1)
-    assert 0 <= mix(-1, 2**70) < 2**64
+    assert hash_integers(1, 2, 3) == 0x48CF5028B6DF10DB
+    assert hash_integers(1, 2) != hash_integers(2, 1)
+    assert 0 <= hash_integers(-1, 2**70) < 2**64
     assert permute(10**6, 7, np.arange(3)).tolist() == [148906, 359947, 42152]

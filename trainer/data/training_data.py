@@ -23,15 +23,15 @@ from trainer.data.order.resolve import Order, make_order, resolve_order
 from trainer.data.prepare import check_device
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import Pixels, make_transforms
-from trainer.evaluate import EVALUATION_BATCH, Share
+from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
-from trainer.launch.auto import Cut
+from trainer.launch.auto import BatchLayout
 from trainer.optim import learning_rate
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 
 
-class Feed:
+class TrainingData:
     """The samples of a rank.
 
     Attributes:
@@ -53,7 +53,7 @@ class Feed:
             replace_bad=config.data.on_bad_sample == "replace",
         )
         self._order: Order | None = None
-        self._cut: Cut | None = None
+        self._cut: BatchLayout | None = None
         if train_transform.augmentation.on_gpu and not train_transform.augmentation.is_on:
             log("warning: data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on")
         if (batch := config.train.global_batch_size) > self.samples:
@@ -93,7 +93,7 @@ class Feed:
             step, total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch, train=self._config.train
         )
 
-    def follow(self, cut: Cut, checkpoint: CheckpointManifest | None) -> SampleOrder:
+    def choose_order(self, cut: BatchLayout, checkpoint: CheckpointManifest | None) -> SampleOrder:
         """Decide the order of samples, and let the reader know what this rank will need; return what to record.
 
         Args:
@@ -112,7 +112,7 @@ class Feed:
         readers = stream_readers(order, global_batch_size=batch, slot_size=cut.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
             self._log(sharing)
-        self.dataset.reader.follow(
+        self.dataset.reader.set_order(
             order,
             global_batch_size=batch,
             streams=None if readers is None else readers[self._rank.rank],
@@ -135,7 +135,7 @@ class Feed:
         assert self._cut is not None
         loader = make_loader(
             self.dataset,
-            ahead.following(self._requests(position)),
+            ahead.start_with(self._requests(position)),
             num_workers=self._cut.num_workers,
             prefetch_factor=self._cut.prefetch_factor,
             pin_memory=self._rank.device.type == "cuda",
@@ -155,7 +155,7 @@ class Feed:
             lockstep=runs_in_lockstep(self._config.parallel),
         )
 
-    def evaluation(self, split: str) -> Share:
+    def evaluation(self, split: str) -> SplitPart:
         """Return this rank's share of a split, each sample once over all ranks."""
         rank, ranks = self._rank.rank, self._rank.ranks
         batches = evaluation_batches(
@@ -170,7 +170,7 @@ class Feed:
             data=self._config.data,
             folder=self._cache,
         )
-        return Share(batches, self.manifest.splits[split].samples, rank, ranks)
+        return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks)
 
     def pictures(self, split: str, places: list[int]) -> list[Pixels]:
         """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""
