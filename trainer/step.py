@@ -23,7 +23,6 @@ from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
 from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
-from trainer.drill.pauses import reached
 from trainer.guard import GradientGuard
 from trainer.launch.auto import has_single_sample_slot
 from trainer.model.build import find_single_sample_fault
@@ -228,9 +227,7 @@ class Stepper:
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
-            reached("forward")
             loss = self._loss_sum(given) * weight
-            reached("backward")
             # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
             share = loss * (self._rank.ranks / request.batch_samples)
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
@@ -260,7 +257,6 @@ class Stepper:
         if (most := self._config.train.clip_grad_norm) is not None:
             clip = clip_divisor(norm, most)
             divisor = clip if scale is None else clip * scale
-        reached("optimizer")
         set_learning_rate(self._optimizer, rate)
         step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)

@@ -25,8 +25,6 @@ from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device_prefetch import to_device
 from trainer.data.training_data import TrainingData
 from trainer.data.transforms import EvaluationTransform
-from trainer.drill.pauses import reached
-from trainer.drill.trace import Trace
 from trainer.evaluate import Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
@@ -92,7 +90,6 @@ class Training:
             first_step=self.step,
             spent_s=checkpoint.spent_s if checkpoint else 0.0,
         )
-        self.trace = Trace(rank.rank, assignment.attempt)
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
 
@@ -134,7 +131,6 @@ class Training:
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         with self.ledger.sections.inside("restore"):
-            reached("restore")
             self.stepper.load(load_groups(uri, manifest), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
@@ -193,17 +189,14 @@ class Training:
         loaded = sections.steps_of(clock.slots(self.feed.slots(self.progress.position, ahead)))
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
-            reached("data")
             self.reporting.data.count(slot)
             loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
             self.reporting.add(loss)
             if not slot.request.last_of_step:
-                self.trace.add(slot.request, loss)
                 continue
             rate = self.feed.learning_rate(self.step)
             left_out = self.stepper.update(self.step, rate)
             self.reporting.end_step(left_out, slot.request.batch_samples)
-            self.trace.add(slot.request, loss)
             self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
@@ -217,7 +210,6 @@ class Training:
                 self.reporting.send(self.step, rate)
                 self.schedule.plan(self.step)
             if self._epoch_is_over() or ends:
-                reached("epoch-boundary")
                 stop = self.reporting.read(self._say) or stop
                 self._complete_epoch(stop, agreed)
             elif agreed is not None:
@@ -273,7 +265,6 @@ class Training:
         sections, share = self.ledger.sections, self.feed.evaluation(split)
         share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
-            reached("evaluation")
             size = self.config.data.image_size
             return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
 
@@ -351,7 +342,6 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, life: RankSuperv
     Raises:
         Preempted: All ranks agreed to stop before it, and saved.
     """
-    reached("start-up")
     training = Training(assignment, rank, events, life.ledger, life.stop)
     if rank.is_first:
         imports_done()

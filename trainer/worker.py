@@ -15,6 +15,7 @@ from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import end_with_parent, run_process
+from trainer.drill.hooks import install_hooks
 from trainer.launch import Assignment
 from trainer.supervise.supervisor import RankSupervisor
 
@@ -36,6 +37,7 @@ def main(path: str) -> int:
     ) as life:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
+            install_hooks(rank, assignment.attempt)
             from trainer.parallel.process_group import process_group
             from trainer.train import train
 

@@ -22,7 +22,6 @@ from trainer.checkpoint.discovery import Listing, checkpoint_name, list_checkpoi
 from trainer.checkpoint.framing import FileStream
 from trainer.checkpoint.retention import retain
 from trainer.checkpoint.staging import HostBuffer, StagedFile
-from trainer.drill.pauses import reached
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
 
@@ -106,7 +105,6 @@ class Committer:
 
     def _write_files(self, uri: str, files: list[StagedFile], sharded: bool) -> list[FileEntry]:
         """Write this rank's files; return those of all ranks on rank 0."""
-        reached("writing")
         deadline = time.monotonic() + self._rules.write_timeout_s
         entries, error = [], None
         try:
@@ -152,7 +150,6 @@ class Committer:
             "parameters_sha256": parameters_sha256(whole[0].tensors) if whole else "",
         }
         manifest = manifest.model_copy(update=update)
-        reached("before-manifest")
         listing = self.listing()
         if listing.newest_attempt > self.number:
             raise Superseded(
@@ -160,12 +157,10 @@ class Committer:
                 f"{listing.resumed_at[listing.newest_attempt]}: what this process writes counts no more"
             )
         storage.publish(storage.join(uri, MANIFEST_NAME), manifest.to_json())
-        reached("after-manifest")
         return manifest
 
     def retain(self, newest: CheckpointManifest) -> None:
         """Delete what need not stay beside the newest checkpoint; rank 0."""
-        reached("retention")
         try:
             for gone in retain(self.listing(), newest, self._rules):
                 self._log(f"deleted {storage.display(gone)}: an earlier attempt did not finish it")

@@ -18,7 +18,6 @@ from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
 from trainer.checkpoint.staging import HostBuffer, StagedFile
 from trainer.checkpoint.tensors import Groups, is_sharded
 from trainer.checkpoint.writer import Writer
-from trainer.drill.pauses import reached
 
 
 class CheckpointManager:
@@ -114,7 +113,6 @@ class CheckpointManager:
                     f"(checkpoint.num_buffers = {self._rules.num_buffers})"
                 )
             return False
-        reached("staging")
         # Without a wait for the buffer: a checkpoint of an interval never waits.
         self._last_save = started = time.monotonic()
         files = self._buffers[buffer].stage(groups)

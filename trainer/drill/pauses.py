@@ -1,4 +1,4 @@
-"""Named moments of a training at which a rank can be held for a test: `reached("forward")` does nothing unless asked.
+"""Pauses of a rank at named moments of a training, for drills and tests; trainer/drill/hooks.py says where they are.
 
     start-up restore data forward backward optimizer staging writing before-manifest after-manifest retention
     evaluation epoch-boundary

@@ -8,14 +8,15 @@ the later process count (`read_trace`). Reading the loss waits for the device, s
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from trainer.data.order.cursor import SlotRequest
+    from trainer.data.order.cursor import SlotRequest
 
 ENVIRONMENT = "SHARDLINE_TRACE"
 
@@ -23,28 +24,26 @@ ENVIRONMENT = "SHARDLINE_TRACE"
 class Trace:
     """Writes the lines of one rank."""
 
-    def __init__(self, rank: int, attempt: str) -> None:
-        folder = os.environ.get(ENVIRONMENT)
+    def __init__(self, folder: Path, rank: int, attempt: str) -> None:
         # A name that sorts by the time at which the process came to this.
-        name = f"{time.time_ns():020d}.{attempt}.rank{rank}.jsonl"
-        self._path = None if folder is None else Path(folder) / name
+        self._path = folder / f"{time.time_ns():020d}.{attempt}.rank{rank}.jsonl"
         self._lines: list[str] = []
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, request: SlotRequest, loss: torch.Tensor) -> None:
-        """Take in a slot; at the end of a step write what was taken in.
+        """Take in a slot.
 
         Args:
             request: The slot.
             loss: Its loss, summed over its samples; scalar.
         """
-        if self._path is None:
-            return
         if request.counts:
             line = {"step": request.step, "epoch": request.epoch, "slot": request.slot, "samples": request.samples}
             self._lines.append(json.dumps({**line, "loss": float(loss), "time": time.time()}) + "\n")
-        if request.last_of_step and self._lines:
+
+    def step_taken(self) -> None:
+        """Write the slots of an optimizer step that was taken."""
+        if self._lines:
             # One write to a file opened for appending: a kill leaves whole lines of whole steps, or none.
             with self._path.open("ab", buffering=0) as stream:
                 stream.write("".join(self._lines).encode())

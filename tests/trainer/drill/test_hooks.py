@@ -1,0 +1,33 @@
+"""Drill hooks: every phase has a function behind it, and nothing is wrapped unless the environment asks for it."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from trainer.drill.hooks import PHASES, find
+
+PROGRAM = """
+import sys
+from trainer.drill.hooks import PHASES, find, install_hooks
+assert "torch" not in sys.modules
+install_hooks(0, "a")
+print(*sorted(phase for phase, (_, module, name) in PHASES.items() if hasattr(find(module, name)[2], "is_hook")))
+"""
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_phase_is_a_function_of_the_package(phase: str) -> None:
+    _, module, name = PHASES[phase]
+    assert callable(find(module, name)[2])
+
+
+@pytest.mark.parametrize(("asked", "wrapped"), [({}, []), ({"SHARDLINE_PAUSE_AT": "forward:1"}, sorted(PHASES))])
+def test_functions_are_wrapped_only_where_it_is_asked_for(asked: dict[str, str], wrapped: list[str]) -> None:
+    environment: dict[str, Any] = {key: value for key, value in os.environ.items() if not key.startswith("SHARDLINE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment | asked, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == wrapped, done.stderr
