@@ -26,11 +26,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainer.data.augment.randomness import generator_of
+from trainer.data.device import prepare
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.permutation import hash_integers
 from trainer.data.order.resolve import FullOrder
-from trainer.data.prepare import prepare
 from trainer.data.transforms import EvaluationTransform, TrainTransform, _random_box, normalise, resize
 
 BATCH_SIZE = 32

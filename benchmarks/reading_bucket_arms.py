@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, TRANSFORM, read_litdata, read_webdataset
+from trainer.data.device import prepare
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
-from trainer.data.prepare import prepare
 from trainer.data.transforms import normalise
 
 # As by default.

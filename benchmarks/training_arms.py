@@ -26,10 +26,10 @@ from torch.utils.data import DataLoader
 
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
+from trainer.data.device import prepare
 from trainer.data.loader import SlotBatch, SlotDataset
 from trainer.data.order.cursor import SlotRequest, slot_requests
 from trainer.data.order.resolve import make_order, resolve_order
-from trainer.data.prepare import prepare
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import TrainTransform, make_transforms
 from trainer.model.build import build_model

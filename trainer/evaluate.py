@@ -15,11 +15,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, WorstSample
+from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
 from trainer.parallel.process_group import sum_over_ranks
 from trainer.report.outcomes import Outcomes
 
-# Evaluation needs no gradients, so it takes more samples at once than a slot; the size changes no result.
+# Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
 EVALUATION_BATCH = 64
 
 
@@ -44,19 +45,26 @@ class SplitPart:
     """Of the whole split."""
     rank: int
     ranks: int
+    batch_size: int = EVALUATION_BATCH
 
     def rounds(self) -> int:
         """Return the batches of the rank that has most."""
-        return -(-self.samples // (EVALUATION_BATCH * self.ranks))
+        return -(-self.samples // (self.batch_size * self.ranks))
 
     def first_place(self, number: int) -> int:
         """Return the place in the split of the first sample of this rank's batch `number`, from 0."""
-        return (number * self.ranks + self.rank) * EVALUATION_BATCH
+        return (number * self.ranks + self.rank) * self.batch_size
 
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, share: SplitPart, device: torch.device, *, image_size: int, outcomes: Outcomes | None = None
+    model: nn.Module,
+    share: SplitPart,
+    device: torch.device,
+    *,
+    image_size: int,
+    outcomes: Outcomes | None = None,
+    numerics: Numerics | None = None,
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -68,14 +76,24 @@ def evaluate(
         device: Where the model computes.
         image_size: Side of the images in pixels.
         outcomes: Takes in what the model said of each sample; unset: only counts are kept.
+        numerics: What the model computes in, as it does in training; unset: float32.
     """
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        if numerics is None:
+            logits: torch.Tensor = model(images)
+            return logits
+        with numerics.autocast(device):
+            logits = model(numerics.lay_out_images(images))
+            return logits
+
     model.eval()
     # float64: sums of up to 2**53 samples stay exact.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     taken = 0
     for images, labels in share.batches:
         labels = labels.to(device)
-        logits = model(images.to(device)).float()
+        logits = forward(images.to(device)).float()
         totals[0] += len(labels)
         totals[1] += (logits.argmax(dim=1) == labels).sum()
         totals[2] += functional.cross_entropy(logits, labels, reduction="sum").double()
@@ -85,7 +103,7 @@ def evaluate(
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         # A forward pass gathers parameters from all ranks: who has a batch less looks at nothing instead.
         for _ in range(share.rounds() - taken):
-            model(torch.zeros(1, 3, image_size, image_size, device=device))
+            forward(torch.zeros(1, 3, image_size, image_size, device=device))
         release_gathered(model)
     model.train()
     samples, right, loss = sum_over_ranks(totals).tolist()

@@ -11,7 +11,7 @@ import torch
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
-from trainer.data.prepare import ModelInput
+from trainer.data.device import ModelInput
 from trainer.data.training_data import TrainingData
 from trainer.parallel.process_group import Rank
 from trainer.report.data import DataReport

@@ -19,9 +19,9 @@ from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.checkpoint.tensors import Group
 from trainer.data.clock import DataClock
+from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
-from trainer.data.prepare import ModelInput, prepare
 from trainer.data.transforms import TrainTransform
 from trainer.guard import GradientGuard
 from trainer.launch.auto import has_single_sample_slot
@@ -39,7 +39,8 @@ from trainer.optim import (
     step_optimizer,
 )
 from trainer.parallel import check_parallel, distribute, full_tensor, load_full_state, local_part
-from trainer.parallel.process_group import Rank, share_buffers
+from trainer.parallel.buffers import find_changed_buffers, share_buffers
+from trainer.parallel.process_group import Rank
 
 Tensors = dict[str, torch.Tensor]
 

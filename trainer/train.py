@@ -22,7 +22,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.progress import Progress
 from trainer.checkpoint.schedule import Schedule
 from trainer.data.bucket.prefetch import Prefetcher
-from trainer.data.device_prefetch import to_device
+from trainer.data.device import to_device
 from trainer.data.training_data import TrainingData
 from trainer.data.transforms import EvaluationTransform
 from trainer.evaluate import Evaluation, evaluate
@@ -266,7 +266,7 @@ class Training:
         share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             size = self.config.data.image_size
-            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
+            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes, numerics=self.numerics)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ transforms.py  from an image file to cropped pixels; normalisation
 augment.py     what is drawn for augmentation, and pixel_ops.py, what it does to pixels
 randomness.py  generators keyed by sample
 loader.py      whole slots, by loader processes; what steps in for a bad sample
-prepare.py     from a slot to model input, on the model's device
+device.py      from a slot to model input, on the model's device
 clock.py       how long training waits for all this, and report.py, what the logs say of it
 
 A sample's pixels depend on (seed, draw, sample) only, the draw being how often it came before (the epoch, where each

@@ -13,8 +13,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from contracts.artifacts import ShardManifest
-from contracts.config import DataSection
 from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
@@ -22,11 +20,10 @@ from records.index import DamagedSample
 from trainer.data.augment.draw import AugmentationPlan, Mix
 from trainer.data.augment.pixel_ops import apply_plan
 from trainer.data.augment.randomness import generator_of, global_generators_kept, seed_global_generators
-from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
-from trainer.data.transforms import EvaluationTransform, PixelTransform, TrainTransform
+from trainer.data.transforms import PixelTransform, TrainTransform
 from trainer.supervise.signals import ignore_stop_signals
 
 Pixels = npt.NDArray[np.uint8]
@@ -46,7 +43,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class SlotBatch:
-    """What the loader yields for a request: bytes, that prepare.py makes into model input where the model is."""
+    """What the loader yields for a request: bytes, that device.py makes into model input where the model is."""
 
     request: SlotRequest
     images: torch.Tensor
@@ -212,13 +209,13 @@ def make_loader(
         sampler=_Requests(requests),
         num_workers=num_workers,
         prefetch_factor=prefetch_factor if num_workers else None,
-        collate_fn=_identity,
+        collate_fn=as_it_is,
         pin_memory=pin_memory,
-        worker_init_fn=_begin_process if num_workers else None,
+        worker_init_fn=begin_loader_process if num_workers else None,
     )
 
 
-def _begin_process(worker: int) -> None:
+def begin_loader_process(worker: int) -> None:
     """Begin a loader process: it ends with its rank, and only with it (trainer/supervise/signals.py)."""
     end_with_parent()
     ignore_stop_signals()
@@ -236,34 +233,6 @@ def read_slots(loader: DataLoader[SlotBatch | UserError]) -> Iterator[SlotBatch]
         yield batch
 
 
-def evaluation_batches(
-    shards_uri: str,
-    manifest: ShardManifest,
-    split: str,
-    transform: EvaluationTransform,
-    batch_size: int,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    local_ranks: int = 1,
-    data: DataSection | None = None,
-    folder: CacheFolder | None = None,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order.
-
-    Over all ranks every sample comes once: rank r takes the batches r, r + ranks, ... `local_ranks` of them are
-    on this machine and share the folder. `data` and `folder` as in `ShardReader`.
-    """
-    reader = ShardReader(shards_uri, manifest, split, data, folder)
-    with reader.read_ahead(local_ranks) as advance:
-        for start in range(rank * batch_size, len(reader), ranks * batch_size):
-            places = list(range(start, min(start + batch_size, len(reader))))
-            reader.prepare(places)
-            samples = [reader.read(place) for place in places]
-            advance(start)
-            images = np.stack([transform.pixels(image) for image, _ in samples])
-            yield transform.normalise(images), torch.tensor([label for _, label in samples], dtype=torch.int64)
-
-
-def _identity(batch: Any) -> Any:
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing: a dataset here gives whole batches."""
     return batch

@@ -10,7 +10,9 @@ from contracts.config import RunConfig
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.bucket.prefetch import Prefetcher
-from trainer.data.loader import SlotBatch, SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.device import check_device
+from trainer.data.evaluation import evaluation_batches
+from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import (
     SlotRequest,
     describe_sharing,
@@ -20,7 +22,6 @@ from trainer.data.order.cursor import (
     stream_readers,
 )
 from trainer.data.order.resolve import Order, make_order, resolve_order
-from trainer.data.prepare import check_device
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import Pixels, make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
@@ -157,20 +158,33 @@ class TrainingData:
 
     def evaluation(self, split: str) -> SplitPart:
         """Return this rank's share of a split, each sample once over all ranks."""
-        rank, ranks = self._rank.rank, self._rank.ranks
+        rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch
         batches = evaluation_batches(
             self._shards,
             self.manifest,
             split,
             self.transform,
-            EVALUATION_BATCH,
+            batch_size,
             rank=rank,
             ranks=ranks,
             local_ranks=self._local_ranks,
             data=self._config.data,
             folder=self._cache,
+            num_workers=0 if self._cut is None else self._cut.num_workers,
+            device=self._rank.device,
         )
-        return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks)
+        return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
+
+    @property
+    def _evaluation_batch(self) -> int:
+        """Samples that a rank evaluates at once; the same at any number of ranks.
+
+        On a GPU twice a slot: activations that training keeps for its backward pass are let go, so it fits where a slot
+        does. On a CPU a larger batch gains nothing.
+        """
+        if self._rank.device.type != "cuda" or self._cut is None:
+            return EVALUATION_BATCH
+        return 2 * self._cut.slot_size
 
     def pictures(self, split: str, places: list[int]) -> list[Pixels]:
         """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
@@ -100,23 +99,6 @@ def _store(rank: int, generation: int, timeout: timedelta) -> Any:
         timeout=timeout,
     )
     return dist.PrefixStore(f"generation{generation}/", store)  # type: ignore[attr-defined]
-
-
-@torch.no_grad()
-def share_buffers(model: nn.Module) -> None:
-    """Give every rank the first rank's buffers (BatchNorm's running statistics): by rule they are its own."""
-    if dist.get_world_size() == 1:
-        return
-    by_type: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-    for buffer in model.buffers():
-        by_type.setdefault((buffer.dtype, buffer.device), []).append(buffer)
-    # One message a type: a residual network has hundreds of buffers, and this is done every step.
-    for buffers in by_type.values():
-        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
-        dist.broadcast(flat, src=0)
-        parts = torch.split(flat, [buffer.numel() for buffer in buffers])
-        for buffer, part in zip(buffers, parts, strict=True):
-            buffer.copy_(part.view_as(buffer))
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:

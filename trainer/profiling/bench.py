@@ -26,7 +26,7 @@ from contracts.config import RunConfig
 from trainer.data.augment.draw import AugmentationPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
-from trainer.data.device_prefetch import map_tensors, to_device
+from trainer.data.device import map_tensors, to_device
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.training_data import TrainingData

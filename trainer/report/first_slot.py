@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer.data.prepare import ModelInput
+from trainer.data.device import ModelInput
 from trainer.report.drawing import draw_sheet
 from trainer.report.summaries import listed, picture
 

@@ -23,7 +23,8 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import dataset, request, upload
 from tests.trainer.test_task import events, last_checkpoint, logs
-from trainer.data.loader import evaluation_batches, make_loader, read_slots
+from trainer.data.evaluation import evaluation_batches
+from trainer.data.loader import make_loader, read_slots
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
 from trainer.data.transforms import make_transforms

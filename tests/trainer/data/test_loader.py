@@ -11,7 +11,8 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
-from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.evaluation import evaluation_batches
+from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader

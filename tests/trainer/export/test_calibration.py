@@ -18,7 +18,7 @@ from records.index import INDEX_NAME, RECORD, DamagedSample, key_of
 from rehearsal.gcs import BucketServer
 from tests.trainer.data.conftest import upload
 from tests.trainer.export.conftest import write_shards
-from trainer.data.loader import evaluation_batches
+from trainer.data.evaluation import evaluation_batches
 from trainer.data.transforms import EvaluationTransform
 from trainer.export.calibration import draw_places, write_calibration
 

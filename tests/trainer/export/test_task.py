@@ -24,7 +24,7 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifes
 from contracts.errors import EXIT_TRY_AGAIN
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import write_checkpoint
-from trainer.data.loader import evaluation_batches
+from trainer.data.evaluation import evaluation_batches
 from trainer.data.transforms import EvaluationTransform
 from trainer.export import inputs, onnx_graph, parity, workshop
 from trainer.export.parity import Limits, open_graph

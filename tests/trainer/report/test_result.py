@@ -23,7 +23,7 @@ from inspection.run.curves import read_curves
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
-from trainer.data.prepare import ModelInput
+from trainer.data.device import ModelInput
 from trainer.finish import finish
 from trainer.report import drawing
 from trainer.report import result as result_file
@@ -223,7 +223,7 @@ def test_samples_that_the_matrix_leaves_out_are_said(left_out: int) -> None:
 def test_looking_changes_nothing(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with one_rank() as rank:
         seen = train(rank, tmp_path / "seen", small_shards, small_config())
-        monkeypatch.setattr(FirstSlot, "look", lambda self, given: None)
+        monkeypatch.setattr(FirstSlot, "keep", lambda self, given: None)
         unseen = train(rank, tmp_path / "unseen", small_shards, small_config())
     assert seen.parameters_sha256 == unseen.parameters_sha256
 

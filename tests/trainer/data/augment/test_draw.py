@@ -17,8 +17,8 @@ from tests.trainer.data.conftest import dataset, photograph, request
 from trainer.data.augment.draw import OPERATIONS, RAND_AUGMENT, Augmentation, AugmentationPlan, Mixing
 from trainer.data.augment.pixel_ops import apply_plan, mix_images
 from trainer.data.augment.randomness import generator_of
+from trainer.data.device import check_device, prepare
 from trainer.data.loader import make_loader, read_slots
-from trainer.data.prepare import check_device, prepare
 
 Pixels = npt.NDArray[np.uint8]
 ALL = {
@@ -302,7 +302,7 @@ def test_a_transform_may_change_the_image_it_is_given(small_shards: str, image_s
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("refuse", "failed on {}: KeyError: 'no such colour' .*test_augment.py, line "), ("crop_half", "returned .*: {}")],
+    [("refuse", "failed on {}: KeyError: 'no such colour' .*test_draw.py, line "), ("crop_half", "returned .*: {}")],
 )
 def test_a_transform_that_fails_is_named_with_shard_and_sample(small_shards: str, name: str, words: str) -> None:
     data = dataset(small_shards, transform=f"{__name__}:{name}")

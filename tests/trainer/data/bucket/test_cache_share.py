@@ -39,7 +39,7 @@ def test_ranks_of_other_machines_take_no_share_of_the_cache(tmp_path: Path) -> N
         )
         rank = Rank(0, 0, assignment.world_size, torch.device("cpu"))
         feed = TrainingData(assignment, parse_config(values, where="test"), rank, lambda line: None)
-        feed.set_order(BatchLayout(4, 0, ""), None)
+        feed.choose_order(BatchLayout(4, 0, ""), None)
         return feed.prefetcher(0)._budget
 
     alone = budget(1, 1)

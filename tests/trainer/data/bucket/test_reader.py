@@ -21,7 +21,8 @@ from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
-from trainer.data.loader import SlotDataset, evaluation_batches, make_loader, read_slots
+from trainer.data.evaluation import evaluation_batches
+from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader

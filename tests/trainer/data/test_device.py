@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainer.data.clock import DataClock
-from trainer.data.device_prefetch import map_tensors, to_device
+from trainer.data.device import map_tensors, to_device
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["one", "other"])
