@@ -74,7 +74,7 @@ def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int
     reader = ShardReader(uri, manifest, "train", data)
     order = make_order(resolve_order(data, uri, manifest, None).order, uri, manifest, seed=0)
     position = int(place * len(reader)) // BATCH_SIZE * BATCH_SIZE
-    reader.follow(order, global_batch_size=BATCH_SIZE, readers=max(1, options.workers))
+    reader.set_order(order, global_batch_size=BATCH_SIZE, readers=max(1, options.workers))
     if options.streams and reader.fetcher is not None:
         reader.fetcher.streams = Streams(options.streams, options.streams)
 
@@ -85,7 +85,7 @@ def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int
     ahead = reader.prefetcher(position, epochs=1, ranks=1, requests=requests())
     dataset: Any = BytesOfSlots(reader) if options.decoder == "none" else SlotDataset(reader, TRANSFORM, 0)
     loader = make_loader(
-        dataset, ahead.following(requests()), num_workers=options.workers, prefetch_factor=2, pin_memory=False
+        dataset, ahead.start_with(requests()), num_workers=options.workers, prefetch_factor=2, pin_memory=False
     )
     try:
         if options.decoder == "none":

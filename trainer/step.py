@@ -6,7 +6,7 @@ training reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal
 
@@ -24,7 +24,7 @@ from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
 from trainer.data.transforms import TrainTransform
 from trainer.guard import GradientGuard
-from trainer.launch.auto import has_single_sample_slot
+from trainer.launch.auto import slot_sizes
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage
 from trainer.model.network import make_network
@@ -39,7 +39,7 @@ from trainer.optim import (
     step_optimizer,
 )
 from trainer.parallel import check_parallel, distribute, full_tensor, load_full_state, local_part
-from trainer.parallel.buffers import find_changed_buffers, share_buffers
+from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
 
 Tensors = dict[str, torch.Tensor]
@@ -77,6 +77,7 @@ class Stepper:
         self._optimizer = make_optimizer(self.model, train)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
+        self._changing_buffers: list[tuple[nn.Module, str]] | None = None
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = GradientGuard(rank.device, stops=train.non_finite == "stop")
         self.on_model_input: Callable[[ModelInput], None] | None = None
@@ -94,7 +95,7 @@ class Stepper:
             ConfigError: There are such slots and the model cannot.
         """
         batch = self._config.train.global_batch_size
-        if not has_single_sample_slot(samples, global_batch_size=batch, slot_size=slot_size):
+        if 1 not in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
             return
         given = (
             f"{samples} training samples in batches of {batch} (train.global_batch_size) and slots of {slot_size} "
@@ -111,17 +112,37 @@ class Stepper:
         if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
-    def warm_up(self, slot_size: int) -> None:
+    def warm_up(self, slot_size: int, samples: int | None = None) -> None:
         """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
+
+        Args:
+            slot_size: Of a full slot.
+            samples: Of an epoch: what its last batch leaves is compiled too, rather than while the peers wait for it.
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
         """
+        self._warm_up(slot_size)
+        if not self._numerics.compile or samples is None:
+            return
+        batch = self._config.train.global_batch_size
+        for size in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
+            if size != slot_size:
+                self._warm_up(size)
+
+    def _warm_up(self, slot_size: int) -> None:
+        images = self._images(slot_size)
+        if not self._numerics.compile:
+            self._parallel.warm_up(images, self._first_logits)
+            return
+        # Not before it is needed: it takes seconds to import.
+        from torch._dynamo.exc import TorchDynamoException
+
         try:
-            self._parallel.warm_up(self._images(slot_size), self._logits)
-        except RuntimeError as error:
-            if not self._numerics.compile:
-                raise
+            self._parallel.warm_up(images, self._first_logits)
+        except TorchDynamoException as error:
+            if isinstance(inner := getattr(error, "inner_exception", None), torch.OutOfMemoryError):
+                raise inner from error
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise ConfigError(
                 f"train.compile is on, and torch.compile failed on {self._config.model.architecture}: "
@@ -157,8 +178,18 @@ class Stepper:
 
         All ranks must call this: buffers are the first rank's afterwards.
         """
-        share_buffers(self.model)
+        self.share_buffers()
         return {group: {name: local_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
+
+    def share_buffers(self) -> None:
+        """Give every rank the first rank's buffers, all of them; every rank must call this."""
+        share_buffers(self.model.buffers())
+
+    def _buffers_that_change(self) -> Iterable[torch.Tensor]:
+        """Return the buffers that a forward pass of training writes to; all, where `warm_up` has not found out."""
+        if self._changing_buffers is None:
+            return self.model.buffers()
+        return [module.get_buffer(name) for module, name in self._changing_buffers]
 
     def full_model_state(self) -> Tensors:
         """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
@@ -221,7 +252,7 @@ class Stepper:
         torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         if self._slots_of_step == 0:
             # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
-            share_buffers(self.model)
+            share_buffers(self._buffers_that_change())
         # A repeated slot, there for the collectives only, leaves no trace. A rank that has no slot at all in a step
         # may be the first one, whose statistics count: it takes in its neighbour's.
         repeated = not request.counts and self._slots_of_step > 0
@@ -241,6 +272,14 @@ class Stepper:
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         with self._numerics.autocast(self._rank.device):
             logits: torch.Tensor = self._forward(images)
+        return logits
+
+    def _first_logits(self, images: torch.Tensor) -> torch.Tensor:
+        """Do as `_logits`, and find out which buffers a forward pass writes to."""
+        with written_buffers(self.model) as names:
+            logits = self._logits(images)
+        # By module and name: a module may replace the tensor of a buffer.
+        self._changing_buffers = [_holder(self.model, name) for name in sorted(names)]
         return logits
 
     def update(self, step: int, rate: float) -> torch.Tensor:
@@ -276,6 +315,11 @@ class Stepper:
     def loss_scale(self) -> torch.Tensor | None:
         """The loss scale of fp16, on the device."""
         return None if self._scale is None else self._scale.scale
+
+
+def _holder(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, last = name.rpartition(".")
+    return model.get_submodule(path), last
 
 
 @contextmanager

@@ -32,7 +32,8 @@ from trainer.launch.auto import BatchLayout, check_flags, choose_batch_layout, c
 from trainer.log import Reporting
 from trainer.model.precision import Numerics, fix_numerics
 from trainer.parallel import describe_parallel
-from trainer.parallel.process_group import Rank, limit_collectives, share_buffers
+from trainer.parallel.process_group import Rank, limit_collectives
+from trainer.report.memory import explain_out_of_memory, says_out_of_memory
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
@@ -77,7 +78,7 @@ class Training:
         self.cut = self._decide_cut(profile, checkpoint)
         self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
         self.order = self.feed.choose_order(self.cut, checkpoint)
-        self.stepper.warm_up(self.cut.slot_size)
+        self.stepper.warm_up(self.cut.slot_size, self.feed.samples)
         self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
         self.reporting = Reporting(
             self.config,
@@ -125,7 +126,13 @@ class Training:
 
     def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> BatchLayout:
         recorded = checkpoint.slot_size if checkpoint else None
-        cut = choose_batch_layout(self.config, ranks=self.rank.ranks, profile=profile, recorded=recorded)
+        cut = choose_batch_layout(
+            self.config,
+            ranks=self.rank.ranks,
+            profile=profile,
+            recorded=recorded,
+            ranks_here=self.assignment.ranks,
+        )
         self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return cut
 
@@ -240,7 +247,7 @@ class Training:
         self._save(required=True)
 
     def _evaluate_epoch(self, stop: Reason) -> None:
-        share_buffers(self.stepper.model)
+        self.stepper.share_buffers()
         found = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
@@ -336,20 +343,35 @@ class Training:
         )
 
 
-def train(assignment: Assignment, rank: Rank, events: EventLog, life: RankSupervisor) -> None:
+def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: RankSupervisor) -> None:
     """Train as one rank, from the newest valid checkpoint to the end.
 
     Raises:
         Preempted: All ranks agreed to stop before it, and saved.
+        OutOfMemory: There is less memory than a step needs.
     """
-    training = Training(assignment, rank, events, life.ledger, life.stop)
+    try:
+        _train(assignment, rank, events, supervisor)
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not says_out_of_memory(error):
+            raise
+        config, now = RunConfig.model_validate(assignment.config), supervisor.ledger.sections.now
+        where = f"section {now.section} at step {now.step} of rank {rank.rank}"
+        raise explain_out_of_memory(error, rank.device, config, where=where, begun=now.step > 0) from error
+
+
+def _train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: RankSupervisor) -> None:
+    training = Training(assignment, rank, events, supervisor.ledger, supervisor.stop)
     if rank.is_first:
         imports_done()
         events.emit("ready")
     limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
+    if rank.device.type == "cuda":
+        # What set-up took, which tries more than a step does, is none of the steps' peak.
+        torch.cuda.reset_peak_memory_stats(rank.device)
     training.run()
     finish(training)
-    life.finished()
+    supervisor.finished()
 
 
 def _transform_document(transform: EvaluationTransform) -> dict[str, object]:

@@ -38,3 +38,59 @@ def without_batchnorm(num_classes: int, dropout: float = 0.0) -> nn.Module:
         nn.GELU(),
         nn.Linear(16, num_classes),
     )
+
+
+class Hungry(nn.Module):
+    """Takes 64 TiB in the first forward pass of training that is no dummy (those are of zeros)."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = without_batchnorm(num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training and bool((images != 0).any()):
+            torch.empty(1 << 46, dtype=torch.uint8)
+        logits: torch.Tensor = self.body(images)
+        return logits
+
+
+def hungry(num_classes: int) -> nn.Module:
+    return Hungry(num_classes)
+
+
+class FailsOnSlots(nn.Module):
+    """Raises an error of torch's own in a training pass of four images."""
+
+    def __init__(self, num_classes: int, error: str) -> None:
+        super().__init__()
+        self.body, self.error = without_batchnorm(num_classes), error
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training and len(images) == 4:
+            raise {"memory": torch.OutOfMemoryError, "peer": torch.distributed.DistBackendError}[self.error](self.error)
+        logits: torch.Tensor = self.body(images)
+        return logits
+
+
+def fails_on_slots(num_classes: int, error: str) -> nn.Module:
+    return FailsOnSlots(num_classes, error)
+
+
+class Counts(nn.Module):
+    """Counts passes in a buffer that it replaces, beside one that never changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen = self.seen + 1
+        return values * self.scale
+
+
+def with_buffers(num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), Counts(), nn.LazyLinear(num_classes)
+    )

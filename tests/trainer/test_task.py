@@ -432,3 +432,19 @@ def test_bad_settings_of_reading_end_with_2(
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:
+    config = small_config(model={"architecture": "tests.trainer.models_for_tests:hungry", "arguments": {}})
+    done = run(tmp_path, small_shards, "a", config)
+    assert done.returncode == 2, done.stderr
+    for words in (
+        "out of memory in section step at step 0",
+        "can't allocate memory",
+        "peak 0.",
+        "lower parallel.slot_size (4)",
+        "train.activation_checkpointing=whole",
+        "parallel.strategy=fsdp",
+    ):
+        assert words in done.stderr, done.stderr
+    assert "the ranks start again" not in logs(tmp_path, "a")

@@ -35,7 +35,12 @@ class BatchLayout:
 
 
 def choose_batch_layout(
-    config: RunConfig, *, ranks: int, profile: ProfileReport | None, recorded: int | None
+    config: RunConfig,
+    *,
+    ranks: int,
+    profile: ProfileReport | None,
+    recorded: int | None,
+    ranks_here: int | None = None,
 ) -> BatchLayout:
     """Decide slot size and loader.
 
@@ -47,6 +52,7 @@ def choose_batch_layout(
         ranks: Number of training processes.
         profile: The report of the profiling run, if there is one.
         recorded: Slot size of the checkpoint that training resumes from.
+        ranks_here: Training processes of this machine; unset: all of them.
 
     Raises:
         DataError: The report is of another model.
@@ -67,8 +73,10 @@ def choose_batch_layout(
         slot_size, slot_reason = _take(
             "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch
         )
+    # One core of each rank is training's own.
+    cores_left = max(1, available_cores() // (ranks_here or ranks)) - 1
     num_workers, workers_reason = _take(
-        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, 0
+        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, cores_left
     )
     prefetch_factor, prefetch_reason = _take(
         "data.prefetch_factor", config.data.prefetch_factor, choice.prefetch_factor if choice else None, PREFETCH_FACTOR
@@ -188,7 +196,8 @@ def _take(setting: str, explicit: int | Auto, chosen: int | None, without: int) 
     return (without, "no profile") if chosen is None else (chosen, "chosen by the profile")
 
 
-def has_single_sample_slot(num_samples: int, *, global_batch_size: int, slot_size: int) -> bool:
-    """Whether a slot of an epoch holds one sample only: the last of a full batch, or of the epoch's short one."""
+def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> list[int]:
+    """Return the sizes of the slots of an epoch, the largest first: full ones, and the last of a batch."""
     batches = {min(num_samples, global_batch_size), num_samples % global_batch_size} - {0}
-    return any(1 in (min(batch, slot_size), batch % slot_size) for batch in batches)
+    sizes = {size for batch in batches for size in (min(batch, slot_size), batch % slot_size)} - {0}
+    return sorted(sizes, reverse=True)

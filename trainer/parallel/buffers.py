@@ -6,11 +6,13 @@ checkpoint shares them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 @torch.no_grad()
@@ -29,20 +31,23 @@ def share_buffers(buffers: Iterable[torch.Tensor]) -> None:
         torch._foreach_copy_(group, [part.view_as(buffer) for buffer, part in zip(group, parts, strict=True)])
 
 
-def find_changed_buffers(model: nn.Module, forward: Callable[[], object]) -> list[str]:
-    """Return the names of the buffers that a forward pass writes to, whether or not their values change.
+@contextmanager
+def written_buffers(model: nn.Module) -> Iterator[set[str]]:
+    """Give the names of the buffers that are written to inside the block, filled at its end.
 
-    Args:
-        model: The network, in training mode.
-        forward: Runs it once.
+    Whether their values change does not matter. Running statistics of normalisation layers count always; of others the
+    counter of in-place writes tells (`_version`, torch/_tensor.py), which their kernels pass by, and another tensor
+    under the same name.
     """
-    # The counter of in-place writes, which autograd keeps too (torch/_tensor.py, "_version"); and another tensor
-    # under the same name.
     before = {name: (buffer, buffer._version) for name, buffer in model.named_buffers()}
-    forward()
-    found = []
+    names = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if isinstance(module, _NormBase) and module.training
+        for name, _ in module.named_buffers(recurse=False)
+    }
+    yield names
     for name, buffer in model.named_buffers():
         known, version = before.get(name, (None, -1))
         if buffer is not known or buffer._version != version:
-            found.append(name)
-    return found
+            names.add(name)

@@ -18,16 +18,13 @@ from typing import Self
 
 import torch
 
-_STATUS = Path("/proc/self/status")
+from trainer.report.memory import data_limit, read_status
+
 _CLEAR = Path("/proc/self/clear_refs")
 # Of what is free where nothing else limits a rank: other programs want some.
 PART_OF_FREE = 0.8
-# Of its limit; a process that holds more and fails at something has failed for want of memory.
-FULL = 0.9
 # Seconds between two looks at the memory of a slot, which takes milliseconds.
 _LOOK_S = 0.0005
-# What the words of an error say when memory has run out; torch raises the last three as plain RuntimeErrors.
-_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
 
 
 @dataclass
@@ -44,7 +41,7 @@ class MemoryGauge:
         self._device = device
         self._most: int | None = None
         # One beginning for all peaks: what malloc keeps of an earlier, larger slot counts as data, and is free.
-        self._before = _read_status()
+        self._before = read_status()
 
     @contextmanager
     def peak(self, *, timed: bool = False) -> Iterator[Peak]:
@@ -70,7 +67,7 @@ class MemoryGauge:
             return
         resets = _reset_peak()
         yield found
-        after = _read_status()
+        after = read_status()
         if resets and self._before is not None and after is not None:
             found.bytes = self._before["VmData"] + max(0, after["VmHWM"] - self._before["VmRSS"])
 
@@ -93,37 +90,10 @@ class MemoryGauge:
         if (limit := data_limit()) is not None:
             return limit
         free = _free_bytes()
-        status = _read_status()
+        status = read_status()
         if free is None or status is None:
             return None
         return int(free * PART_OF_FREE / ranks) + status["VmData"]
-
-
-def data_limit() -> int | None:
-    """Return what RLIMIT_DATA allows this process, in bytes; None: anything."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    return soft if soft >= 0 else None
-
-
-def says_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory has run out."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
-    limit, status = data_limit(), _read_status()
-    if limit is not None and status is not None and status["VmData"] > FULL * limit:
-        return True
-    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
-
-
-def _read_status() -> dict[str, int] | None:
-    """Return VmData, VmRSS and VmHWM of this process in bytes (proc_pid_status(5))."""
-    try:
-        lines = (line.partition(":") for line in _STATUS.read_text().splitlines())
-    except OSError:
-        return None
-    found = {name: int(value.split()[0]) * 1024 for name, _, value in lines if name in ("VmData", "VmRSS", "VmHWM")}
-    return found if len(found) == 3 else None
 
 
 class _Watch:
@@ -144,7 +114,7 @@ class _Watch:
 
     def _look(self) -> None:
         while True:
-            if (status := _read_status()) is not None:
+            if (status := read_status()) is not None:
                 self.highest = max(self.highest or 0, status["VmData"])
             if self._done.wait(_LOOK_S):
                 return

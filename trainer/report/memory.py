@@ -9,7 +9,16 @@ from pathlib import Path
 
 import torch
 
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+
 _STATM = Path("/proc/self/statm")
+_STATUS = Path("/proc/self/status")
+# Of its limit; a process that holds more and fails at something has failed for want of memory.
+FULL = 0.9
+# What the words of an error say when memory has run out; torch raises the last three as plain RuntimeErrors.
+_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
+_GIB = 1 << 30
 
 
 def read_memory(device: torch.device) -> dict[str, float]:
@@ -30,3 +39,81 @@ def read_memory(device: torch.device) -> dict[str, float]:
         found["memory/gpu_allocated_peak_bytes"] = float(torch.cuda.max_memory_allocated(device))
         found["memory/gpu_reserved_peak_bytes"] = float(torch.cuda.max_memory_reserved(device))
     return found
+
+
+def data_limit() -> int | None:
+    """Return what RLIMIT_DATA allows this process, in bytes; None: anything."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft if soft >= 0 else None
+
+
+def read_status() -> dict[str, int] | None:
+    """Return VmData, VmRSS and VmHWM of this process in bytes (proc_pid_status(5)); None: not Linux."""
+    try:
+        lines = (line.partition(":") for line in _STATUS.read_text().splitlines())
+    except OSError:
+        return None
+    found = {name: int(value.split()[0]) * 1024 for name, _, value in lines if name in ("VmData", "VmRSS", "VmHWM")}
+    return found if len(found) == 3 else None
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory has run out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
+    limit, status = data_limit(), read_status()
+    if limit is not None and status is not None and status["VmData"] > FULL * limit:
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
+
+
+class OutOfMemory(ConfigError):
+    """A rank needed more memory than there is: the same step would fail again, so no other attempt is made."""
+
+
+def explain_out_of_memory(
+    error: BaseException, device: torch.device, config: RunConfig, *, where: str, begun: bool
+) -> OutOfMemory:
+    """Return the error that says how much memory was taken, of how much, and what needs less of it.
+
+    Args:
+        error: What `says_out_of_memory` found.
+        device: Of the rank.
+        config: The configuration.
+        where: Section and step.
+        begun: Whether a checkpoint holds the slot size.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    train, parallel = config.train, config.parallel
+    todo = [f"lower parallel.slot_size ({parallel.slot_size})"]
+    if begun:
+        todo = [f"{todo[0]}, which holds for a training that has begun: with --fresh"]
+    if device.type == "cuda" and train.precision in ("fp32", "auto"):
+        todo.append("set train.precision=bf16")
+    if train.activation_checkpointing in ("none", "auto"):
+        todo.append("set train.activation_checkpointing=whole")
+    if parallel.strategy != "fsdp":
+        todo.append("set parallel.strategy=fsdp, which shares parameters and optimizer state among the ranks")
+    elif device.type == "cuda" and not parallel.cpu_offload:
+        todo.append("set parallel.cpu_offload=true")
+    return OutOfMemory(
+        f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})",
+        allowed="a step whose parameters, optimizer state and activations fit",
+        todo="; or ".join(todo),
+    )
+
+
+def _describe_memory(device: torch.device) -> str:
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+        return (
+            f"peak {allocated / _GIB:.2f} GiB of tensors, {reserved / _GIB:.2f} GiB reserved; "
+            f"{torch.cuda.get_device_name(device)} has {total / _GIB:.2f} GiB, of which {free / _GIB:.2f} are free"
+        )
+    peak = read_memory(device)["memory/resident_peak_bytes"]
+    limit = data_limit()
+    if limit is None:
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"peak {peak / _GIB:.2f} GiB of {limit / _GIB:.2f} GiB"

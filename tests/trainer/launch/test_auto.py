@@ -21,7 +21,7 @@ from trainer.launch.auto import (
     describe_flags,
     find_other_batch,
     find_other_hardware,
-    has_single_sample_slot,
+    slot_sizes,
 )
 
 
@@ -185,8 +185,8 @@ def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
-def test_slots_of_one_sample_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
+def test_sizes_of_slots_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
     order = FullOrder(num_samples, seed=0)
     requests = slot_requests(0, order=order, epochs=1, global_batch_size=batch, slot_size=slot_size, rank=0, ranks=1)
-    seen = any(len(request.samples) == 1 for request in requests)
-    assert has_single_sample_slot(num_samples, global_batch_size=batch, slot_size=slot_size) == seen
+    seen = {len(request.samples) for request in requests}
+    assert slot_sizes(num_samples, global_batch_size=batch, slot_size=slot_size) == sorted(seen, reverse=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.config import DataSection
-from trainer.data import cache_folder
+from trainer.data.bucket import cache_folder
 from trainer.data.bucket.plan import ahead_bytes, evaluation_bytes
 
 
