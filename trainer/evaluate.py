@@ -84,7 +84,7 @@ def evaluate(
             logits: torch.Tensor = model(images)
             return logits
         with numerics.autocast(device):
-            logits = model(numerics.lay_out_images(images))
+            logits = model(images)
             return logits
 
     model.eval()

@@ -53,7 +53,7 @@ def finish(training: Training) -> None:
     if test is not None:
         training.reporting.require_finite("test loss", test.loss, training.step)
         metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        origins = training.feed.origins("test", [said.place for said in outcomes.worst()])
+        origins = training.data.origins("test", [said.place for said in outcomes.worst()])
         weights = stepper.evaluated_weights
         report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
         evaluation = _publish_evaluation(folder, found.uri, report)
@@ -80,7 +80,7 @@ def _show(training: Training, best: CheckpointManifest, report: EvaluationReport
     test = None
     try:
         if report is not None:
-            pictures = training.feed.pictures("test", [one.place for one in report.worst[:WORST_IMAGES]])
+            pictures = training.data.pictures("test", [one.place for one in report.worst[:WORST_IMAGES]])
             test = TestResult(report, outcomes.counts(), pictures)
         write_result(training.assignment.tensorboard_folder, training, best, test)
     except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like

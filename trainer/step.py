@@ -23,10 +23,10 @@ from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
 from trainer.data.transforms import TrainTransform
-from trainer.guard import GradientGuard
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage
+from trainer.model.guard import GradientGuard
 from trainer.model.network import make_network
 from trainer.model.precision import LossScale, Numerics
 from trainer.optim import (
@@ -153,7 +153,9 @@ class Stepper:
 
     def _images(self, number: int) -> torch.Tensor:
         size = self._config.data.image_size
-        return self._numerics.lay_out_images(torch.zeros(number, 3, size, size, device=self._rank.device))
+        return torch.zeros(number, 3, size, size, device=self._rank.device).contiguous(
+            memory_format=self._numerics.memory_format
+        )
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ class Stepper:
     def compute(self, slot: SlotBatch, transform: TrainTransform, clock: DataClock) -> torch.Tensor:
         """Run one slot forward and backward; return its part of the loss, summed over samples."""
         request = slot.request
-        given = prepare(slot, transform, self._rank.device, clock)
+        given = prepare(slot, transform, self._rank.device, clock, self._numerics.memory_format)
         if self.on_model_input is not None:
             self.on_model_input(given)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
@@ -266,7 +268,7 @@ class Stepper:
         return loss.detach()
 
     def _loss_sum(self, given: ModelInput) -> torch.Tensor:
-        logits = self._logits(self._numerics.lay_out_images(given.images))
+        logits = self._logits(given.images)
         return given.loss_sum(logits, smoothing=self._config.train.label_smoothing)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:

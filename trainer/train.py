@@ -31,6 +31,7 @@ from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout, check_flags, choose_batch_layout, choose_flags, describe_flags
 from trainer.log import Reporting
 from trainer.model.precision import Numerics, fix_numerics
+from trainer.optim import learning_rate
 from trainer.parallel import describe_parallel
 from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.memory import explain_out_of_memory, says_out_of_memory
@@ -55,8 +56,8 @@ class Training:
         self._stop = stop
         self.config = RunConfig.model_validate(assignment.config)
         fix_numerics(assignment.threads, rank.device)
-        self.feed = TrainingData(assignment, self.config, rank, self.log)
-        self.total_steps = self.feed.total_steps
+        self.data = TrainingData(assignment, self.config, rank, self.log)
+        self.total_steps = self.data.total_steps
         self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
             assignment.folder,
@@ -74,17 +75,17 @@ class Training:
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
         self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
-        self.stepper = Stepper(self.config, len(self.feed.manifest.classes), rank, self.numerics, self.log)
-        self.cut = self._decide_cut(profile, checkpoint)
-        self.stepper.check_slots_of_one(self.feed.samples, self.cut.slot_size)
-        self.order = self.feed.choose_order(self.cut, checkpoint)
-        self.stepper.warm_up(self.cut.slot_size, self.feed.samples)
+        self.stepper = Stepper(self.config, len(self.data.manifest.classes), rank, self.numerics, self.log)
+        self.layout = self._decide_layout(profile, checkpoint)
+        self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
+        self.order = self.data.choose_order(self.layout, checkpoint)
+        self.stepper.warm_up(self.layout.slot_size, self.data.samples)
         self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
         self.reporting = Reporting(
             self.config,
             rank,
             self.stepper,
-            self.feed,
+            self.data,
             events,
             self.log,
             tensorboard_folder=assignment.tensorboard_folder,
@@ -97,12 +98,18 @@ class Training:
     @property
     def step(self) -> int:
         """Optimizer steps taken."""
-        return self.feed.step_of(self.progress.position)
+        return self.data.step_of(self.progress.position)
 
     @property
     def epoch(self) -> int:
         """Epochs completed."""
-        return self.progress.position // self.feed.samples
+        return self.progress.position // self.data.samples
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`, from 0."""
+        return learning_rate(
+            step, total_steps=self.total_steps, steps_per_epoch=self.data.steps_per_epoch, train=self.config.train
+        )
 
     def log(self, message: str) -> None:
         """Say something once, not once per rank."""
@@ -124,17 +131,17 @@ class Training:
             check_flags(self.config.train, flags)
         return Numerics.of(self.config.train, flags).or_recorded(recorded, self.log)
 
-    def _decide_cut(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> BatchLayout:
+    def _decide_layout(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> BatchLayout:
         recorded = checkpoint.slot_size if checkpoint else None
-        cut = choose_batch_layout(
+        layout = choose_batch_layout(
             self.config,
             ranks=self.rank.ranks,
             profile=profile,
             recorded=recorded,
             ranks_here=self.assignment.ranks,
         )
-        self.log(f"{cut.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
-        return cut
+        self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
+        return layout
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         with self.ledger.sections.inside("restore"):
@@ -153,7 +160,7 @@ class Training:
         return {
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
-            "num_workers": str(self.cut.num_workers),
+            "num_workers": str(self.layout.num_workers),
             "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -172,7 +179,7 @@ class Training:
         self.ledger.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
         if self.progress.evaluation_due:
             self._complete_epoch("", None)
-        ahead = self.feed.prefetcher(self.progress.position)
+        ahead = self.data.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
         except UserError:
@@ -193,15 +200,15 @@ class Training:
             return
         sections, clock = self.ledger.sections, self.reporting.data.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
-        loaded = sections.steps_of(clock.slots(self.feed.slots(self.progress.position, ahead)))
+        loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
             self.reporting.data.count(slot)
-            loss = self.stepper.compute(slot, self.feed.dataset.transform, clock)
+            loss = self.stepper.compute(slot, self.data.dataset.transform, clock)
             self.reporting.add(loss)
             if not slot.request.last_of_step:
                 continue
-            rate = self.feed.learning_rate(self.step)
+            rate = self.learning_rate(self.step)
             left_out = self.stepper.update(self.step, rate)
             self.reporting.end_step(left_out, slot.request.batch_samples)
             self.schedule.step_taken()
@@ -234,7 +241,7 @@ class Training:
         return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
 
     def _epoch_is_over(self) -> bool:
-        return self.progress.position % self.feed.samples == 0
+        return self.progress.position % self.data.samples == 0
 
     def _complete_epoch(self, stop: Reason, agreed: StopAgreement | None) -> None:
         """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
@@ -269,7 +276,7 @@ class Training:
 
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
-        sections, share = self.ledger.sections, self.feed.evaluation(split)
+        sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics.memory_format)
         share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             size = self.config.data.image_size
@@ -322,12 +329,12 @@ class Training:
             step=self.step,
             position=self.progress.position,
             epoch=self.epoch,
-            slot_size=self.cut.slot_size,
+            slot_size=self.layout.slot_size,
             order=self.order,
             model=self.config.model.model_dump(mode="json"),
-            classes=self.feed.manifest.classes,
-            data=_transform_document(self.feed.transform),
-            shards_fingerprint=self.feed.manifest.fingerprint,
+            classes=self.data.manifest.classes,
+            data=_transform_document(self.data.transform),
+            shards_fingerprint=self.data.manifest.fingerprint,
             metrics=self.progress.metrics or {},
             best_step=self.progress.best_step,
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,

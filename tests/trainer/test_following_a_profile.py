@@ -92,7 +92,7 @@ def test_without_a_profile_auto_is_what_it_was_before_there_was_one(
         "activation_checkpointing": "none",
     }
     assert "precision fp32, channels_last False, activation_checkpointing none: no profile" in logs(tmp_path)
-    assert training.cut.prefetch_factor == 4
+    assert training.layout.prefetch_factor == 4
 
 
 def test_a_flag_that_is_set_is_held_against_the_profile(rank: Rank, small_shards: str, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_the_loader_works_as_far_ahead_as_was_chosen(
     monkeypatch.setattr("trainer.data.training_data.make_loader", make_and_tell)
     first = profile(tmp_path / "first", Flags(), num_workers=1, prefetch_factor=2)
     training = make_training(rank, tmp_path, small_shards, config(), profile=first)
-    ahead = training.feed.prefetcher(0)
-    slots = training.feed.slots(0, ahead)
+    ahead = training.data.prefetcher(0)
+    slots = training.data.slots(0, ahead)
     assert len(next(slots).labels) == 8
     del slots
     ahead.stop()

@@ -153,7 +153,7 @@ def test_a_gradient_that_is_not_finite_stops_training_where_it_is_set_so(
 def test_a_network_that_learns_nothing_any_more_ends_training(
     rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.guard.MOST_SKIPS_IN_A_ROW", 7)
+    monkeypatch.setattr("trainer.model.guard.MOST_SKIPS_IN_A_ROW", 7)
     always = config({"non_finite": "skip"}, model={**EXPLODING, "arguments": {"share": 1.1}})
     with pytest.raises(DataError, match="7 steps in a row, up to step 7"):
         train(rank, tmp_path, small_shards, always)
@@ -188,7 +188,7 @@ def test_a_budget_ends_training_with_its_best_checkpoint(
 def test_a_budget_of_steps_shortens_the_schedule(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     training = make_training(rank, tmp_path, small_shards, OPTIONS["budget of steps"])
     assert training.total_steps == 8
-    assert training.feed.learning_rate(7) < 0.1 * training.config.train.learning_rate
+    assert training.learning_rate(7) < 0.1 * training.config.train.learning_rate
     training.run()
     finish(training)
     result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))

@@ -115,7 +115,11 @@ class ModelInput:
 
 
 def prepare(
-    slot: SlotBatch, transform: TrainTransform, device: torch.device, clock: DataClock | None = None
+    slot: SlotBatch,
+    transform: TrainTransform,
+    device: torch.device,
+    clock: DataClock | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> ModelInput:
     """Copy a slot to the device, and finish there what the loader left: augmentation, normalisation, mixing.
 
@@ -124,6 +128,7 @@ def prepare(
         transform: That of the loader.
         device: Where the model is.
         clock: Measures the copy.
+        memory_format: Of the images that the model takes.
     """
     # Where a prefetcher has copied the slot already, only what is drawn for mixing is left.
     with clock.copying() if clock and slot.images.device != device else nullcontext():
@@ -132,7 +137,7 @@ def prepare(
         shares = None if slot.mix is None else torch.from_numpy(slot.mix.shares).to(device, non_blocking=True)
     if slot.plan is not None:
         images = apply_plan(images.permute(0, 3, 1, 2), slot.plan).permute(0, 2, 3, 1)
-    pixels = normalise(images, transform.evaluation.mean, transform.evaluation.std)
+    pixels = normalise(images, transform.evaluation.mean, transform.evaluation.std, memory_format)
     if slot.mix is not None:
         pixels = mix_images(pixels, slot.mix)
     return ModelInput(pixels, labels, shares)

@@ -76,6 +76,7 @@ def evaluation_batches(
     folder: CacheFolder | None = None,
     num_workers: int = 0,
     device: torch.device | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order, on the device.
 
@@ -92,7 +93,7 @@ def evaluation_batches(
     batches = [range(start, min(start + batch_size, samples)) for start in starts]
     loaded = _read(dataset, batches, min(num_workers, len(batches)), local_ranks, pin_memory=device.type == "cuda")
     for batch in to_device(loaded, device, DataClock(device)):
-        yield normalise(batch.images, transform.mean, transform.std), batch.labels
+        yield normalise(batch.images, transform.mean, transform.std, memory_format), batch.labels
 
 
 def _read(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
+
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
@@ -27,7 +29,6 @@ from trainer.data.transforms import Pixels, make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout
-from trainer.optim import learning_rate
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 
@@ -54,7 +55,7 @@ class TrainingData:
             replace_bad=config.data.on_bad_sample == "replace",
         )
         self._order: Order | None = None
-        self._cut: BatchLayout | None = None
+        self._layout: BatchLayout | None = None
         if train_transform.augmentation.on_gpu and not train_transform.augmentation.is_on:
             log("warning: data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on")
         if (batch := config.train.global_batch_size) > self.samples:
@@ -88,17 +89,11 @@ class TrainingData:
         """Return the optimizer steps taken at a global sample position."""
         return step_of(position, num_samples=self.samples, global_batch_size=self._config.train.global_batch_size)
 
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of optimizer step `step`, from 0."""
-        return learning_rate(
-            step, total_steps=self.total_steps, steps_per_epoch=self.steps_per_epoch, train=self._config.train
-        )
-
-    def choose_order(self, cut: BatchLayout, checkpoint: CheckpointManifest | None) -> SampleOrder:
+    def choose_order(self, layout: BatchLayout, checkpoint: CheckpointManifest | None) -> SampleOrder:
         """Decide the order of samples, and let the reader know what this rank will need; return what to record.
 
         Args:
-            cut: How the global batch is cut.
+            layout: How the global batch is cut.
             checkpoint: What training resumes from.
 
         Raises:
@@ -110,16 +105,16 @@ class TrainingData:
         index_uri = self.dataset.reader.index_uri
         order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index_uri=index_uri)
         self._log(choice.reason)
-        readers = stream_readers(order, global_batch_size=batch, slot_size=cut.slot_size, ranks=ranks)
+        readers = stream_readers(order, global_batch_size=batch, slot_size=layout.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
             self._log(sharing)
         self.dataset.reader.set_order(
             order,
             global_batch_size=batch,
             streams=None if readers is None else readers[self._rank.rank],
-            readers=ranks * max(1, cut.num_workers),
+            readers=ranks * max(1, layout.num_workers),
         )
-        self._order, self._cut = order, cut
+        self._order, self._layout = order, layout
         return choice.order
 
     def prefetcher(self, position: int) -> Prefetcher:
@@ -133,31 +128,31 @@ class TrainingData:
 
     def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
         """Yield this rank's slots from a global sample position to the end of training."""
-        assert self._cut is not None
+        assert self._layout is not None
         loader = make_loader(
             self.dataset,
             ahead.start_with(self._requests(position)),
-            num_workers=self._cut.num_workers,
-            prefetch_factor=self._cut.prefetch_factor,
+            num_workers=self._layout.num_workers,
+            prefetch_factor=self._layout.prefetch_factor,
             pin_memory=self._rank.device.type == "cuda",
         )
         return read_slots(loader)
 
     def _requests(self, position: int) -> Iterator[SlotRequest]:
-        assert self._order is not None and self._cut is not None
+        assert self._order is not None and self._layout is not None
         return slot_requests(
             position,
             order=self._order,
             epochs=self._config.train.epochs,
             global_batch_size=self._config.train.global_batch_size,
-            slot_size=self._cut.slot_size,
+            slot_size=self._layout.slot_size,
             rank=self._rank.rank,
             ranks=self._rank.ranks,
             lockstep=runs_in_lockstep(self._config.parallel),
         )
 
-    def evaluation(self, split: str) -> SplitPart:
-        """Return this rank's share of a split, each sample once over all ranks."""
+    def evaluation(self, split: str, memory_format: torch.memory_format) -> SplitPart:
+        """Return this rank's part of a split, each sample once over all ranks; images in a memory layout."""
         rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch
         batches = evaluation_batches(
             self._shards,
@@ -170,8 +165,9 @@ class TrainingData:
             local_ranks=self._local_ranks,
             data=self._config.data,
             folder=self._cache,
-            num_workers=0 if self._cut is None else self._cut.num_workers,
+            num_workers=0 if self._layout is None else self._layout.num_workers,
             device=self._rank.device,
+            memory_format=memory_format,
         )
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 
@@ -182,9 +178,9 @@ class TrainingData:
         On a GPU twice a slot: activations that training keeps for its backward pass are let go, so it fits where a slot
         does. On a CPU a larger batch gains nothing.
         """
-        if self._rank.device.type != "cuda" or self._cut is None:
+        if self._rank.device.type != "cuda" or self._layout is None:
             return EVALUATION_BATCH
-        return 2 * self._cut.slot_size
+        return 2 * self._layout.slot_size
 
     def pictures(self, split: str, places: list[int]) -> list[Pixels]:
         """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""

@@ -38,12 +38,23 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 
 
-def normalise(images: torch.Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> torch.Tensor:
-    """Map images [B, S, S, 3] uint8 to [B, 3, S, S] float32, contiguous: (x / 255 - mean) / std.
+def normalise(
+    images: torch.Tensor,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> torch.Tensor:
+    """Map images [B, S, S, 3] uint8 to [B, 3, S, S] float32: (x / 255 - mean) / std.
 
     In this order of operations, each rounded to float32, so that other implementations of it give the same bits.
+
+    Args:
+        images: As they are decoded: their memory has the channels last already.
+        mean: Of the channels.
+        std: Of the channels.
+        memory_format: Of the result.
     """
-    scaled = images.permute(0, 3, 1, 2).contiguous().float()
+    scaled = images.permute(0, 3, 1, 2).contiguous(memory_format=memory_format).float()
     # Tensors, not numbers: on a GPU torch would multiply by the rounded inverse of a number.
     top = torch.full((), 255.0, device=images.device)
     centre, scale = _channels(mean, images.device), _channels(std, images.device)

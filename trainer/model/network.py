@@ -35,7 +35,7 @@ def make_network(
     model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size).to(device)
     model = numerics.lay_out(model)
     size = config.data.image_size
-    images = numerics.lay_out_images(torch.zeros(2, 3, size, size, device=device))
+    images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
     with numerics.autocast(device), watch_attention() as attention:
         unused = find_unused(model, images)
     for name in unused:

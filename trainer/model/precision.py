@@ -93,6 +93,8 @@ class Numerics:
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = self.tf32
+            # Slots have few sizes, so trying the algorithms for each pays; a drill wants the same one every time.
+            torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which forward passes of training run."""
@@ -104,9 +106,10 @@ class Numerics:
         """Return the model with its weights in the memory layout that is asked for."""
         return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
 
-    def lay_out_images(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images [B, 3, S, S] in the memory layout that is asked for."""
-        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """The memory layout of images, from where they are normalised on."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:

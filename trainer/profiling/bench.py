@@ -243,9 +243,9 @@ class Bench:
             self._position = start + steps.samples
 
     @contextmanager
-    def _slots(self, cut: BatchLayout) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
+    def _slots(self, layout: BatchLayout) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
         """Give a fresh loader's slots, as training reads them; its processes end with the block."""
-        self._feed.choose_order(cut, None)
+        self._feed.choose_order(layout, None)
         ahead = self._feed.prefetcher(self._position)
         loaded = self._feed.slots(self._position, ahead)
         clock = DataClock(self.rank.device, waits=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.guard import Findings, GradientGuard
+from trainer.model.guard import Findings, GradientGuard
 from trainer.parallel.process_group import sum_over_ranks
 
 
@@ -83,7 +83,7 @@ class Readings:
         """Return what was sent last, and wait for it; None if there is nothing to be read.
 
         Raises:
-            DataError: Gradients were such that training must end (trainer/guard.py).
+            DataError: Gradients were such that training must end (trainer/model/guard.py).
         """
         if self._pending is None:
             return None

@@ -82,7 +82,7 @@ def _hyperparameters(training: Training) -> dict[str, str | int | float]:
     values: dict[str, str | int | float | bool] = {
         "architecture": config.model.architecture,
         "global_batch_size": train.global_batch_size,
-        "slot_size": training.cut.slot_size,
+        "slot_size": training.layout.slot_size,
         "ranks": training.rank.ranks,
         "learning_rate": train.learning_rate,
         "scale_learning_rate": train.scale_learning_rate,
