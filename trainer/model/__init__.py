@@ -1,1 +1,1 @@
-"""The network: built from its configuration, with its precision, activation checkpointing, gradient guard and average."""
+"""The network: built from its configuration, its precision, activation checkpointing, gradient guard and average."""
