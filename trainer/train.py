@@ -28,7 +28,14 @@ from trainer.data.transforms import EvaluationTransform
 from trainer.evaluate import Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
-from trainer.launch.auto import BatchLayout, check_flags, choose_batch_layout, choose_flags, describe_flags
+from trainer.launch.auto import (
+    BatchLayout,
+    check_flags,
+    choose_batch_layout,
+    choose_flags,
+    describe_flags,
+    find_spare_cores,
+)
 from trainer.log import Reporting
 from trainer.model.precision import Numerics, fix_numerics
 from trainer.optim import learning_rate
@@ -138,7 +145,7 @@ class Training:
             ranks=self.rank.ranks,
             profile=profile,
             recorded=recorded,
-            ranks_here=self.assignment.ranks,
+            spare_cores=find_spare_cores(self.assignment.ranks),
         )
         self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return layout

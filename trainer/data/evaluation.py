@@ -25,8 +25,8 @@ from trainer.data.transforms import EvaluationTransform, normalise
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
 _PREFETCH_FACTOR = 2
-# Iterators of loaders that were left before their end. Their processes ignore SIGTERM and may be busy: whoever let go
-# of an iterator would wait for them. They end with the rank (trainer/supervise/signals.py).
+# Iterators of loaders that were left when training was told to stop. Their processes ignore SIGTERM and may be busy:
+# whoever let go of an iterator would wait for them. They end with the rank (trainer/supervise/signals.py).
 _abandoned: list[object] = []
 
 
@@ -113,7 +113,6 @@ def _read(
     )
     # Its processes first: what fetches ahead has threads, whose locks a fork would copy.
     loaded = iter(loader)
-    done = False
     try:
         with dataset.reader.read_ahead(local_ranks) as advance:
             for places, batch in zip(batches, loaded, strict=True):
@@ -121,10 +120,10 @@ def _read(
                     raise batch
                 advance(places.start)
                 yield batch
-        done = True
-    finally:
-        if num_workers and not done:
+    except GeneratorExit:
+        if num_workers:
             _abandoned.append(loaded)
+        raise
 
 
 @dataclass

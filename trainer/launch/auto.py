@@ -14,6 +14,7 @@ from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores, threads_per_rank
+from trainer.launch.machine import num_gpus
 
 # Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
 PREFETCH_FACTOR = 4
@@ -40,7 +41,7 @@ def choose_batch_layout(
     ranks: int,
     profile: ProfileReport | None,
     recorded: int | None,
-    ranks_here: int | None = None,
+    spare_cores: int = 0,
 ) -> BatchLayout:
     """Decide slot size and loader.
 
@@ -52,7 +53,7 @@ def choose_batch_layout(
         ranks: Number of training processes.
         profile: The report of the profiling run, if there is one.
         recorded: Slot size of the checkpoint that training resumes from.
-        ranks_here: Training processes of this machine; unset: all of them.
+        spare_cores: Loader processes where neither the configuration nor a profile says: `find_spare_cores`.
 
     Raises:
         DataError: The report is of another model.
@@ -73,10 +74,8 @@ def choose_batch_layout(
         slot_size, slot_reason = _take(
             "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch
         )
-    # One core of each rank is training's own.
-    cores_left = max(1, available_cores() // (ranks_here or ranks)) - 1
     num_workers, workers_reason = _take(
-        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, cores_left
+        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, spare_cores
     )
     prefetch_factor, prefetch_reason = _take(
         "data.prefetch_factor", config.data.prefetch_factor, choice.prefetch_factor if choice else None, PREFETCH_FACTOR
@@ -95,6 +94,15 @@ def choose_batch_layout(
     if num_workers:
         reasons.append(f"prefetch_factor {prefetch_factor}: {prefetch_reason}")
     return BatchLayout(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
+
+
+def find_spare_cores(ranks: int) -> int:
+    """Return the cores of a rank beside its own; none without a GPU, where the rank computes on all of them.
+
+    Args:
+        ranks: Training processes of this machine.
+    """
+    return max(0, available_cores() // ranks - 1) if num_gpus() else 0
 
 
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:

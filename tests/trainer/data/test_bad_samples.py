@@ -104,15 +104,17 @@ def test_a_file_that_is_no_image_though_its_checksum_is_right(own_shards: Path) 
     assert "cannot be decoded" in found.reason
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shards: Path, split: str) -> None:
+@pytest.mark.parametrize(("split", "num_workers"), [("validation", 0), ("test", 1)])
+def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(
+    own_shards: Path, split: str, num_workers: int
+) -> None:
     """Nobody is told to set what is set already, and would not help."""
     uri = storage.normalise(own_shards)
     manifest = ShardManifest.load(uri)
     spoil(own_shards, manifest.splits[split].first)
     _, transform = make_transforms(DataSection(image_size=16, on_bad_sample="replace"), manifest)
     with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
-        list(evaluation_batches(uri, manifest, split, transform, 4))
+        list(evaluation_batches(uri, manifest, split, transform, 4, num_workers=num_workers))
     assert "others are never replaced" in caught.value.todo
     spoil(own_shards, 5)
     with pytest.raises(DamagedSample) as caught:

@@ -119,8 +119,8 @@ def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
     assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].std == tuple(manifest.std)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "num_workers"), [(1, 0), (2, 0), (3, 0), (5, 0), (1, 2), (2, 1)])
+def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int, num_workers: int) -> None:
     manifest = ShardManifest.load(small_shards)
     transform = make_transforms(DataSection(image_size=16), manifest)[1]
     whole = [
@@ -131,7 +131,9 @@ def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int) -> N
     shared = [
         image
         for rank in range(ranks)
-        for images, _ in evaluation_batches(small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks)
+        for images, _ in evaluation_batches(
+            small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks, num_workers=num_workers
+        )
         for image in images.flatten(1).tolist()
     ]
     assert len(whole) == manifest.splits["test"].samples

@@ -21,6 +21,7 @@ from trainer.launch.auto import (
     describe_flags,
     find_other_batch,
     find_other_hardware,
+    find_spare_cores,
     slot_sizes,
 )
 
@@ -87,6 +88,17 @@ def test_who_decides_how_far_ahead_is_loaded(data: dict[str, int], chosen: int |
 
 def test_what_nothing_loads_ahead_is_not_told() -> None:
     assert "prefetch" not in choose_batch_layout(config(), ranks=2, profile=None, recorded=None).reason
+
+
+@pytest.mark.parametrize(("gpus", "ranks", "spare"), [(0, 2, 0), (2, 2, 7), (4, 4, 3), (1, 16, 0), (1, 32, 0)])
+def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(
+    gpus: int, ranks: int, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.launch.auto.num_gpus", lambda: gpus)
+    monkeypatch.setattr("trainer.launch.auto.available_cores", lambda: 16)
+    assert find_spare_cores(ranks) == spare
+    found = choose_batch_layout(config(), ranks=2, profile=None, recorded=None, spare_cores=find_spare_cores(ranks))
+    assert found.num_workers == spare
 
 
 ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
