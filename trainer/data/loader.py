@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
-from records.decode import UndecodableImage
+from records.decode import Pixels, UndecodableImage
 from records.index import DamagedSample
 from trainer.data.augment.draw import AugmentationPlan, Mix
 from trainer.data.augment.pixel_ops import apply_plan
@@ -25,8 +24,6 @@ from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.data.transforms import PixelTransform, TrainTransform
 from trainer.supervise.signals import ignore_stop_signals
-
-Pixels = npt.NDArray[np.uint8]
 
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
 _OWN_TRANSFORM, _MIXING = 1, 2

@@ -17,7 +17,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
-from records.decode import UndecodableImage, decode_rgb
+from records.decode import Pixels, UndecodableImage, decode_rgb
 from records.index import DamagedSample, key_of, read_payload
 from records.index_file import IndexFile
 from trainer.data.bucket.cache_folder import CacheFolder
@@ -28,8 +28,6 @@ from trainer.data.bucket.reader import BucketShards
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.order.resolve import Order
-
-Pixels = npt.NDArray[np.uint8]
 
 # Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
 MAX_OPEN_SHARDS = 64

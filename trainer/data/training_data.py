@@ -9,6 +9,7 @@ import torch
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
+from records.decode import Pixels
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.bucket.prefetch import Prefetcher
@@ -25,7 +26,7 @@ from trainer.data.order.cursor import (
 )
 from trainer.data.order.resolve import Order, make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import Pixels, make_transforms
+from trainer.data.transforms import make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout

@@ -22,11 +22,10 @@ from PIL import Image
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
-from records.decode import REDUCTIONS, decode_rgb, reducible_size
+from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
 from trainer.data.augment.draw import Augmentation, Mixing
 from trainer.data.shards import normalisation
 
-Pixels = npt.NDArray[np.uint8]
 PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]
 """Top, left, height and width in pixels."""

@@ -16,10 +16,11 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Calibration
 from contracts.config import DataSection
 from contracts.errors import DataError
+from records.decode import Pixels
 from records.index import DamagedSample
 from trainer.data.order.permutation import hash_integers, permute
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import EvaluationTransform, Pixels
+from trainer.data.transforms import EvaluationTransform
 
 SPLIT = "train"
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-Pixels = npt.NDArray[np.uint8]
+from records.decode import Pixels
 
 # Side of an image on a sheet: larger ones are made smaller, small ones larger by a whole factor.
 THUMBNAIL = 128
