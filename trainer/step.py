@@ -191,7 +191,7 @@ class Stepper:
         """Return the buffers that a forward pass of training writes to; all, where `warm_up` has not found out."""
         if self._changing_buffers is None:
             return self.model.buffers()
-        return [module.get_buffer(name) for module, name in self._changing_buffers]
+        return [getattr(module, name) for module, name in self._changing_buffers]
 
     def full_model_state(self) -> Tensors:
         """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
