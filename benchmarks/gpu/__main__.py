@@ -4,7 +4,7 @@
     make test-gpu DEVICE=cpu                           the lines that need a GPU read "not run"
     python -m benchmarks.gpu --only fp32,resume --keep work --set train.optimizer=sgd
 
-Each line (cases.py) is a process with a time limit, so that out of memory, a hang or a crash is its result and ends
+Each line (lines.py) is a process with a time limit, so that out of memory, a hang or a crash is its result and ends
 nothing else. The whole is bounded too: what was not begun in time reads "not run". On a GPU the result is
 benchmarks/results/gpu-DEVICE-DATE.json, on a CPU a file in the folder of temporary files; --output says otherwise.
 
@@ -15,7 +15,6 @@ without a GPU. docs/gpu.md lists the paths and when each last ran.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -31,20 +30,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import LINES, TRAINER, Line
+from benchmarks.gpu.lines import LINES, Line
 from benchmarks.gpu.setting import (
     LARGE_GPU_BYTES,
     REPOSITORY,
     Config,
     Setting,
     child_environment,
+    find_missing,
     make_setting,
     module_command,
 )
 
 FORMAT = 1
 # Lines whose rates stand beside the peers'.
-RATED = ("fp32", "bf16", "channels_last")
+RATED = ("fp32", "bf16", "channels-last")
 # Lines that time nothing, at a time, on a machine that has the cores and the memory.
 SIDE_BY_SIDE = 3
 
@@ -84,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     path = options.output or default_output(setting, started, partial=bool(options.only or options.changes))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    text = json.dumps(result, indent=1)
+    # Logs and errors name folders of this machine, which are nobody's business.
+    for place, name in ((folder, "WORK"), (REPOSITORY, "."), (sys.prefix, "PYTHON"), (Path.home(), "HOME")):
+        text = text.replace(str(place), name)
+    path.write_text(text + "\n")
     return report(result, path)
 
 
@@ -111,15 +115,17 @@ class Runner:
             else:
                 wanted.append(line)
         if wanted and (fault := self._write_shards()):
-            found |= {line.name: _result(line, "failed", f"the shards could not be written: {fault}") for line in wanted}
+            found |= {
+                line.name: _result(line, "failed", f"the shards could not be written: {fault}") for line in wanted
+            }
             wanted = []
         for line in wanted:
             if line.alone:
                 found[line.name] = self._run_line(line)
-        # Those that remain go on from the trainings above; where these were not asked for, two would begin the same one.
+        # They use the trainings above. Where those were not asked for, two would begin the same one.
         beside = SIDE_BY_SIDE if not self._only and self._setting.memory_bytes >= LARGE_GPU_BYTES else 1
         with ThreadPoolExecutor(beside) as pool:
-            others = [line for line in wanted if not line.alone]
+            others = sorted((line for line in wanted if not line.alone), key=lambda line: -line.limit_s)
             found |= dict(zip((line.name for line in others), pool.map(self._run_line, others), strict=True))
         return [found[line.name] for line in LINES]
 
@@ -128,7 +134,7 @@ class Runner:
             return line.without_gpu
         if self._only and line.name not in self._only:
             return "not asked for (--only)"
-        missing = [name for name in line.needs if importlib.util.find_spec(name) is None]
+        missing = find_missing(line.needs)
         return f"not installed: {', '.join(missing)}" if missing else ""
 
     def _write_shards(self) -> str:
@@ -147,7 +153,7 @@ class Runner:
         began, limit_s = time.monotonic(), min(line.limit_s, left)
         print(f"{line.name} ...", file=sys.stderr, flush=True)
         process = subprocess.Popen(
-            module_command("benchmarks.gpu.cases", line.name, self._setting.to_json()),
+            module_command("benchmarks.gpu.lines", line.name, self._setting.to_json()),
             env=self._environment,
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
@@ -162,7 +168,11 @@ class Runner:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             _, err = process.communicate()
-            found = {"status": "failed", "why": f"did not end within {limit_s:.0f} s", "details": {"log": err[-3000:]}}
+            found: Result = {
+                "status": "failed",
+                "why": f"did not end within {limit_s:.0f} s",
+                "details": {"log": err[-3000:]},
+            }
         else:
             try:
                 found = json.loads(out.splitlines()[-1])
@@ -181,7 +191,7 @@ def rates(results: Sequence[Result]) -> dict[str, dict[str, float]]:
         if ours is None:
             continue
         found[variant] = {"shardline": ours}
-        for peer, name in (("bare ddp", "bare_ddp"), ("lightning", "lightning")):
+        for peer, name in (("bare-ddp", "bare_ddp"), ("lightning", "lightning")):
             if theirs := (measured[peer] or {}).get(variant):
                 found[variant] |= {name: theirs, f"over_{name}": round(ours / theirs, 3)}
     return found
@@ -197,7 +207,7 @@ def default_output(setting: Setting, date: datetime, *, partial: bool) -> Path:
 
 def report(result: Result, path: Path) -> int:
     """Print the result as a table, and where it is; return the exit code."""
-    counts = {status: 0 for status in ("passed", "failed", "not run")}
+    counts = dict.fromkeys(("passed", "failed", "not run"), 0)
     for line in result["lines"]:
         counts[line["status"]] += 1
         why = line["why"].partition("\n")[0]

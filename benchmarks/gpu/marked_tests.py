@@ -7,10 +7,9 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks.gpu.setting import REPOSITORY, module_command
+from benchmarks.gpu.setting import REPOSITORY, Details, Setting, module_command
 from benchmarks.gpu.stages import Failed, NotRun
 
 MARK = "@pytest.mark.gpu"
@@ -33,8 +32,8 @@ def marked_names() -> list[str]:
     ]
 
 
-def run_marked_tests(folder: Path) -> dict[str, Any]:
-    """Run them; a test whose file needs a module that is not installed is not run.
+def run_marked_tests(setting: Setting) -> Details:
+    """All tests that are marked gpu; those of a file that needs a module that is not installed are not run.
 
     Raises:
         Failed: One failed.
@@ -42,7 +41,7 @@ def run_marked_tests(folder: Path) -> dict[str, Any]:
     """
     outcomes: dict[str, str] = {}
     for place, files in _by_conftest().items():
-        report = folder / f"junit-{place.name}.xml"
+        report = setting.path / f"junit-{place.name}.xml"
         options = ["-m", "gpu", f"--junitxml={report}", f"--timeout={TEST_LIMIT_S}", "--continue-on-collection-errors"]
         done = subprocess.run(
             module_command("pytest", "-q", *options, *map(str, files)),
@@ -51,7 +50,7 @@ def run_marked_tests(folder: Path) -> dict[str, Any]:
             text=True,
             check=False,
         )
-        said = done.stdout[-4000:] + done.stderr[-4000:]
+        said = (done.stderr + done.stdout)[-4000:]
         if not report.exists():
             # A conftest.py that cannot be imported ends pytest before its report.
             outcomes |= dict.fromkeys((str(path.relative_to(REPOSITORY)) for path in files), _reason(said))
@@ -74,7 +73,7 @@ def _by_conftest() -> dict[Path, list[Path]]:
 
 
 def _read_report(report: Path) -> Iterator[tuple[str, str]]:
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by the pytest above
+    for case in ElementTree.parse(report).iter("testcase"):
         name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
         outcome = "passed"
         for child in case:
@@ -87,4 +86,4 @@ def _read_report(report: Path) -> Iterator[tuple[str, str]]:
 
 def _reason(said: str) -> str:
     missing = re.search(r"No module named '([\w.]+)'", said)
-    return f"not run: {missing[1]} is not installed" if missing else f"failed: {said.strip()[-1500:]}"
+    return f"not run: {missing[1]} is not installed" if missing else f"failed: {said.strip()[:1500]}"

@@ -9,6 +9,8 @@ second of all ranks by variant: the median over windows of steps, of which the f
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import statistics
@@ -31,14 +33,14 @@ WINDOW_STEPS = 10
 WINDOWS = 5
 RESIDENT_BATCHES = 4
 # By the names of the cases whose rate they stand beside.
-VARIANTS = ("fp32", "bf16", "channels_last")
+VARIANTS = ("fp32", "bf16", "channels-last")
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def run_bare_ddp(setting: Setting, variant: str, device: torch.device) -> float:
     """Train by a loop as PyTorch's tutorials have it; return seconds per step."""
-    channels_last = variant == "channels_last"
+    channels_last = variant == "channels-last"
     network = make_network(setting).to(device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -48,7 +50,7 @@ def run_bare_ddp(setting: Setting, variant: str, device: torch.device) -> float:
     for step, (images, labels) in enumerate(resident_batches(setting, device, channels_last=channels_last), start=1):
         with autocast(variant, device):
             loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % WINDOW_STEPS == 0:
@@ -59,16 +61,17 @@ def run_bare_ddp(setting: Setting, variant: str, device: torch.device) -> float:
 
 def run_lightning(setting: Setting, variant: str, device: torch.device) -> float:
     """Train by Lightning's Trainer; return seconds per step."""
-    import lightning
-
-    channels_last = variant == "channels_last"
+    lightning = importlib.import_module("lightning" if importlib.util.find_spec("lightning") else "pytorch_lightning")
+    channels_last = variant == "channels-last"
     ends: list[float] = []
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             network = make_network(setting)
-            self.network = network.to(memory_format=torch.channels_last) if channels_last else network
+            if channels_last:
+                network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.network = network
 
         def training_step(self, batch: Batch, index: int) -> torch.Tensor:
             return functional.cross_entropy(self.network(batch[0]), batch[1])

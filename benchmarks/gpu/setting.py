@@ -5,10 +5,11 @@ Imported by the command and by every case, so it imports nothing but the standar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ LARGE_GPU_BYTES = 40e9
 CLASSES = 4
 
 Config = dict[str, dict[str, Any]]
+Details = dict[str, Any]
+"""What a case found, for the result."""
 
 
 @dataclass(frozen=True)
@@ -131,3 +134,8 @@ def child_environment(*, on_gpu: bool) -> dict[str, str]:
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of this repository by this interpreter."""
     return [sys.executable, "-m", module, *arguments]
+
+
+def find_missing(needs: Sequence[str]) -> list[str]:
+    """Return which modules are not installed; nothing is imported."""
+    return [one for one in needs if not any(importlib.util.find_spec(name) for name in one.split("|"))]

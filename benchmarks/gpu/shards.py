@@ -1,8 +1,8 @@
 """Synthetic shards for the GPU check, written by the record writers alone: `python -m benchmarks.gpu.shards SETTING`.
 
-JPEGs of one dominant colour a class, with noise, so that a network learns them within 80 steps. A tenth of the labels is
-drawn at random: the loss stays away from 0, where the evaluations of two devices could not be told apart. There are 512
-images; an epoch of more samples holds them again.
+JPEGs of one dominant colour per class, with noise, so that a network learns them within 80 steps. A tenth of the labels
+is drawn at random: the loss stays away from 0, where the evaluations of two devices could not be told apart. There are
+512 images; an epoch of more samples holds them again.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def write_shards(setting: Setting) -> None:
         shards.append(ShardEntry(**entry, split=split, first=first, samples=samples))
         by_class = np.bincount(records["label"], minlength=CLASSES).tolist()
         source_bytes = int(records["size"].sum())
-        splits[split] = SplitEntry(
-            first=first, samples=samples, source_bytes=source_bytes, samples_by_class=by_class
-        )
+        splits[split] = SplitEntry(first=first, samples=samples, source_bytes=source_bytes, samples_by_class=by_class)
         parts.append(records)
         first += samples
     write_index(setting.shards / INDEX_NAME, parts)

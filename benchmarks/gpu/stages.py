@@ -1,4 +1,4 @@
-"""The stage commands as cases run them, and what they leave: exit code, error, manifest, events, TensorBoard scalars."""
+"""The stage commands as cases run them, and what they leave: exit code, error, manifest, events, scalars."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StageRun:
 
     def scalars(self, name: str) -> list[float]:
         """Return the values of a TensorBoard scalar, in the order of steps; none: it was not written."""
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
         (folder,) = self.folder.rglob("tensorboard")
         reader = EventAccumulator(str(folder))
