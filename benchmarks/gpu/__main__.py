@@ -171,14 +171,14 @@ class Runner:
             found: Result = {
                 "status": "failed",
                 "why": f"did not end within {limit_s:.0f} s",
-                "details": {"log": err[-3000:]},
+                "details": {"log": _log(err)},
             }
         else:
             try:
                 found = json.loads(out.splitlines()[-1])
             except (IndexError, ValueError):
                 why = f"the process ended with {process.returncode} and said nothing"
-                found = {"status": "failed", "why": why, "details": {"log": err[-3000:]}}
+                found = {"status": "failed", "why": why, "details": {"log": _log(err)}}
         return _result(line, found["status"], found["why"], time.monotonic() - began, found["details"])
 
 
@@ -236,6 +236,14 @@ def _run(command: Sequence[str], environment: dict[str, str], limit_s: float = 9
         command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=limit_s
     )
     return done.stdout
+
+
+def _log(said: str) -> str:
+    """Return the end of what a case printed, and of the log of the stage that it ran last."""
+    paths = re.findall(r"^log: (.+)$", said, re.MULTILINE)
+    with suppress(IndexError, OSError):
+        said += Path(paths[-1]).read_text(errors="replace")
+    return said[-3000:]
 
 
 def _commit() -> str | None:

@@ -157,7 +157,7 @@ def main() -> None:
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     if kind == "bare_ddp":
-        dist.init_process_group("nccl" if setting.on_gpu else "gloo")
+        dist.init_process_group("nccl" if setting.on_gpu else "gloo", device_id=device if setting.on_gpu else None)
     run = {"bare_ddp": run_bare_ddp, "lightning": run_lightning}[kind]
     rates = {}
     for variant in VARIANTS if setting.on_gpu else ("fp32", "bf16"):

@@ -7,6 +7,7 @@ import math
 import os
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,14 @@ class StageRun:
         return self.folder / "out"
 
     @property
+    def log_path(self) -> Path:
+        """File of what is printed."""
+        return self.folder / "log.txt"
+
+    @property
     def log(self) -> str:
-        """The end of what was printed."""
-        return (self.folder / "log.txt").read_text(errors="replace")[-LOG_CHARACTERS:]
+        """The end of it."""
+        return self.log_path.read_text(errors="replace")[-LOG_CHARACTERS:]
 
     @property
     def error(self) -> dict[str, Any]:
@@ -107,7 +113,9 @@ def start_stage(
     run.folder.mkdir(parents=True, exist_ok=True)
     given = [f"--config-json={json.dumps(sections)}", f"--shards={setting.shards}", f"--output={run.output}"]
     command = module_command(module, *given, "--end-with-parent", *arguments)
-    with (run.folder / "log.txt").open("ab") as log:
+    # Who ends this process for its time finds there what it was about.
+    print(f"log: {run.log_path}", file=sys.stderr, flush=True)
+    with run.log_path.open("ab") as log:
         return run, subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(environment or {})})
 
 

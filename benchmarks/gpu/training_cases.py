@@ -95,7 +95,7 @@ def _fsdp(setting: Setting, name: str, parallel: dict[str, Any]) -> Details:
     precision = {"train": {"precision": "bf16" if setting.on_gpu else "fp32"}}
     ddp = train(setting, precision["train"]["precision"], precision).scalars("train/loss")[0]
     found = check_learning(setting, train(setting, name, {**precision, "parallel": parallel}))
-    if abs(found["first_loss"] - ddp) > 0.05 * ddp:
+    if abs(found["first_loss"] - ddp) > 0.1 * ddp:
         raise Failed(f"mean loss of the first steps {found['first_loss']}, of DDP {ddp:.4f}", **found)
     return found | {"first_loss_ddp": round(ddp, 4)}
 
@@ -137,7 +137,7 @@ def resume(setting: Setting) -> Details:
         raise Failed(f"ended at step {other['step']}, undisturbed at {one['step']}", **found)
     if not setting.on_gpu and not same_bits:
         raise Failed("the last checkpoint has other bits than the undisturbed one", **found)
-    if abs(losses[1] - losses[0]) > 0.1 * losses[0]:
+    if abs(losses[1] - losses[0]) > 0.25 * losses[0]:
         raise Failed("the test loss is not that of the undisturbed training", **found)
     return found
 
