@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import DataError
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
-from trainer.checkpoint.discovery import Listing, Place, find_newest, list_checkpoints, require_same_inputs
+from trainer.checkpoint.discovery import CheckpointFolder, Listing, find_newest, list_checkpoints, require_same_inputs
 from trainer.checkpoint.loading import load_model_state
 
 
@@ -161,8 +161,8 @@ def test_the_newest_that_counts_is_one_that_its_successors_could_see(story: list
     """
     resumed_at: dict[int, int] = {1: 0}
     at: dict[int, int] = {1: 0}
-    line: list[Place] = []
-    places: list[Place] = []
+    line: list[CheckpointFolder] = []
+    places: list[CheckpointFolder] = []
     for starts, who, steps in story:
         latest = max(at)
         if starts:
@@ -171,7 +171,7 @@ def test_the_newest_that_counts_is_one_that_its_successors_could_see(story: list
             continue
         number = 1 + who % latest
         at[number] += steps
-        place = Place("", at[number], number)
+        place = CheckpointFolder("", at[number], number)
         places.append(place)
         # Nobody but the latest attempt adds to the line: what others commit is at best a second copy of a step before.
         if number == latest:

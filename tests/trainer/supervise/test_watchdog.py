@@ -22,14 +22,14 @@ import sys, time
 from pathlib import Path
 from contracts.config import ResourcesSection
 from contracts.events import EventLog
-from trainer.supervise.supervisor import Life
+from trainer.supervise.supervisor import RankSupervisor
 
 folder = Path(sys.argv[1])
 events = EventLog(folder, stage="train", attempt="a")
 limits = {"data_timeout_s": 5, "checkpoint_timeout_s": 600}
 resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
 say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
-with Life(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
+with RankSupervisor(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
     life.ledger.resume(7, ranks=1, nodes=1)
     def stuck_in_here():
         life.ledger.sections.enter(sys.argv[2])
