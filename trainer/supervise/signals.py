@@ -101,9 +101,11 @@ class RankExit:
         if not self._once.acquire(blocking=False):
             # The other thread ends the process; this one must not say anything else meanwhile.
             threading.Event().wait()
-        self._say(ErrorDocument.of(error))
-        end_loader_processes()
-        os._exit(exit_code_for_torchrun(error))
+        try:
+            self._say(ErrorDocument.of(error))
+            end_loader_processes()
+        finally:
+            os._exit(exit_code_for_torchrun(error))
 
 
 def exit_code_for_torchrun(error: ShardlineError) -> int:

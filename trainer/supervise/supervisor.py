@@ -11,6 +11,7 @@ It is watched, it can be told to stop, and the first rank tells where time goes:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -93,8 +94,11 @@ class RankSupervisor:
         end_loader_processes()
 
     def say(self, document: ErrorDocument) -> None:
-        """Write down why this rank ends."""
-        self._say(document)
+        """Write down why this rank ends; print it where it cannot be written: the disk is full."""
+        try:
+            self._say(document)
+        except (OSError, ShardlineError) as error:
+            print(f"{document.message}\n({error})", file=sys.stderr, flush=True)
         self._leave_last_beat()
 
     def finished(self) -> None:
