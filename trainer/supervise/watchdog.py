@@ -192,7 +192,9 @@ class Watchdog:
             written = self._heartbeats.write(now.section, now.lasted_s, now.step)
             peers = self._heartbeats.peers()
             # Where this rank's beats cannot be written, its peers' cannot either: their silence says nothing.
-            if self._one_is_stopped(peers, can_judge=written) or (now.lasted_s > self._limit(now) and not self._waits_for_one(peers)):
+            if self._one_is_stopped(peers, can_judge=written) or (
+                now.lasted_s > self._limit(now) and not self._waits_for_one(peers)
+            ):
                 self._end(now, peers)
             if self._done.wait(interval):
                 return
