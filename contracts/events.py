@@ -64,7 +64,7 @@ class EventLog:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                print(f"warning: events cannot be written to {self.folder}: {error}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"warning: events cannot be written to {self.folder}: {error}\n")
 
 
 class EventReader:

@@ -99,7 +99,7 @@ class RankSupervisor:
         try:
             self._say(document)
         except (OSError, ShardlineError) as error:
-            print(f"{document.message}\n({error})", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{document.message}\n({error})\n")
         self._leave_last_beat()
 
     def finished(self) -> None:

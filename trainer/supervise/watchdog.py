@@ -96,8 +96,7 @@ class Heartbeats:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                said = f"warning: the heartbeat of rank {self._rank} could not be written: {error}"
-                print(f"{said}; training goes on", file=sys.stderr, flush=True)
+                sys.stderr.write(f"warning: the heartbeat of rank {self._rank} could not be written: {error}\n")
             return False
         return True
 
