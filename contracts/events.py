@@ -25,6 +25,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class EventLog:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                sys.stderr.write(f"warning: events cannot be written to {self.folder}: {error}\n")
+                print_error(f"warning: events cannot be written to {self.folder}: {error}")
 
 
 class EventReader:
@@ -94,3 +95,10 @@ class EventReader:
                 continue
             if isinstance(record, dict):
                 yield record
+
+
+def print_error(message: str) -> None:
+    """Print to stderr what can be said nowhere else, or to nobody: stderr may be a file on the disk that is full."""
+    with suppress(OSError):
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()

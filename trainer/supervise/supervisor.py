@@ -12,7 +12,6 @@ It is watched, it can be told to stop, and the first rank tells where time goes:
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ from typing import Self
 
 from contracts.config import ResourcesSection
 from contracts.errors import ErrorDocument, ShardlineError, TryAgain
-from contracts.events import EventLog
+from contracts.events import EventLog, print_error
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.notice import NoticeWatch, metadata_host
 from trainer.supervise.signals import (
@@ -99,7 +98,7 @@ class RankSupervisor:
         try:
             self._say(document)
         except (OSError, ShardlineError) as error:
-            sys.stderr.write(f"{document.message}\n({error})\n")
+            print_error(f"{document.message}\n({error})")
         self._leave_last_beat()
 
     def finished(self) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts.config import ResourcesSection
 from contracts.errors import ShardlineError, TryAgain
-from contracts.events import EventLog
+from contracts.events import EventLog, print_error
 from trainer.supervise.sections import CurrentSection, Sections
 from trainer.supervise.signals import RankExit
 
@@ -96,7 +95,7 @@ class Heartbeats:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                sys.stderr.write(f"warning: the heartbeat of rank {self._rank} could not be written: {error}\n")
+                print_error(f"warning: the heartbeat of rank {self._rank} could not be written: {error}")
             return False
         return True
 
@@ -191,9 +190,8 @@ class Watchdog:
             written = self._heartbeats.write(now.section, now.lasted_s, now.step)
             peers = self._heartbeats.peers()
             # Where this rank's beats cannot be written, its peers' cannot either: their silence says nothing.
-            if self._one_is_stopped(peers, can_judge=written) or (
-                now.lasted_s > self._limit(now) and not self._waits_for_one(peers)
-            ):
+            is_over = now.lasted_s > self._limit(now) and not self._waits_for_one(peers)
+            if self._one_is_stopped(peers, can_judge=written) or is_over:
                 self._end(now, peers)
             if self._done.wait(interval):
                 return
