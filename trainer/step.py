@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
-from trainer.checkpoint.staging import Group, require_storable
+from trainer.checkpoint.staging import Group
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
@@ -68,7 +68,6 @@ class Stepper:
         device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
         # Every rank builds the same weights; the first rank's are broadcast all the same.
         model = make_network(config, num_classes, device, numerics, log)
-        require_storable(model, config.model.architecture)
         timeout_s = config.resources.setup_timeout_s
         images = self._images(2).to(device)
         self._parallel = distribute(model, config.parallel, rank, images, log, setup_timeout_s=timeout_s)

@@ -22,7 +22,7 @@ from contracts.stage import run_stage
 from inspection.run.curves import read_curves
 from sharding.task import shard
 from tests.conftest import small_config
-from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
+from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from trainer.data.prepare import ModelInput
 from trainer.finish import finish
 from trainer.report import drawing
