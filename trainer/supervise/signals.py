@@ -178,8 +178,10 @@ class SignalReceiver:
         deadline = self._stop.wait_for_preemption() + self._budget_s
         while not self._done.is_set():
             cause = self._stop.wanted.words
-            if self._sections.now.section in _NOTHING_TO_SAVE:
-                self._leaving.at_once(self._explain(f"told to stop by {cause} before the first step"))
+            if (section := self._sections.now.section) in _NOTHING_TO_SAVE:
+                self._leaving.at_once(
+                    self._explain(f"told to stop by {cause} in section {section}, with nothing to save")
+                )
             if (remaining := deadline - time.monotonic()) <= 0:
                 now = self._sections.now
                 self._leaving.at_once(

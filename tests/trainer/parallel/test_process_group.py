@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
 from trainer.parallel.process_group import abort_process_group, choose_device
@@ -139,5 +142,15 @@ def test_more_ranks_than_gpus_are_refused() -> None:
         choose_device(2, 2, 3, gpus=2, rehearsed=False)
 
 
-def test_without_a_group_there_is_nothing_to_abort() -> None:
-    assert abort_process_group()
+def test_a_group_is_aborted_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert abort_process_group(), "there is none"
+    # Two names make it one of several backends, as on a GPU.
+    dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert abort_process_group() and not dist.is_initialized()
+    dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    hangs = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(distributed_c10d, "_abort_process_group", hangs.wait)
+        assert not abort_process_group(limit_s=0.1)
+    hangs.set()
+    dist.destroy_process_group()

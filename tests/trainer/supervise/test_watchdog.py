@@ -86,11 +86,11 @@ def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget(start: Start, t
     assert "in section step" in said
 
 
-def test_before_the_first_step_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
+def test_where_nothing_can_be_saved_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
     process = start("restore")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=120) == 0
-    assert "told to stop by SIGUSR1 before the first step" in (tmp_path / "end.json").read_text()
+    assert "told to stop by SIGUSR1 in section restore, with nothing to save" in (tmp_path / "end.json").read_text()
 
 
 def test_a_full_disk_neither_ends_a_rank_nor_keeps_it_from_ending(start: Start, tmp_path: Path) -> None:
