@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,16 @@ ATTEMPTS_FOLDER = "attempts"
 
 
 class EventLog:
-    """Appends events of one attempt; several processes may append to the same file."""
+    """Appends events of one attempt; several processes may append to the same file.
+
+    An event that cannot be written (the disk is full) is lost, which is said once on stderr: the work goes on.
+    """
 
     def __init__(self, folder: Path | None, *, stage: str, attempt: str) -> None:
         self.folder = folder
         self.stage = stage
         self.attempt = attempt
+        self._has_failed = False
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -49,12 +55,17 @@ class EventLog:
             return
         record = {"time": time.time(), "stage": self.stage, "attempt": self.attempt, "event": event, **fields}
         line = (json.dumps(record) + "\n").encode()
-        # One write to a file opened for appending: lines of several processes do not mix.
-        descriptor = os.open(self.folder / EVENTS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+            # One write to a file opened for appending: lines of several processes do not mix.
+            descriptor = os.open(self.folder / EVENTS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                print_error(f"warning: events cannot be written to {self.folder}: {error}")
 
 
 class EventReader:
@@ -65,7 +76,10 @@ class EventReader:
         self._offset = 0
 
     def poll(self) -> Iterator[dict[str, Any]]:
-        """Yield the events written since the last call; a line that is not whole waits for the next."""
+        """Yield the events written since the last call; a line that is not whole waits for the next.
+
+        A line that is no JSON is passed over: the disk was full when it was written.
+        """
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
@@ -75,6 +89,16 @@ class EventReader:
         whole = content.rfind(b"\n") + 1
         self._offset += whole
         for line in content[:whole].splitlines():
-            record = json.loads(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
             if isinstance(record, dict):
                 yield record
+
+
+def print_error(message: str) -> None:
+    """Print to stderr what can be said nowhere else, or to nobody: stderr may be a file on the disk that is full."""
+    with suppress(OSError):
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()

@@ -269,19 +269,21 @@ def crc32c(content: bytes | memoryview) -> str:
     return f"{google_crc32c.value(bytes(content)):08x}"
 
 
-def crc32c_of(uri: str, *, read: bool = False) -> str:
+def crc32c_of(uri: str, *, read: bool = False, on_piece: Callable[[], object] = lambda: None) -> str:
     """Return the crc32c of the object at `uri`: from the metadata in gs://, else read in pieces.
 
     Args:
         uri: An object.
         read: In gs:// too, read the bytes, in bounded memory, and take nobody's word for them.
+        on_piece: Called after each piece that is read.
     """
-    if not read or is_local(uri):
+    if not read and not is_local(uri):
         return _store(uri).crc32c_of(uri)
     total = 0
     with open_read(uri) as stream:
         while piece := stream.read(_PIECE_BYTES):
             total = google_crc32c.extend(total, piece)
+            on_piece()
     return f"{total:08x}"
 
 

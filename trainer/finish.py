@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
-
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
@@ -23,22 +21,24 @@ if TYPE_CHECKING:
 def finish(training: Training) -> None:
     """Measure the best checkpoint on the test split and publish the document that ends training; all ranks together.
 
+    Where the best checkpoint is damaged it is the best of those that are not.
+
     Raises:
-        DataError: The best checkpoint is gone or damaged.
+        DataError: None is whole.
         Preempted: All ranks agreed to stop meanwhile.
     """
-    folder, stepper = training.assignment.folder, training.stepper
-    training.ledger.sections.enter("evaluation")
-    dist.barrier()
-    found = training.checkpoints.find(training.progress.best_step)
+    folder, stepper, sections = training.assignment.folder, training.stepper, training.ledger.sections
+    sections.enter("restore")
+    found = training.checkpoints.find_best("model", "ema")
     best = found.manifest
     if best is None:
         raise DataError(
-            f"the best checkpoint (step {training.progress.best_step}) is gone or damaged",
+            f"no checkpoint is whole in {storage.display(folder)}" + "".join(f"; {why}" for why in found.skipped),
             allowed="the checkpoints as training left them",
             todo="train again with --fresh",
         )
-    stepper.load_evaluated(load_groups(found.uri, best, "model", "ema"))
+    stepper.load_evaluated(load_groups(found.uri, best, "model", "ema", on_piece=sections.alive))
+    sections.enter("evaluation")
     outcomes = Outcomes(len(best.classes), training.rank.device)
     test = training.evaluate_split("test", outcomes)
     if training.vote.agreed is not None:

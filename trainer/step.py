@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
-from trainer.checkpoint.tensors import Group
+from trainer.checkpoint.staging import Group
 from trainer.data.clock import DataClock
 from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch

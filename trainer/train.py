@@ -17,10 +17,10 @@ from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
+from trainer.checkpoint.interval import Schedule
 from trainer.checkpoint.loading import load_groups
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.progress import Progress
-from trainer.checkpoint.schedule import Schedule
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device import to_device
 from trainer.data.training_data import TrainingData
@@ -73,10 +73,12 @@ class Training:
             peers=self.peers,
             pinned=rank.device.type == "cuda",
             log=self.log,
+            alive=ledger.sections.alive,
             committed=ledger.committed,
         )
-        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, rank)
-        found = self.checkpoints.resume()
+        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, is_first=rank.is_first)
+        with ledger.sections.inside("restore"):
+            found = self.checkpoints.resume()
         checkpoint = found.manifest
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
         if checkpoint is not None:
@@ -100,7 +102,7 @@ class Training:
             spent_s=checkpoint.spent_s if checkpoint else 0.0,
         )
         self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
-        self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources))
+        self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
 
     @property
     def step(self) -> int:
@@ -151,8 +153,9 @@ class Training:
         return layout
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        with self.ledger.sections.inside("restore"):
-            self.stepper.load(load_groups(uri, manifest), where=uri)
+        sections = self.ledger.sections
+        with sections.inside("restore"):
+            self.stepper.load(load_groups(uri, manifest, on_piece=sections.alive), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -229,7 +232,6 @@ class Training:
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
                 self.reporting.send(self.step, rate)
-                self.schedule.plan(self.step)
             if self._epoch_is_over() or ends:
                 stop = self.reporting.read(self._say) or stop
                 self._complete_epoch(stop, agreed)
@@ -265,14 +267,11 @@ class Training:
         found = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
+        if found is not None:
+            self.reporting.require_finite("validation loss", found.loss, self.step)
+        self.progress = self.progress.with_evaluation(found, self.step)
         if found is None:
-            # Without a validation split the newest is the best.
-            self.progress = replace(
-                self.progress, metrics={}, best_step=self.step, evaluated_step=self.step, evaluation_due=False
-            )
             return
-        self.reporting.require_finite("validation loss", found.loss, self.step)
-        self.progress = self.progress.with_evaluation(found, self.step, best_metric=self.config.checkpoint.best_metric)
         self.reporting.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
         done = f"epoch {self.epoch} of {self.config.train.epochs} done"
         if stop:
@@ -326,10 +325,10 @@ class Training:
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         self.checkpoints.save(self._describe(found.skipped), self.stepper.local_state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
-        self.schedule.plan(self.step)
+        self.schedule.saved()
 
     def _describe(self, skipped: int) -> CheckpointManifest:
-        best = self.progress.best
+        # What it says of the best, its files, their attempt and hash are known when it is committed.
         return CheckpointManifest(
             fingerprint=self.assignment.fingerprint,
             made_from=self.assignment.made_from,
@@ -343,10 +342,8 @@ class Training:
             data=_transform_document(self.data.transform),
             shards_fingerprint=self.data.manifest.fingerprint,
             metrics=self.progress.metrics or {},
-            best_step=self.progress.best_step,
+            best_step=0,
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
-            best_validation_accuracy=best.accuracy if best else None,
-            best_validation_loss=best.loss if best else None,
             evaluation_due=self.progress.evaluation_due,
             parameters_sha256="",
             skipped_steps=skipped,

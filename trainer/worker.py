@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
-from contracts.events import EventLog
+from contracts.events import EventLog, print_error
 from contracts.process import end_with_parent, run_process
 from trainer.drill.hooks import install_hooks
 from trainer.launch import Assignment
@@ -27,6 +28,9 @@ def main(path: str) -> int:
     resources = RunConfig.model_validate(assignment.config).resources
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
     rank = int(os.environ["RANK"])
+    code = EXIT_OK
+    abort_group: Callable[[], bool] | None = None
+    can_shut_down = True
     with RankSupervisor(
         resources,
         events,
@@ -38,9 +42,10 @@ def main(path: str) -> int:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
             install_hooks(rank, assignment.attempt)
-            from trainer.parallel.process_group import process_group
+            from trainer.parallel.process_group import abort_process_group, process_group
             from trainer.train import train
 
+            abort_group = abort_process_group
             with process_group(assignment.generation, setup_timeout_s=resources.setup_timeout_s) as group_rank:
                 train(assignment, group_rank, events, life)
         except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
@@ -48,9 +53,13 @@ def main(path: str) -> int:
             document = ErrorDocument.of(error, traceback.format_exc())
             life.say(document)
             if not isinstance(error, Preempted):
-                print(document.traceback, file=sys.stderr, flush=True)
-            return EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
-    return EXIT_OK
+                print_error(document.traceback)
+            code = EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
+            # Behind the word: the peers fail at once then, and say that this rank is gone.
+            can_shut_down = abort_group is None or abort_group()
+    if not can_shut_down:
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
@@ -153,7 +153,12 @@ class Contract(Document):
 
 
 def find_damage(
-    folder_uri: str, files: Iterable[FileEntry], *, checksums: bool = True, read: bool = False
+    folder_uri: str,
+    files: Iterable[FileEntry],
+    *,
+    checksums: bool = True,
+    read: bool = False,
+    on_piece: Callable[[], object] = lambda: None,
 ) -> str | None:
     """Compare files with their entries; return what is wrong with the first bad one, or None.
 
@@ -162,6 +167,7 @@ def find_damage(
         files: What it says about its files.
         checksums: Compare more than the sizes.
         read: In a bucket, read the bytes instead of asking for the checksum that is kept there.
+        on_piece: Called after each piece of a file that is read.
     """
     for entry in files:
         uri = entry.uri(folder_uri)
@@ -171,6 +177,6 @@ def find_damage(
             return f"{entry.relative_path} is missing"
         if found != entry.bytes:
             return f"{entry.relative_path} has {found} bytes, its manifest says {entry.bytes}"
-        if checksums and (found_crc := storage.crc32c_of(uri, read=read)) != entry.crc32c:
+        if checksums and (found_crc := storage.crc32c_of(uri, read=read, on_piece=on_piece)) != entry.crc32c:
             return f"{entry.relative_path} has crc32c {found_crc}, its manifest says {entry.crc32c}"
     return None

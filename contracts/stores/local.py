@@ -184,12 +184,16 @@ def _crc32c(path: Path) -> str:
 
 def _write_temporary(target: Path, content: bytes) -> Path:
     temporary = _temporary_of(target)
-    with _explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+    try:
+        with _explained(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary
 
 

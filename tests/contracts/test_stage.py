@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
 from contracts.errors import ConfigError, TryAgain
-from contracts.events import ERROR_NAME, EVENTS_NAME, EventReader
+from contracts.events import ERROR_NAME, EVENTS_NAME, EventLog, EventReader
 from contracts.fingerprint import combine
 from contracts.output import Lock
 from contracts.result import find_result
@@ -315,6 +317,25 @@ def test_a_half_written_event_waits_for_its_end(tmp_path: Path) -> None:
     with path.open("ab") as stream:
         stream.write(b'ish"}\n')
     assert [event["event"] for event in reader.poll()] == ["finish"]
+
+
+def test_a_full_disk_costs_events_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = EventLog(tmp_path, stage="train", attempt="a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    log.emit("start")
+    try:
+        # Room for a part of the next one.
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / EVENTS_NAME).stat().st_size + 10, hard))
+        for _ in range(3):
+            log.emit("progress")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    log.emit("lost with the half line before it")
+    log.emit("finish")
+    assert [event["event"] for event in EventReader(tmp_path / EVENTS_NAME).poll()] == ["start", "finish"]
+    assert capsys.readouterr().err.count("events cannot be written") == 1
 
 
 def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -> None:

@@ -94,3 +94,27 @@ def with_buffers(num_classes: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), Counts(), nn.LazyLinear(num_classes)
     )
+
+
+class _Remembers(nn.Module):
+    """Passes on what it is given, and has state that is no tensor."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def get_extra_state(self) -> object:
+        return {"calls": 3}
+
+    def set_extra_state(self, state: object) -> None:
+        pass
+
+
+def with_state(num_classes: int, state: str) -> nn.Module:
+    """A network with state of some kind: the name of a type of torch for a buffer, or `extra` for none."""
+    model = without_batchnorm(num_classes)
+    if state == "extra":
+        model.append(_Remembers())
+    else:
+        model.register_buffer("table", torch.zeros(4).to(getattr(torch, state.removeprefix("temporary "))),
+                              persistent=not state.startswith("temporary "))  # fmt: skip
+    return model

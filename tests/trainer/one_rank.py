@@ -61,15 +61,32 @@ def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
 
 
 def make_training(
-    rank: Rank, folder: Path, shards: str, config: dict[str, Any], attempt: str = "a", *, profile: str | None = None
+    rank: Rank,
+    folder: Path,
+    shards: str,
+    config: dict[str, Any],
+    attempt: str = "a",
+    *,
+    profile: str | None = None,
+    output: str | None = None,
 ) -> Training:
-    """Return a training that begins, or goes on, in a folder; `profile` is the folder of a report."""
+    """Return a training that begins, or goes on, in a folder.
+
+    Args:
+        rank: The only one.
+        folder: Of the attempt, and of the output unless `output` names another.
+        shards: URI.
+        config: Sections.
+        attempt: Its id.
+        profile: The folder of a report.
+        output: URI of the training folder.
+    """
     events = folder / "attempts" / attempt
     assignment = Assignment(
         config=config,
         shards=shards,
         profile=profile,
-        folder=storage.normalise(folder / "out"),
+        folder=output or storage.normalise(folder / "out"),
         fingerprint="f",
         made_from={},
         attempt=attempt,

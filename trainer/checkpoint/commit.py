@@ -20,7 +20,7 @@ from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import ShardlineError, StorageError, TryAgain, UserError
 from trainer.checkpoint.discovery import Listing, checkpoint_name, list_checkpoints
 from trainer.checkpoint.framing import FileStream
-from trainer.checkpoint.retention import retain
+from trainer.checkpoint.retention import Best, retain
 from trainer.checkpoint.staging import HostBuffer, StagedFile
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
@@ -38,7 +38,7 @@ class Peers:
         rank: This rank.
         ranks: Number of ranks.
         group: A gloo group of all ranks for nothing but this: a thread uses it beside training. None: no group has rows
-            (trainer/checkpoint/tensors.py), and rank 0 writes alone.
+            (trainer/checkpoint/staging.py), and rank 0 writes alone.
     """
 
     rank: int = 0
@@ -68,6 +68,8 @@ class Committer:
         self.folder_uri = folder_uri
         self.number = 0
         """Of this attempt: what it writes carries it."""
+        self.best = Best()
+        """Of what was committed; for rank 0."""
         self.failures: list[Exception] = []
         """Of the newest checkpoints, since the last one that was committed."""
         self._rules, self._peers, self._log = rules, peers, log
@@ -86,7 +88,7 @@ class Committer:
             The manifest that was committed; None on other ranks, and where something went wrong that may pass.
 
         Args:
-            manifest: The manifest without files, attempt and parameters_sha256.
+            manifest: The manifest without files, attempt, parameters_sha256 and what it says of the best.
             files: What this rank has staged.
             sharded: Whether all ranks write.
 
@@ -144,10 +146,14 @@ class Committer:
     ) -> CheckpointManifest:
         """Publish the manifest, which makes the checkpoint exist; return it."""
         whole = [file for file in files if file.group == "model" and file.is_whole]
+        best = self.best.or_better(manifest, self._rules.best_metric)
         update = {
             "files": entries,
             "attempt": self.number,
             "parameters_sha256": parameters_sha256(whole[0].tensors) if whole else "",
+            "best_step": best.step,
+            "best_validation_accuracy": best.accuracy,
+            "best_validation_loss": best.loss,
         }
         manifest = manifest.model_copy(update=update)
         listing = self.listing()
@@ -157,6 +163,7 @@ class Committer:
                 f"{listing.resumed_at[listing.newest_attempt]}: what this process writes counts no more"
             )
         storage.publish(storage.join(uri, MANIFEST_NAME), manifest.to_json())
+        self.best = best
         return manifest
 
     def retain(self, newest: CheckpointManifest) -> None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -114,23 +115,43 @@ def list_checkpoints(folder_uri: str, known: dict[str, int] | None = None) -> Li
     return Listing(places, resumed_at, damaged)
 
 
-def find_newest(folder_uri: str, listing: Listing, *, at_step: int | None = None) -> FoundCheckpoint:
+def find_newest(folder_uri: str, listing: Listing, *, on_piece: Callable[[], object] = lambda: None) -> FoundCheckpoint:
     """Return the newest checkpoint that counts and whose files are whole, crc32c compared.
 
     Args:
         folder_uri: Where the listing was made.
         listing: What is there.
-        at_step: Look at this step's only.
+        on_piece: Called after each piece of a file that is read for its crc32c.
     """
-    skipped = [f"{storage.display(storage.join(folder_uri, name))} cannot be read" for name in listing.damaged_records]
-    for place in listing.places:
-        if at_step is not None and place.step != at_step:
-            continue
+    found = find_first(listing, listing.places, on_piece=on_piece)
+    unread = [f"{storage.display(storage.join(folder_uri, name))} cannot be read" for name in listing.damaged_records]
+    return replace(found, skipped=unread + found.skipped)
+
+
+def find_first(
+    listing: Listing,
+    places: Iterable[CheckpointFolder],
+    *,
+    groups: Sequence[str] = (),
+    on_piece: Callable[[], object] = lambda: None,
+) -> FoundCheckpoint:
+    """Return the first of some checkpoints that counts and whose files are whole.
+
+    Args:
+        listing: What is there.
+        places: What may be taken, the first choice first.
+        groups: Groups of tensors that will be read: their crc32c is compared, of other files only the size; empty: all.
+        on_piece: Called after each piece of a file that is read for its crc32c.
+    """
+    skipped: list[str] = []
+    for place in places:
         manifest, why = read_checkpoint(place)
         if why is None and manifest is not None:
             number = listing.left_behind_by(place)
             if number is None:
-                why = find_damage(place.uri, manifest.files)
+                used = [file for group in groups or manifest.groups for file in manifest.files_of(group)]
+                why = find_damage(place.uri, manifest.files, checksums=False)
+                why = why or find_damage(place.uri, used, on_piece=on_piece)
             else:
                 why = f"attempt {number} resumed from step {listing.resumed_at[number]}, so later steps of attempt "
                 why += f"{place.attempt} do not count"

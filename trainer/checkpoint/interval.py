@@ -1,4 +1,4 @@
-"""How often a checkpoint is written: the interval that loses least, from what one costs and how often machines go.
+"""When a checkpoint is due: the interval that loses least, from what one costs and how often machines go, in steps.
 
 Young ("A first order approximation to the optimum checkpoint interval", 1974) and Daly ("A higher order estimate of the
 optimum checkpoint interval for restart dumps", 2006): writing every T seconds costs C / T of the time, a failure loses
@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 from contracts.config import CheckpointSection
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.manager import CheckpointManager
 
 # Before anything was measured: early, so that a cost is known soon, and late enough for steps to have settled.
 FIRST_INTERVAL_S = 60.0
@@ -90,3 +95,60 @@ def interval_s(section: CheckpointSection, costs: Costs) -> float:
 def steps_until_due(interval_s: float, since_last_s: float, step_s: float) -> int:
     """Return after how many steps a checkpoint is due, at least one: what rank 0 tells the others."""
     return max(1, math.ceil((interval_s - since_last_s) / max(step_s, 1e-6)))
+
+
+class Schedule:
+    """Decides when the loop saves: every so many steps, or by time, which the first rank turns into a step for all.
+
+    The ranks agree on that step with their vote on stopping (trainer/supervise/vote.py), so no device is waited for.
+
+    Args:
+        rules: The configuration's section.
+        checkpoints: What knows the cost of a checkpoint.
+        is_first: Whether this is the first rank, whose clock and costs count.
+    """
+
+    def __init__(self, rules: CheckpointSection, checkpoints: CheckpointManager, *, is_first: bool) -> None:
+        self._rules, self._checkpoints, self._is_first = rules, checkpoints, is_first
+        self._steps = 0
+        self._due_at: int | None = None
+        self.saves = 0
+        """Checkpoints that the loop has begun, or left out, on all ranks alike: an older proposal counts no more."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to measure a step: what was before it is none of its time."""
+        self._since = time.perf_counter()
+
+    def step_taken(self) -> None:
+        """End the measurement of a step."""
+        self._steps += 1
+        if self._is_first:
+            self._checkpoints.step_took(time.perf_counter() - self._since)
+
+    def propose(self) -> int:
+        """Return the step of this process at which a checkpoint is due; 0 on other ranks, and where steps decide."""
+        if self._rules.every_steps is not None or not self._is_first:
+            return 0
+        return self._steps + self._checkpoints.steps_until_due()
+
+    def agree(self, proposed: int, *, saves: int) -> None:
+        """Take in what the first rank has proposed; all ranks together.
+
+        Args:
+            proposed: Its step.
+            saves: `saves` at that time.
+        """
+        if saves == self.saves:
+            self._due_at = proposed or None
+
+    def saved(self) -> None:
+        """Forget the step that was agreed on: a checkpoint has just begun, or was left out."""
+        self.saves += 1
+        self._due_at = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after optimizer step `step` of the training; the same on all ranks."""
+        if self._rules.every_steps is not None:
+            return step % self._rules.every_steps == 0
+        return self._due_at is not None and self._steps >= self._due_at

@@ -22,7 +22,12 @@ ChooseRows = Callable[[str, tuple[int, ...]], tuple[int, int]]
 
 
 def load_group(
-    folder_uri: str, manifest: CheckpointManifest, group: str, *, rows: ChooseRows | None = None
+    folder_uri: str,
+    manifest: CheckpointManifest,
+    group: str,
+    *,
+    rows: ChooseRows | None = None,
+    on_piece: Callable[[], object] = lambda: None,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a group on the CPU, put together from the files of all ranks that wrote it.
 
@@ -32,6 +37,7 @@ def load_group(
         group: model, optimizer, ...
         rows: Which rows of each tensor to return; None: all. Scalars come whole. A file that has none of the rows is
             not read beyond its header.
+        on_piece: Called after each piece of a file that is read.
 
     Raises:
         DataError: A file is missing, damaged, malformed, or the files do not make whole tensors.
@@ -44,7 +50,7 @@ def load_group(
     parts: dict[str, list[tuple[int, int]]] = {}
     for file in files:
         try:
-            _take(folder_uri, file, rows, tensors, parts, sharded=len(files) > 1)
+            _take(folder_uri, file, rows, tensors, parts, on_piece, sharded=len(files) > 1)
         except (Malformed, FileNotFoundError, NotADirectoryError) as error:
             said = "is missing" if isinstance(error, FileNotFoundError | NotADirectoryError) else f"is refused: {error}"
             _refuse(folder_uri, f"{file.relative_path} {said}")
@@ -63,13 +69,16 @@ def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str,
     return load_group(folder_uri, manifest, "model")
 
 
-def load_groups(folder_uri: str, manifest: CheckpointManifest, *names: str) -> dict[str, dict[str, torch.Tensor]]:
+def load_groups(
+    folder_uri: str, manifest: CheckpointManifest, *names: str, on_piece: Callable[[], object] = lambda: None
+) -> dict[str, dict[str, torch.Tensor]]:
     """Return groups of tensors by name: all that a checkpoint has, or those of `names` that it has.
 
     Raises:
         DataError: A file is missing or damaged.
     """
-    return {group: load_group(folder_uri, manifest, group) for group in manifest.groups if not names or group in names}
+    groups = [group for group in manifest.groups if not names or group in names]
+    return {group: load_group(folder_uri, manifest, group, on_piece=on_piece) for group in groups}
 
 
 def require_groups(found: Mapping[str, object], expected: Iterable[str], *, where: str) -> None:
@@ -134,6 +143,7 @@ def _take(
     rows: ChooseRows | None,
     tensors: dict[str, torch.Tensor],
     parts: dict[str, list[tuple[int, int]]],
+    on_piece: Callable[[], object],
     *,
     sharded: bool,
 ) -> None:
@@ -146,7 +156,7 @@ def _take(
             for entry in entries:
                 _place(entry, rows, None, tensors, parts)
             return
-    entries, data = _read(uri, file)
+    entries, data = _read(uri, file, on_piece)
     for entry in entries:
         if not sharded and not entry.is_whole:
             raise Malformed(f"it has {entry.shape} of {entry.name} {entry.global_shape}, and there is no other file")
@@ -209,7 +219,7 @@ def _peek(uri: str, file_bytes: int) -> list[Entry]:
     return parse_header(storage.read_range(uri, LENGTH_BYTES, length), file_bytes - LENGTH_BYTES - length)
 
 
-def _read(uri: str, file: FileEntry) -> tuple[list[Entry], torch.Tensor]:
+def _read(uri: str, file: FileEntry, on_piece: Callable[[], object]) -> tuple[list[Entry], torch.Tensor]:
     """Return the tensors of a file and its data ([bytes] uint8), its checksum compared."""
     size = storage.size(uri)
     if size != file.bytes:
@@ -227,6 +237,7 @@ def _read(uri: str, file: FileEntry) -> tuple[list[Entry], torch.Tensor]:
             total = google_crc32c.extend(total, piece)
             view[done : done + len(piece)] = piece
             done += len(piece)
+            on_piece()
     if (found := f"{total:08x}") != file.crc32c:
         raise Malformed(f"it has crc32c {found}, its manifest says {file.crc32c}")
     return entries, data

@@ -15,9 +15,10 @@ from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.commit import Committer, Peers
 from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, record_attempt
 from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
-from trainer.checkpoint.staging import HostBuffer, StagedFile
-from trainer.checkpoint.tensors import Groups, is_sharded
+from trainer.checkpoint.retention import Best, find_best
+from trainer.checkpoint.staging import Groups, HostBuffer, StagedFile, is_sharded
 from trainer.checkpoint.writer import Writer
+from trainer.parallel.process_group import on_first_rank
 
 
 class CheckpointManager:
@@ -30,6 +31,7 @@ class CheckpointManager:
         peers: The ranks.
         pinned: Whether the state is on a GPU.
         log: Takes what a user should read; called from a thread too.
+        alive: Called while files are read: a large checkpoint takes longer than any limit.
         committed: Told the step of each checkpoint that is committed, and the seconds from the copy of the state on, on
             rank 0; called from a thread.
     """
@@ -43,15 +45,17 @@ class CheckpointManager:
         peers: Peers | None = None,
         pinned: bool = False,
         log: Callable[[str], None] = lambda message: None,
+        alive: Callable[[], None] = lambda: None,
         committed: Callable[[int, float], None] = lambda step, seconds: None,
     ) -> None:
         self._costs = Costs()
         self._attempt, self._rules, self._log, self._committed = attempt, rules, log, committed
+        self._alive = alive
         self._peers = peers or Peers()
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
         self._committer = Committer(self.folder_uri, rules=rules, peers=self._peers, log=log)
         self._buffers = [
-            HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned) for _ in range(rules.num_buffers)
+            HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned, log=log) for _ in range(rules.num_buffers)
         ]
         self._writer = Writer(rules.num_buffers)
         self._durable_s: queue.SimpleQueue[float] = queue.SimpleQueue()
@@ -64,28 +68,39 @@ class CheckpointManager:
 
         Rank 0 looks, says what it passed over, and leaves the record of what this attempt resumes from.
         """
-        answer: list[tuple[str, int]] = [("", 0)]
-        found = FoundCheckpoint("", None, [])
-        if self._peers.rank == 0:
-            found = self.newest_valid()
-            for skipped in found.skipped:
-                self._log(f"skipped checkpoint {skipped}")
-            answer[0] = (found.uri, record_attempt(self.folder_uri, self._attempt, found))
-        if self._peers.ranks > 1:
-            dist.broadcast_object_list(answer, src=0)
-        uri, self._committer.number = answer[0]
+        found, self._committer.number = on_first_rank(self._peers.rank, self._peers.ranks, self._open, self._alive)
+        if found.manifest is not None:
+            self._committer.best = Best.of(found.manifest)
         self._last_save = time.monotonic()
-        if self._peers.rank == 0 or not uri:
-            return found
-        return FoundCheckpoint(uri, CheckpointManifest.load(uri), [])
+        return found
+
+    def _open(self, alive: Callable[[], None]) -> tuple[FoundCheckpoint, int]:
+        found = find_newest(self.folder_uri, self._committer.listing(), on_piece=alive)
+        for skipped in found.skipped:
+            self._log(f"skipped checkpoint {skipped}")
+        return found, record_attempt(self.folder_uri, self._attempt, found)
 
     def newest_valid(self) -> FoundCheckpoint:
         """Return the newest checkpoint that counts and is whole."""
         return find_newest(self.folder_uri, self._committer.listing())
 
-    def find(self, step: int) -> FoundCheckpoint:
-        """Return the valid checkpoint of a step."""
-        return find_newest(self.folder_uri, self._committer.listing(), at_step=step)
+    def find_best(self, *groups: str) -> FoundCheckpoint:
+        """Return the best checkpoint that counts and is whole, or the next best, which is said; all ranks together.
+
+        Args:
+            groups: Groups of tensors that will be read; of other files only the size is compared.
+        """
+        best, metric = self._committer.best, self._rules.best_metric
+
+        def look(alive: Callable[[], None]) -> FoundCheckpoint:
+            return find_best(self._committer.listing(), best, metric, groups=groups, on_piece=alive)
+
+        found = on_first_rank(self._peers.rank, self._peers.ranks, look, self._alive)
+        if found.manifest is not None and found.manifest.step != best.step and self._peers.rank == 0:
+            why = "".join(f"; passed over {skipped}" for skipped in found.skipped)
+            instead = f"not {best.step}" if best.step else "none was evaluated"
+            self._log(f"warning: the best checkpoint is that of step {found.manifest.step}, {instead}{why}")
+        return found
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -95,7 +110,7 @@ class CheckpointManager:
         All ranks call it. Without rows in a group only rank 0 does anything.
 
         Args:
-            manifest: The manifest without files, attempt and parameters_sha256.
+            manifest: The manifest without files, attempt, parameters_sha256 and what it says of the best.
             groups: Tensors by name, in groups by name.
             required: Wait for a running write instead of leaving this checkpoint out.
 

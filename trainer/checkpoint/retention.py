@@ -1,4 +1,4 @@
-"""Which checkpoints stay.
+"""Which checkpoints stay, and which is the best.
 
 Deleting is careful: manifest first, then data; and nothing that does not count, is damaged or carries another name is
 touched, except what an attempt before this one left without a manifest.
@@ -7,13 +7,13 @@ touched, except what an attempt before this one left without a manifest.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
 from contracts.config import CheckpointSection
-from trainer.checkpoint.discovery import CheckpointFolder, Listing, read_checkpoint
+from trainer.checkpoint.discovery import CheckpointFolder, FoundCheckpoint, Listing, find_first, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def choose_kept(candidates: Iterable[Candidate], rules: CheckpointSection, *, be
     Args:
         candidates: What there is.
         rules: keep_last, keep_best and keep_every_steps.
-        best_step: The best step so far as training knows it, which stays in any case.
+        best_step: The best committed step so far, which stays in any case.
     """
     newest_first = sorted(candidates, key=lambda candidate: (candidate.step, candidate.attempt), reverse=True)
     by_step: dict[int, Candidate] = {}
@@ -54,6 +54,59 @@ def choose_kept(candidates: Iterable[Candidate], rules: CheckpointSection, *, be
         first.pop(0, None)
         kept |= set(first.values())
     return kept
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best committed checkpoint; what could not be committed never is."""
+
+    step: int = 0
+    """0: none was evaluated yet."""
+    accuracy: float | None = None
+    """On the validation split; None where there is none."""
+    loss: float | None = None
+
+    @classmethod
+    def of(cls, manifest: CheckpointManifest) -> Best:
+        """Return what a checkpoint records."""
+        return cls(manifest.best_step, manifest.best_validation_accuracy, manifest.best_validation_loss)
+
+    def or_better(self, manifest: CheckpointManifest, metric: str) -> Best:
+        """Return the checkpoint that is about to be committed if it is better; of equal ones the earlier is the best.
+
+        Without a validation split the newest at the end of an epoch is the best.
+        """
+        if manifest.evaluated is None:
+            return self
+        found = score_of(manifest, metric)
+        if found is None:
+            return self if manifest.metrics else Best(manifest.step)
+        if self.accuracy is not None and self.loss is not None and found <= score(self.accuracy, self.loss, metric):
+            return self
+        return Best(manifest.step, manifest.metrics["validation_accuracy"], manifest.metrics["validation_loss"])
+
+
+def find_best(
+    listing: Listing, best: Best, metric: str, *, groups: Sequence[str], on_piece: Callable[[], object]
+) -> FoundCheckpoint:
+    """Return the best checkpoint that counts and is whole, or the next best; the newest where none was evaluated.
+
+    Args:
+        listing: What is there.
+        best: The first choice.
+        metric: Decides between the others, as `score_of`.
+        groups: Groups of tensors that will be read; of other files only the size is compared.
+        on_piece: Called after each piece of a file that is read for its crc32c.
+    """
+    scores: dict[CheckpointFolder, tuple[float, ...]] = {}
+    for place in listing.places:
+        manifest, _ = read_checkpoint(place)
+        if manifest is not None and (found := score_of(manifest, metric)) is not None:
+            scores[place] = found
+    # Stable sorts: of equal scores the earlier step, of equal steps the later attempt; then the newest.
+    places = sorted(listing.places, key=lambda place: place.step if place in scores else 0)
+    places.sort(key=lambda place: (place.step == best.step, place in scores, scores.get(place, ())), reverse=True)
+    return find_first(listing, places, groups=groups, on_piece=on_piece)
 
 
 def score_of(manifest: CheckpointManifest, metric: str) -> tuple[float, ...] | None:

@@ -1,17 +1,86 @@
-"""Host buffers: a copy of the state, laid out as the files will be, made once and used for every checkpoint."""
+"""What a checkpoint is made of, and host buffers for it: a copy of the state, laid out as the files will be.
+
+The state is groups (model, optimizer, ema, scaler) of tensors by name, whole or a rank's rows. Buffers are made once
+and used for every checkpoint.
+"""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from contracts.artifacts import tensor_file
-from trainer.checkpoint.framing import Entry, make_header
-from trainer.checkpoint.tensors import Group, Groups, Rows, is_sharded
+from contracts.errors import ModelError
+from trainer.checkpoint.framing import DTYPES, Entry, make_header
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows of a tensor that is spread over ranks along dimension 0."""
+
+    tensor: torch.Tensor
+    """[rows, ...]; rows may be 0."""
+    global_shape: tuple[int, ...]
+    """Shape of the whole tensor."""
+    offset: int
+    """Place of the first row in the whole tensor."""
+
+    def __post_init__(self) -> None:
+        rows, *rest = self.tensor.shape
+        if (*rest,) != self.global_shape[1:] or self.offset < 0 or (rows and self.offset + rows > self.global_shape[0]):
+            raise ValueError(
+                f"rows of shape {tuple(self.tensor.shape)} at {self.offset} are no part of {self.global_shape}"
+            )
+
+
+# A whole tensor is written by rank 0, rows by the rank that has them.
+Group = Mapping[str, torch.Tensor | Rows]
+Groups = Mapping[str, Group]
 
 # Name, type, shape, shape of the whole tensor or None where this is it, first row.
 Described = tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]
+
+
+def is_sharded(group: Group) -> bool:
+    """Whether a group has rows: then each rank writes a file. The same on all ranks."""
+    return any(isinstance(value, Rows) for value in group.values())
+
+
+def require_storable(model: nn.Module, name: str) -> None:
+    """Refuse a network with state that a checkpoint cannot hold; called before its first step.
+
+    Args:
+        model: The network.
+        name: As the configuration names it.
+
+    Raises:
+        ModelError: A parameter or buffer is of another type than those of `DTYPES`, or a module has state that is none.
+    """
+    for key, value in model.state_dict().items():
+        # torch.nn.Module.state_dict names what get_extra_state returns so. It is loaded by set_extra_state alone, which
+        # would never see the rows of a sharded network.
+        if not isinstance(value, torch.Tensor) or key.rpartition(".")[2] == "_extra_state":
+            raise ModelError(
+                f"{name}: {key} is state of its own (get_extra_state)",
+                allowed="parameters and buffers: nothing of a checkpoint is pickled",
+                todo="keep it in a buffer (register_buffer), or leave get_extra_state out",
+            )
+        if value.dtype not in DTYPES.values():
+            raise ModelError(
+                f"{name}: {key} is of type {_name(value.dtype)}, which a checkpoint cannot hold",
+                allowed=", ".join(map(_name, DTYPES.values())),
+                todo="keep complex numbers as torch.view_as_real gives them and float8 as uint8, or register a buffer "
+                "that can be computed again with persistent=False",
+            )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -35,11 +104,14 @@ class HostBuffer:
     Args:
         rank: This rank.
         ranks: Number of ranks.
-        pinned: Take page-locked memory, which a GPU copies to without a detour.
+        pinned: Lock its pages, so that a GPU copies to it without a detour.
+        log: Told once where pages cannot be locked.
     """
 
-    def __init__(self, rank: int, ranks: int, *, pinned: bool) -> None:
-        self._rank, self._ranks, self._pinned = rank, ranks, pinned
+    def __init__(
+        self, rank: int, ranks: int, *, pinned: bool, log: Callable[[str], None] = lambda message: None
+    ) -> None:
+        self._rank, self._ranks, self._pinned, self._log = rank, ranks, pinned, log
         self._layout: object = None
         self.files: list[StagedFile] = []
 
@@ -75,7 +147,10 @@ class HostBuffer:
 
     def _lay_out(self, name: str, group: Group, tensors: list[Described]) -> StagedFile:
         header, entries = make_header(tensors)
-        data = torch.empty(entries[-1].stop if entries else 0, dtype=torch.uint8, pin_memory=self._pinned)
+        data = torch.empty(entries[-1].stop if entries else 0, dtype=torch.uint8)
+        if self._pinned and data.numel() and (failure := _lock_pages(data)) is not None:
+            self._pinned = False
+            self._log(f"warning: the host memory of checkpoints is not page-locked, saves take longer: {failure}")
         sharded = is_sharded(group)
         return StagedFile(
             group=name,
@@ -107,3 +182,26 @@ def _describe(name: str, value: torch.Tensor | Rows) -> Described:
 
 def _view(data: torch.Tensor, entry: Entry) -> torch.Tensor:
     return data[entry.start : entry.stop].view(entry.dtype).view(entry.shape)
+
+
+def _lock_pages(data: torch.Tensor) -> str | None:
+    """Lock the pages of a tensor in host memory until it is freed; return what went wrong, or None.
+
+    torch.empty(pin_memory=True) would round its bytes up to a power of two and never give them back
+    (CachingHostAllocator), so ordinary memory is registered, as torch/distributed/_state_dict_utils.py does.
+    """
+    try:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        # cudaHostRegisterPortable: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html
+        code = int(cudart.cudaHostRegister(data.data_ptr(), data.numel(), 1))
+    except (AssertionError, RuntimeError) as error:
+        return str(error)
+    if code != 0:
+        # The runtime keeps the error for whoever asks next, which would be the check behind a kernel of training.
+        with suppress(RuntimeError):
+            torch.ones(1, device="cuda")
+        return f"cudaHostRegister returned {code} for {data.numel()} bytes"
+    # Before its memory is freed. At the end of the process the driver does it; to ask for it could wait for a GPU that
+    # hangs.
+    weakref.finalize(data, cudart.cudaHostUnregister, data.data_ptr()).atexit = False
+    return None

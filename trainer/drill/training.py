@@ -25,6 +25,7 @@ from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment
 from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 from trainer.drill.trace import ENVIRONMENT as TRACE_VARIABLE
+from trainer.model.precision import DETERMINISTIC_VARIABLE
 
 # Without a mode every third kill meets a checkpoint between its data and its manifest.
 _MID_CHECKPOINT_EVERY = 3
@@ -111,6 +112,8 @@ class DrillTraining:
         command += [f"--output={self.output}", f"--attempt={attempt}"]
         command += [f"--{name}={uri}" for name, uri in self._inputs.items()]
         environment = {**thread_environment(available_cores()), **os.environ, TRACE_VARIABLE: str(self.trace)}
+        # Bits are compared: a GPU adds up in any order otherwise.
+        environment[DETERMINISTIC_VARIABLE] = "1"
         self.pauses_file.unlink(missing_ok=True)
         if pauses:
             environment |= {PAUSE_AT: ",".join(pauses), PAUSE_FILE: str(self.pauses_file)}

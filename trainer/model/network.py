@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from contracts.config import RunConfig
+from trainer.checkpoint.staging import require_storable
 from trainer.model.attention import describe_attention, watch_attention
 from trainer.model.build import build_model, find_unused
 from trainer.model.precision import Numerics
@@ -29,10 +30,11 @@ def make_network(
         log: Is told what was found about it.
 
     Raises:
-        ModelError: It cannot be built or trained.
+        ModelError: It cannot be built, trained or saved.
     """
     torch.manual_seed(config.run.seed)
     model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size).to(device)
+    require_storable(model, config.model.architecture)
     model = numerics.lay_out(model)
     size = config.data.image_size
     images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)

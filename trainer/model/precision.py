@@ -6,6 +6,7 @@ training run in the lower precision.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -17,6 +18,10 @@ from contracts.artifacts import Flags
 from contracts.config import TrainSection
 from contracts.errors import ConfigError
 from trainer.launch.auto import choose_flags
+
+# Asks for deterministic algorithms on a GPU: 1.
+DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -113,10 +118,21 @@ class Numerics:
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:
-    """Set what decides the bits of a step besides the data, for the whole process."""
+    """Set what decides the bits of a step besides the data, for the whole process; before anything is computed.
+
+    A CPU has deterministic algorithms always. On a GPU they are slower, and some operations have none (torch says
+    which): they are used where SHARDLINE_DETERMINISTIC=1 asks for them, as the drill does.
+    """
     torch.set_num_threads(threads)
-    if device.type == "cpu":
+    asked = os.environ.get(DETERMINISTIC_VARIABLE) == "1"
+    if device.type == "cpu" or asked:
         torch.use_deterministic_algorithms(True)
+    if device.type == "cuda" and asked:
+        # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
+        os.environ.setdefault(CUBLAS_VARIABLE, ":4096:8")
+        # It would try kernels and take another one in each process:
+        # https://docs.pytorch.org/docs/stable/notes/randomness.html
+        torch.backends.cudnn.benchmark = False
 
 
 class LossScale:

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from trainer.checkpoint.tensors import Rows
+from trainer.checkpoint.staging import Rows
 from trainer.parallel.blocks import find_blocks
 from trainer.parallel.process_group import Rank
 

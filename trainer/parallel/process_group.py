@@ -6,17 +6,28 @@ Nothing but the entry of a rank (trainer/worker.py) reads torchrun's environment
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
+from trainer.launch.machine import RANKS_VARIABLE
+
+Result = TypeVar("Result")
+
+# Between two signs of life of a rank that the others wait for: well below the shortest time-out that can be configured.
+_SIGN_EVERY_S = 1.0
+# For aborting what a failed rank has begun on its GPU; the launcher kills what is left of a generation 5 s after its
+# first rank has ended (trainer/launch/generations.py).
+ABORT_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,9 @@ class Rank:
 def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     """Join the group that torchrun started; leave it at the end of the block when no error passes through.
 
+    On GPUs the group has two backends: NCCL, whose communicator is made at once (`device_id`), and gloo for tensors in
+    the host's memory. After an error `abort_process_group` ends it.
+
     Args:
         generation: Number of this start of the job's ranks, the same on all machines.
         setup_timeout_s: How long ranks wait for each other, until `limit_collectives`.
@@ -47,27 +61,109 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     """
     rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     timeout = timedelta(seconds=setup_timeout_s)
-    cuda = torch.cuda.is_available()
-    if cuda and local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"rank {local_rank} of this machine, which has {torch.cuda.device_count()} GPUs",
-            allowed="one rank per GPU",
-            todo="lower resources.ranks, or leave it at auto",
-        )
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = choose_device(rank, local_rank, ranks, gpus=gpus, rehearsed=RANKS_VARIABLE in os.environ)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if cuda else "gloo",
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=_store(rank, generation, timeout),
         rank=rank,
         world_size=ranks,
         timeout=timeout,
+        device_id=device if on_gpu else None,
     )
     yield Rank(rank, local_rank, ranks, device)
     # Only on success: a peer may be dead otherwise, and leaving would wait for it.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def choose_device(rank: int, local_rank: int, ranks: int, *, gpus: int, rehearsed: bool) -> torch.device:
+    """Return the device of a rank: the GPU of its number on this machine, without GPUs the CPU.
+
+    The machines of a rehearsal are this one, and NCCL takes one rank per GPU: each rank of the job takes the GPU of its
+    number in the job, and where there are fewer GPUs than ranks all compute on the CPU.
+
+    Args:
+        rank: Among all ranks of the job.
+        local_rank: Among those of its machine.
+        ranks: Of the job.
+        gpus: That this process sees.
+        rehearsed: Whether this is a rehearsal.
+
+    Raises:
+        ConfigError: The machine has GPUs, and none for this rank.
+    """
+    if gpus == 0 or (rehearsed and ranks > gpus):
+        return torch.device("cpu")
+    if rehearsed:
+        return torch.device("cuda", rank)
+    if local_rank >= gpus:
+        raise ConfigError(
+            f"rank {local_rank} of this machine, which has {gpus} GPUs",
+            allowed="one rank per GPU",
+            todo="lower resources.ranks, or leave it at auto",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
+    """End the group of a rank that failed, without its peers; return whether nothing of it is left.
+
+    NCCL's kernels may wait on the GPU for a peer that never comes: an interpreter that shuts down meanwhile hangs or
+    crashes. Aborting ends them (ncclCommAbort, by torch's `_abort_process_group`; gloo's connections end with the
+    process). It may itself wait for a GPU that hangs, hence the limit.
+
+    Args:
+        limit_s: Seconds after which it is given up: the process must then end without the interpreter's shutdown.
+    """
+    if not dist.is_initialized() or dist.get_backend() == "gloo":
+        return True
+
+    def abort() -> None:
+        # Whatever it says: this rank ends, and why is said already.
+        with suppress(RuntimeError, ValueError, AssertionError):
+            distributed_c10d._abort_process_group()
+
+    thread = threading.Thread(target=abort, name="abort of the process group", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()
+
+
+def on_first_rank(
+    rank: int, ranks: int, work: Callable[[Callable[[], None]], Result], alive: Callable[[], None]
+) -> Result:
+    """Do something on the first rank and return its result on all; the others may wait for as long as it gets on.
+
+    Args:
+        rank: This rank.
+        ranks: Number of ranks; with one nothing is communicated.
+        work: Given what it must call often, as a sign of life.
+        alive: Called on every rank with each sign of life.
+    """
+    if ranks == 1:
+        return work(alive)
+    message: list[tuple[Result] | None] = [None]
+    if rank > 0:
+        while message[0] is None:
+            dist.broadcast_object_list(message, src=0)
+            alive()
+        return message[0][0]
+    told_at = time.monotonic()
+
+    def get_on() -> None:
+        nonlocal told_at
+        alive()
+        if time.monotonic() - told_at >= _SIGN_EVERY_S:
+            told_at = time.monotonic()
+            dist.broadcast_object_list([None], src=0)
+
+    result = work(get_on)
+    dist.broadcast_object_list([(result,)], src=0)
+    return result
 
 
 def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = None) -> None:
@@ -78,7 +174,8 @@ def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = N
         besides: A group that keeps its own.
     """
     # torch has no public name for either; without it the longest wait of set-up would hold for every step. There are
-    # more groups than one when a network is sharded in copies.
+    # more groups than one when a network is sharded in copies. _set_pg_timeout reaches both backends of a group
+    # (torch/distributed/distributed_c10d.py of 2.11 and 2.13).
     for group in distributed_c10d._world.pg_map:
         if group is not besides:
             distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)

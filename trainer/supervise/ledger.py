@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 
 from contracts.events import EventLog
 from trainer.supervise.sections import Sections
@@ -55,9 +54,7 @@ class Ledger:
             step: Of the checkpoint.
             seconds: From the copy of the state until it was durable.
         """
-        # The checkpoint is whole: a word that cannot be written must not make it a failure.
-        with suppress(OSError):
-            self._emit("checkpoint", step=step, seconds=round(seconds, 6))
+        self._emit("checkpoint", step=step, seconds=round(seconds, 6))
 
     def stopped(self, cause: StopCause, words: str) -> None:
         """Say that all ranks agreed to stop."""

@@ -101,9 +101,11 @@ class RankExit:
         if not self._once.acquire(blocking=False):
             # The other thread ends the process; this one must not say anything else meanwhile.
             threading.Event().wait()
-        self._say(ErrorDocument.of(error))
-        end_loader_processes()
-        os._exit(exit_code_for_torchrun(error))
+        try:
+            self._say(ErrorDocument.of(error))
+            end_loader_processes()
+        finally:
+            os._exit(exit_code_for_torchrun(error))
 
 
 def exit_code_for_torchrun(error: ShardlineError) -> int:
@@ -176,8 +178,10 @@ class SignalReceiver:
         deadline = self._stop.wait_for_preemption() + self._budget_s
         while not self._done.is_set():
             cause = self._stop.wanted.words
-            if self._sections.now.section in _NOTHING_TO_SAVE:
-                self._leaving.at_once(self._explain(f"told to stop by {cause} before the first step"))
+            if (section := self._sections.now.section) in _NOTHING_TO_SAVE:
+                self._leaving.at_once(
+                    self._explain(f"told to stop by {cause} in section {section}, with nothing to save")
+                )
             if (remaining := deadline - time.monotonic()) <= 0:
                 now = self._sections.now
                 self._leaving.at_once(

@@ -11,14 +11,15 @@ It is watched, it can be told to stop, and the first rank tells where time goes:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from contracts.config import ResourcesSection
-from contracts.errors import ErrorDocument, ShardlineError
-from contracts.events import EventLog
+from contracts.errors import ErrorDocument, ShardlineError, TryAgain
+from contracts.events import EventLog, print_error
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.notice import NoticeWatch, metadata_host
 from trainer.supervise.signals import (
@@ -93,8 +94,11 @@ class RankSupervisor:
         end_loader_processes()
 
     def say(self, document: ErrorDocument) -> None:
-        """Write down why this rank ends."""
-        self._say(document)
+        """Write down why this rank ends; print it where it cannot be written: the disk is full."""
+        try:
+            self._say(document)
+        except (OSError, ShardlineError) as error:
+            print_error(f"{document.message}\n({error})")
         self._leave_last_beat()
 
     def finished(self) -> None:
@@ -103,12 +107,15 @@ class RankSupervisor:
 
     def why(self, error: Exception) -> Exception:
         """Return what to say of an error: that a call to the other ranks fails has its reason with one of them."""
-        if isinstance(error, ShardlineError):
+        lost = is_peer_loss(error)
+        if isinstance(error, TryAgain) or (isinstance(error, ShardlineError) and not lost):
             return error
         said = f"{type(error).__name__}: {error}"
         if self.stop.wanted.is_preemption:
             return self._explain(f"told to stop by {self.stop.wanted.words}, and a peer left before all agreed: {said}")
-        return self._explain(said) if self._heartbeats.crashed() else error
+        if self._heartbeats.crashed():
+            return self._explain(said)
+        return TryAgain(f"another rank is gone or does not answer: {said}") if lost else error
 
     def _leave_last_beat(self) -> None:
         now = self.ledger.sections.now
@@ -119,3 +126,27 @@ class RankSupervisor:
 
     def _log(self, message: str) -> None:
         self._events.emit("log", message=message)
+
+
+# What gloo raises, a RuntimeError, begins with the place in its source: a connection that a peer closed, or a wait for
+# a peer that took too long.
+_GLOO = re.compile(r"\bgloo/\S+\.cc:\d+\]")
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether an error, or one that it wraps, says that another rank or the ranks' store is gone or does not answer.
+
+    NCCL's and the store's are torch.distributed.DistError, known by name: nothing here imports torch. A loss can arrive
+    as anything, such as a failure of torch.compile, whose first call talks to the other ranks.
+    """
+    seen: list[BaseException] = []
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop()
+        if one is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
+        if any(kind.__name__ == "DistError" for kind in type(one).__mro__) or _GLOO.search(str(one)):
+            return True
+        found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+    return False

@@ -1,4 +1,4 @@
-"""The ranks agree to stop: at the end of a step some of them may want to, and all learn of it at the same step."""
+"""The ranks agree, at the end of a step, to stop (some of them may want to) and when the next checkpoint is due."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from trainer.checkpoint.interval import Schedule
 from trainer.parallel.process_group import Rank
 from trainer.supervise.signals import StopCause, StopRequest
 
@@ -49,13 +50,14 @@ class Vote:
         stop: What this rank wants.
         rank: Among its peers.
         timeout_s: Seconds that a rank waits for the others' votes.
+        schedule: Of checkpoints; None: the votes are not about them.
     """
 
-    def __init__(self, stop: StopRequest, rank: Rank, *, timeout_s: float) -> None:
+    def __init__(self, stop: StopRequest, rank: Rank, *, timeout_s: float, schedule: Schedule | None = None) -> None:
         self.agreed: StopAgreement | None = None
-        self._stop, self._rank = stop, rank
+        self._stop, self._rank, self._schedule = stop, rank, schedule
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._pending: tuple[Any, torch.Tensor, int] | None = None
         self._steps = 0
         self._next_at = 1
         self._mark = time.monotonic()
@@ -92,16 +94,20 @@ class Vote:
         step_us = int(1e6 * (now - self._mark) / max(1, self._steps - self._mark_steps))
         self._mark, self._mark_steps = now, self._steps
         wanted = self._stop.wanted
-        values = torch.tensor([wanted * _CAUSE_UNIT + self._rank.rank if wanted else 0, step_us], dtype=torch.int64)
+        wish = wanted * _CAUSE_UNIT + self._rank.rank if wanted else 0
+        proposed, saves = (self._schedule.propose(), self._schedule.saves) if self._schedule else (0, 0)
+        values = torch.tensor([wish, step_us, proposed], dtype=torch.int64)
         work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        self._pending = (work, values)
+        self._pending = (work, values, saves)
 
     def _read(self) -> None:
         assert self._pending is not None
-        work, values = self._pending
+        work, values, saves = self._pending
         work.wait()
         self._pending = None
-        wish, step_us = (int(value) for value in values)
+        wish, step_us, proposed = (int(value) for value in values)
+        if self._schedule is not None:
+            self._schedule.agree(proposed, saves=saves)
         if wish:
             self.agreed = StopAgreement(StopCause(wish // _CAUSE_UNIT), wish % _CAUSE_UNIT)
         steps = int(VOTE_EVERY_S * 1e6 / max(1, step_us))

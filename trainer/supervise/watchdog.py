@@ -16,14 +16,14 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from contracts import storage
 from contracts.config import ResourcesSection
 from contracts.errors import ShardlineError, TryAgain
-from contracts.events import EventLog
+from contracts.events import EventLog, print_error
 from trainer.supervise.sections import CurrentSection, Sections
 from trainer.supervise.signals import RankExit
 
@@ -31,6 +31,7 @@ BEAT_S = 1.0
 # A rank that said nothing for so long is silent: its beats come each second, on a machine that may be overloaded.
 SILENT_S = 3.0
 LEFT = "left"
+_BEAT_BYTES = 512
 
 
 class Hung(TryAgain):
@@ -70,9 +71,10 @@ class Heartbeats:
 
     def __init__(self, folder: Path, *, rank: int, generation: int) -> None:
         self._folder, self._rank, self._generation = folder, rank, generation
+        self._has_failed = False
 
-    def write(self, section: str, section_s: float, step: int) -> None:
-        """Leave this rank's own."""
+    def write(self, section: str, section_s: float, step: int) -> bool:
+        """Leave this rank's own; return whether it could be written: a full disk is said once, on stderr."""
         beat = Heartbeat(
             rank=self._rank,
             generation=self._generation,
@@ -82,8 +84,20 @@ class Heartbeats:
             step=step,
             time=time.time(),
         )
-        uri = storage.normalise(self._folder / f"heartbeat-{self._rank}.json")
-        storage.replace(uri, beat.model_dump_json().encode())
+        try:
+            # In place, always of one length: it needs no room on the disk but for the first time. A reader that meets
+            # a half-written one passes over it.
+            descriptor = os.open(self._folder / f"heartbeat-{self._rank}.json", os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(descriptor, beat.model_dump_json().encode().ljust(_BEAT_BYTES), 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                print_error(f"warning: the heartbeat of rank {self._rank} could not be written: {error}")
+            return False
+        return True
 
     def peers(self) -> list[Heartbeat]:
         """Return those of the other ranks of this generation, by rank."""
@@ -151,7 +165,7 @@ class Watchdog:
         self._sections, self._limits, self._first_step_s = sections, limits, first_step_s
         self._events, self._heartbeats, self._rank, self._leaving = events, heartbeats, rank, leaving
         self._done = threading.Event()
-        self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab")
+        self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab", buffering=0)
         self._looked_at = time.monotonic()
         self._seen: dict[int, tuple[float, float]] = {}
         """By peer: when its newest beat was written, and when it was first seen here."""
@@ -173,9 +187,11 @@ class Watchdog:
         while True:
             faulthandler.dump_traceback_later(longest, exit=True, file=self._stacks)
             now = self._sections.now
-            self._heartbeats.write(now.section, now.lasted_s, now.step)
+            written = self._heartbeats.write(now.section, now.lasted_s, now.step)
             peers = self._heartbeats.peers()
-            if self._one_is_stopped(peers) or (now.lasted_s > self._limit(now) and not self._waits_for_one(peers)):
+            # Where this rank's beats cannot be written, its peers' cannot either: their silence says nothing.
+            is_over = now.lasted_s > self._limit(now) and not self._waits_for_one(peers)
+            if self._one_is_stopped(peers, can_judge=written) or is_over:
                 self._end(now, peers)
             if self._done.wait(interval):
                 return
@@ -185,14 +201,14 @@ class Watchdog:
             return max(self._first_step_s, self._limits["step"])
         return self._limits[now.section]
 
-    def _one_is_stopped(self, peers: list[Heartbeat]) -> bool:
+    def _one_is_stopped(self, peers: list[Heartbeat], *, can_judge: bool) -> bool:
         """Whether a peer is there and silent for longer than its section may take: its own watchdog cannot say so.
 
         This rank, waiting for it, may be in a section with a longer limit.
         """
         now = time.monotonic()
         # Whoever was frozen itself (all of a machine may be) looks again before it judges.
-        was_frozen, self._looked_at = now - self._looked_at > SILENT_S, now
+        was_frozen, self._looked_at = now - self._looked_at > SILENT_S or not can_judge, now
         stopped = False
         for beat in peers:
             written, seen_at = self._seen.get(beat.rank, (0.0, now))
@@ -215,9 +231,9 @@ class Watchdog:
 
     def _end(self, now: CurrentSection, peers: list[Heartbeat]) -> None:
         error = describe_hang(self._rank, now, self._limit(now), peers)
-        self._stacks.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {error}\n".encode())
-        self._stacks.flush()
-        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        with suppress(OSError):
+            self._stacks.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {error}\n".encode())
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
         self._events.emit("hang", rank=self._rank, section=now.section, step=now.step, message=str(error))
         self._leaving.at_once(error)
 

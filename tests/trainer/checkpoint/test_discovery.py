@@ -137,15 +137,6 @@ def test_other_names_are_passed_over(tmp_path: Path) -> None:
     assert (listing.places, listing.resumed_at) == ([], {})
 
 
-def test_a_checkpoint_of_a_step(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, keep_last=9)
-    attempt.save(1, 2, 3)
-    found = attempt.manager.find(2)
-    assert found.manifest is not None
-    assert float(load_model_state(found.uri, found.manifest)["w"][0]) == 2
-    assert attempt.manager.find(7).manifest is None
-
-
 def test_other_inputs_are_named() -> None:
     document = manifest(1, made_from={"model": "a", "train": "b"})
     require_same_inputs("file:///x", document, {"model": "a", "train": "b"})

@@ -1,22 +1,25 @@
 """What stays: the newest, the best, each Nth; nothing that is damaged, does not count or is not ours is touched."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
 from contracts.config import CheckpointSection
-from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, manifest
+from contracts.errors import TryAgain
+from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
 from trainer.checkpoint.retention import Candidate, choose_kept, score_of
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, keep_last=2)
     for step in range(1, 8):
-        attempt.save(step, best_step=min(step, 3))
+        # Without a validation split what was evaluated last is the best.
+        attempt.save(step, evaluated="model" if step <= 3 else None)
     assert committed(tmp_path) == [3, 6, 7]
 
 
@@ -28,10 +31,78 @@ def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     found = {1: (0.5, 0.9), 2: (0.9, 0.3), 3: (0.9, 0.4), 4: (0.8, 0.1), 5: (0.9, 0.5)}
     for step, (accuracy, loss) in found.items():
         metrics = {"validation_accuracy": accuracy, "validation_loss": loss}
-        attempt.save(step, metrics=metrics, evaluated="model", best_step=2)
+        attempt.save(step, metrics=metrics, evaluated="model")
     # Metrics of an earlier step are not its own.
-    attempt.save(6, metrics={"validation_accuracy": 1.0, "validation_loss": 0.0}, best_step=2)
+    attempt.save(6, metrics={"validation_accuracy": 1.0, "validation_loss": 0.0})
     assert committed(tmp_path) == kept
+
+
+def evaluated(accuracy: float, loss: float) -> dict[str, Any]:
+    return {"metrics": {"validation_accuracy": accuracy, "validation_loss": loss}, "evaluated": "model"}
+
+
+def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path, keep_last=1)
+    attempt.save(1, **evaluated(0.5, 1.0))
+    attempt.save(2, **evaluated(0.4, 1.0))
+
+    def fail(*arguments: Any) -> str:
+        raise TryAgain("no answer")
+
+    monkeypatch.setattr(storage, "publish_stream", fail)
+    assert attempt.manager.save(manifest(3, **evaluated(0.9, 0.1)), groups(3))
+    with pytest.raises(TryAgain):
+        attempt.manager.wait()
+    monkeypatch.undo()
+    attempt.save(4, **evaluated(0.4, 1.0))
+    best = [(one.best_step, one.best_validation_accuracy) for one in newest(attempt)]
+    assert best == [(1, 0.5)]
+    # Better than what is there, if not than what was lost; and a later attempt knows it.
+    attempt.save(5, **evaluated(0.6, 0.5))
+    again = Attempt(tmp_path, keep_last=1)
+    again.save(6)
+    again.save(7, **evaluated(0.6, 0.5))
+    assert [(one.step, one.best_step, one.best_validation_loss) for one in newest(again)] == [(7, 5, 0.5)]
+    assert committed(tmp_path) == [5, 7]
+
+
+def newest(attempt: Attempt) -> list[CheckpointManifest]:
+    found = attempt.manager.newest_valid().manifest
+    return [found] if found is not None else []
+
+
+def test_the_best_that_is_whole_is_found(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, keep_last=9)
+    for step, loss in ((1, 0.3), (2, 0.2), (3, 0.1), (4, 0.2)):
+        attempt.save(step, **evaluated(0.5, loss))
+    attempt.save(5)
+    file_of(tmp_path, 3, "optimizer.safetensors").write_bytes(b"")
+    order = []
+    while (found := attempt.manager.find_best("model").manifest) is not None:
+        order.append(found.step)
+        path = file_of(tmp_path, found.step, "model.safetensors")
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    # By score, of equal ones the earlier; then what was not evaluated.
+    assert order == [2, 4, 1, 5]
+    assert [said.partition(";")[0] for said in attempt.said] == [
+        f"warning: the best checkpoint is that of step {step}, not 3" for step in order
+    ]
+    assert "step-00000003.000001: optimizer.safetensors has 0 bytes" in attempt.said[0]
+
+
+def test_what_does_not_count_is_not_the_best(tmp_path: Path) -> None:
+    """Step 3 is committed by a process that was thought dead, after its successor has resumed from step 2."""
+    zombie = Attempt(tmp_path, keep_last=9)
+    zombie.save(1, 2, **evaluated(0.1, 1.0))
+    zombie.save(3, **evaluated(0.9, 0.1))
+    late = file_of(tmp_path, 3, MANIFEST_NAME)
+    content = late.read_bytes()
+    late.unlink()
+    attempt = Attempt(tmp_path, keep_last=9)
+    assert attempt.resumed_at == 2
+    late.write_bytes(content)
+    found = attempt.manager.find_best("model").manifest
+    assert found is not None and found.step == 1
 
 
 def test_a_metric_that_is_no_number_is_no_score() -> None:

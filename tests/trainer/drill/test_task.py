@@ -15,7 +15,8 @@ import trainer
 from contracts.config import STAGE_SECTIONS
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_USER_ERROR
 from tests.conftest import small_config
-from trainer.drill.training import plan_kills
+from trainer.drill.training import DrillTraining, plan_kills
+from trainer.model.precision import DETERMINISTIC_VARIABLE
 
 # 5 steps an epoch.
 CONFIG = small_config(train={"epochs": 12}, checkpoint={"every_steps": 3})
@@ -81,6 +82,17 @@ def test_kills_are_drawn_from_the_seed() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
     assert [kill.mode for kill in drawn[0]] == ["mid-checkpoint"] * 2 + ["sigkill"] * 4
     assert all(1 <= kill.step < 100 for kill in drawn[0])
+
+
+def test_both_trainings_use_deterministic_algorithms(tmp_path: Path) -> None:
+    """On a GPU sums come in any order otherwise, and equal trainings would differ."""
+    process = DrillTraining("undisturbed", {}, {}, tmp_path).start()
+    try:
+        environment = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+    finally:
+        process.kill()
+        process.wait()
+    assert f"{DETERMINISTIC_VARIABLE}=1" in environment
 
 
 def test_a_folder_of_somebody_else_is_left_alone(small_shards: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a step computes in, and the loss scale that follows torch.amp.GradScaler's rule."""
 
+import os
 import random
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from contracts.config import TrainSection
 from contracts.errors import ConfigError
-from trainer.model.precision import LossScale, Numerics
+from trainer.model.precision import CUBLAS_VARIABLE, DETERMINISTIC_VARIABLE, LossScale, Numerics, fix_numerics
 
 CPU = torch.device("cpu")
 
@@ -71,3 +72,25 @@ def test_tf32_is_set_where_there_is_a_gpu() -> None:
         Numerics.of(TrainSection(tf32=wanted)).apply(torch.device("cuda"))
         assert torch.backends.cudnn.allow_tf32 == wanted
         assert torch.get_float32_matmul_precision() == ("high" if wanted else "highest")
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "deterministic"), [("cpu", "", True), ("cuda", "", False), ("cuda", "1", True)]
+)
+def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch, kind: str, asked: str, deterministic: bool) -> None:
+    """On a CPU always, on a GPU where the environment asks for them, as the drill does."""
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    monkeypatch.setenv(DETERMINISTIC_VARIABLE, asked)
+    monkeypatch.setenv(CUBLAS_VARIABLE, "")
+    monkeypatch.delenv(CUBLAS_VARIABLE)
+    try:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.benchmark = True
+        fix_numerics(1, torch.device(kind))
+        assert torch.are_deterministic_algorithms_enabled() == deterministic
+        assert torch.backends.cudnn.benchmark == (asked == "")
+        assert os.environ.get(CUBLAS_VARIABLE) == (":4096:8" if asked else None)
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+        torch.backends.cudnn.benchmark = before[2]

@@ -1,6 +1,7 @@
 """A rank that hangs is found: its section, its stacks, and peers that can say nothing themselves."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,17 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainer.supervise.sections import CurrentSection
 from trainer.supervise.watchdog import Heartbeat, Heartbeats, describe_hang
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 # A rank without torch: what watches it needs none.
 RANK = """
-import sys, time
+import resource, signal, sys, time
 from pathlib import Path
 from contracts.config import ResourcesSection
 from contracts.events import EventLog
@@ -31,6 +33,12 @@ resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
 say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
 with RankSupervisor(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
     life.ledger.resume(7, ranks=1, nodes=1)
+    if "full disk" in sys.argv:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        # A few beats that cannot be written, and a word of the ledger.
+        time.sleep(2.5)
+        life.ledger.tell()
     def stuck_in_here():
         life.ledger.sections.enter(sys.argv[2])
         print("stuck", flush=True)
@@ -44,9 +52,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a rank that is stuck in a section when this returns."""
     with ExitStack() as ending:
 
-        def begin(section: str) -> subprocess.Popen[str]:
-            command = [sys.executable, "-c", RANK, str(tmp_path), section]
-            process = ending.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        def begin(section: str, *more: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", RANK, str(tmp_path), section, *more]
+            process = ending.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True))
             ending.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline() == "stuck\n"
@@ -78,11 +86,27 @@ def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget(start: Start, t
     assert "in section step" in said
 
 
-def test_before_the_first_step_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
+def test_where_nothing_can_be_saved_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
     process = start("restore")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=120) == 0
-    assert "told to stop by SIGUSR1 before the first step" in (tmp_path / "end.json").read_text()
+    assert "told to stop by SIGUSR1 in section restore, with nothing to save" in (tmp_path / "end.json").read_text()
+
+
+def test_a_full_disk_neither_ends_a_rank_nor_keeps_it_from_ending(start: Start, tmp_path: Path) -> None:
+    """Nothing can be written: the rank lives on, is watched on, and still leaves when it hangs or is told to."""
+    # A peer whose beats cannot be written either, which may be in its section for a second more.
+    peer = Heartbeat(rank=1, generation=3, pid=os.getpid(), section="step", section_s=4, step=1, time=time.time())
+    (tmp_path / "heartbeat-1.json").write_text(peer.model_dump_json())
+    hangs = start("data", "full disk")
+    with (tmp_path / "log.txt").open("w") as log:
+        told = start("step", "full disk", stderr=log)
+    told.send_signal(signal.SIGTERM)
+    assert told.wait(timeout=60) == 0
+    _, said = hangs.communicate(timeout=60)
+    assert hangs.returncode == 75, said
+    assert re.search(r"rank 0 was in section data for [5-9]\.\d s", said), "its own limit, not the peer's silence"
+    assert said.count("heartbeat of rank 0 could not be written") == 1
 
 
 def test_a_killed_rank_is_seen_and_one_that_left_is_not_mistaken(start: Start, tmp_path: Path) -> None:

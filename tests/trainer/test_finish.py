@@ -1,0 +1,103 @@
+"""The end of training: the best checkpoint that exists and is whole, whatever happened to a better one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
+from contracts.errors import DataError
+from contracts.stores import gcs_client
+from rehearsal.gcs import BucketServer, Rule
+from tests.conftest import small_config
+from tests.trainer.checkpoint.attempts import file_of
+from tests.trainer.one_rank import logs, make_training, one_rank
+from trainer.finish import finish
+from trainer.parallel.process_group import Rank
+
+# Five epochs of five steps: step 15 is the best by loss, step 10 the second, step 20 the third.
+CONFIG: dict[str, Any] = {"train": {"epochs": 5, "learning_rate": 0.05}, "checkpoint": {"keep_last": 9}}
+OUTPUT = "gs://bucket-1/line/train"
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[Rank]:
+    with one_rank() as rank:
+        yield rank
+
+
+@pytest.fixture
+def closed_client() -> Iterator[None]:
+    yield
+    gcs_client.close()
+
+
+@pytest.mark.usefixtures("closed_client")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_the_save_of_the_best_epoch_fails_and_training_ends_with_the_best_that_exists(
+    rank: Rank, small_shards: str, tmp_path: Path, bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
+    bucket_server.faults.set(Rule(method="POST", object="*step-00000015*", status=503))
+    training = make_training(rank, tmp_path, small_shards, small_config(**CONFIG), output=OUTPUT)
+    training.run()
+    finish(training)
+    assert bucket_server.faults.hits()[0] > 0
+    assert "step-00000015.000001 could not be written" in logs(tmp_path)
+    result = CheckpointManifest.load(OUTPUT)
+    assert (result.finished, result.step, result.best_step) == (True, 10, 10)
+    checkpoints = f"{OUTPUT}/checkpoints"
+    found = {name: CheckpointManifest.load(f"{checkpoints}/{name}") for name in storage.list_names(checkpoints)
+             if name.startswith("step")}  # fmt: skip
+    assert {one.step: one.best_step for one in found.values()} == {5: 5, 10: 10, 20: 10, 25: 10}
+    best = found["step-00000010.000001"].metrics
+    assert {one.best_validation_loss for one in found.values() if one.step >= 10} == {best["validation_loss"]}
+
+
+@pytest.fixture(scope="module")
+def trained(rank: Rank, small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training that has taken its last step; each test spoils more of its checkpoints."""
+    folder = tmp_path_factory.mktemp("trained")
+    training = make_training(rank, folder, small_shards, small_config(**CONFIG))
+    training.run()
+    return folder, training
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_is_not_needed_is_not_read(trained: Any) -> None:
+    """A flipped bit of the optimizer's state does not matter to the best weights."""
+    folder, training = trained
+    spoil(file_of(folder / "out", 15, "optimizer.safetensors"))
+    finish(training)
+    assert CheckpointManifest.load(storage.normalise(folder / "out")).step == 15
+
+
+def test_a_damaged_best_checkpoint_is_passed_over_and_said(trained: Any) -> None:
+    folder, training = trained
+    (folder / "out" / "manifest.json").unlink(missing_ok=True)
+    spoil(file_of(folder / "out", 15, "model.safetensors"))
+    # A size that differs is seen, also of a file that would not be read.
+    file_of(folder / "out", 10, "optimizer.safetensors").write_bytes(b"")
+    finish(training)
+    result = CheckpointManifest.load(storage.normalise(folder / "out"))
+    assert (result.step, result.metrics["test_samples"]) == (20, 26.0)
+    said = logs(folder)
+    assert "the best checkpoint is that of step 20, not 15" in said
+    assert "step-00000015.000001: model.safetensors has crc32c" in said
+    assert "step-00000010.000001: optimizer.safetensors has 0 bytes" in said
+
+
+def test_without_any_whole_checkpoint_there_is_no_end(trained: Any) -> None:
+    folder, training = trained
+    (folder / "out" / "manifest.json").unlink(missing_ok=True)
+    for path in (folder / "out" / "checkpoints").glob("*/model.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="no checkpoint is whole"):
+        finish(training)
