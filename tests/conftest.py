@@ -1,5 +1,6 @@
 """What several test folders need: a small set of real image files, its shards, and a fast model."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ def small_config(**sections: dict[str, Any]) -> dict[str, Any]:
         values[name] = {**values.get(name, {}), **changes}
     parse_config(values, where="test")
     return values
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Collect no garbage while modules are imported: there is little, and each search looks at all modules so far."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what the imports of all tests have made: a million objects, which each later search would look at."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

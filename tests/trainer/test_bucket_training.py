@@ -13,12 +13,13 @@ import pytest
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, ProfileReport, ShardManifest
 from contracts.config import DataSection, RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from tests.trainer.one_rank import make_training, one_rank
+from tests.trainer.one_rank import train as train_here
 from trainer.data.shards import check_room
 from trainer.export.task import export
 from trainer.launch.assignment import ASSIGNMENT_NAME
@@ -140,18 +141,18 @@ def test_a_cache_for_shards_on_a_disk_is_said_to_have_no_effect(
     assert f"data.cache_dir {cache} has no effect: the shards are local files" in line
 
 
-def test_a_bad_sample_in_the_bucket_ends_training_with_its_name(
-    shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_sample_in_the_bucket_ends_training_with_its_name(shards: str, tmp_path: Path) -> None:
     for name in storage.list_names(shards):
         if name.startswith("train") and name.endswith(".tar"):
             content = bytearray(storage.read_bytes(storage.join(shards, name)))
             content[content.index(b"IDAT") + 10] ^= 1
             storage.replace(storage.join(shards, name), bytes(content))
-    assert run_train(tmp_path / "out", shards, small_config(data=BLOCKS)) == 2
-    assert "has crc32c" in capfd.readouterr().err
+    config = RunConfig.model_validate(small_config(data=BLOCKS)).model_dump(mode="json")
+    with one_rank() as rank, pytest.raises(UserError, match=r"train-\d+\.tar.*has crc32c"):
+        train_here(rank, tmp_path, shards, config)
 
 
+@pytest.mark.line
 def test_a_profile_of_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
     config = small_config(
         data={**BLOCKS, "num_workers": "auto"},

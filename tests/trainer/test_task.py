@@ -26,12 +26,17 @@ from contracts.artifacts import (
     find_damage,
 )
 from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores
+from contracts.stage import run_stage
 from tests.conftest import small_config
+from tests.trainer.one_rank import make_training, one_rank
 from trainer.data.reader import ShardReader
+from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.launch.machine import hardware
+from trainer.task import execute
 
 
 def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more: str) -> list[str]:
@@ -320,49 +325,64 @@ def test_training_in_another_order(
     assert f"order {order['kind']}" in logs(tmp_path, "a")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"architecture": "resnett"}}, "did you mean resnet?"),
-        ({"resources": {"ranks": 5}}, "slots"),
-        ({"train": {"precision": "fp16"}}, "train.allow_slow_precision=true"),
-        ({"resources": {"ranks": 100}}, "samples for 100 ranks"),
-    ],
-)
-def test_a_user_error_ends_with_2_and_its_message(
-    small_shards: str, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    if "precision" in changes.get("train", {}) and hardware()["gpus"] != "none":
-        pytest.skip("there is a GPU")
-    done = run(tmp_path, small_shards, "a", small_config(**changes))
+def test_an_error_of_a_rank_is_the_stages(small_shards: str, tmp_path: Path) -> None:
+    done = run(tmp_path, small_shards, "a", small_config(model={"architecture": "resnett"}))
     assert done.returncode == 2
     last = [line for line in done.stderr.splitlines() if line.startswith("train: error: ")]
     assert len(last) == 1
-    assert message in done.stderr[done.stderr.index("train: error: ") :]
+    assert "did you mean resnet?" in done.stderr[done.stderr.index("train: error: ") :]
     assert not list(tmp_path.glob("*/manifest.json"))
 
 
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"train": {"precision": "fp16"}}, "train.allow_slow_precision=true"),
+        ({"data": {"transform": "no_such_module:function"}}, "no_such_module"),
+        ({"data": {"augment_device": "gpu"}}, "there is no GPU here"),
+    ],
+)
+def test_what_a_rank_refuses(small_shards: str, tmp_path: Path, sections: dict[str, Any], words: str) -> None:
+    config = RunConfig.model_validate(small_config(**sections)).model_dump(mode="json")
+    with one_rank() as rank, pytest.raises(ConfigError, match=words):
+        make_training(rank, tmp_path, small_shards, config)
+
+
+def refuse(capfd: pytest.CaptureFixture[str], root: Path, shards: str, config: dict[str, Any], *more: str) -> str:
+    """Run the stage in this process, which must end with exit code 2 before a rank starts; return what it said."""
+    assert run_stage("train", execute, command(root, shards, "a", config, *more)[3:]) == 2
+    assert not list(root.rglob(ASSIGNMENT_NAME)) and not list(root.glob("*/manifest.json"))
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "words"), [(5, "slots"), (100, "samples for 100 ranks")])
+def test_too_many_ranks_are_refused(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int, words: str
+) -> None:
+    said = refuse(capfd, tmp_path, small_shards, small_config(resources={"ranks": ranks}))
+    assert words in said[said.index("train: error: ") :]
+
+
 def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused(
-    small_shards: str, tmp_path: Path
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = small_config(train={"activation_checkpointing": "whole"})
     chosen = ProfileChoice(slot_size=8, num_workers=1, flags=Flags(compile=True), reason="r")
     there = {**hardware(), "gpus": "NVIDIA L4"}
     profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=there, global_batch_size=32)
-    done = run(tmp_path, small_shards, "a", config, "--profile", profile)
-    assert done.returncode == 2
+    said = refuse(capfd, tmp_path / "train", small_shards, config, "--profile", profile)
     gpus = hardware()["gpus"]
-    assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in done.stderr
-    assert "warning: the profile was measured at train.global_batch_size 32, not 16" in done.stderr
-    assert "the profile chose torch.compile" in done.stderr and "set train.compile=off" in done.stderr
-    assert not list(tmp_path.glob("*/checkpoints"))
+    assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in said
+    assert "warning: the profile was measured at train.global_batch_size 32, not 16" in said
+    assert "the profile chose torch.compile" in said and "set train.compile=off" in said
 
 
-def test_a_profile_of_another_model_is_refused(small_shards: str, tmp_path: Path) -> None:
+def test_a_profile_of_another_model_is_refused(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     profile = profile_folder(tmp_path / "profile", small_config(), model_fingerprint="another")
-    done = run(tmp_path, small_shards, "a", small_config(), "--profile", profile)
-    assert done.returncode == 2
-    assert "measured another model" in done.stderr
+    said = refuse(capfd, tmp_path / "train", small_shards, small_config(), "--profile", profile)
+    assert "measured another model" in said
 
 
 @pytest.mark.slow
@@ -416,22 +436,14 @@ def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_p
         ({"augment": {"hue": 0.6}}, "data.augment.hue"),
         ({"augment": {"rand_augment_ops": -1}}, "data.augment.rand_augment_ops"),
         ({"transform": "no colon"}, "data.transform"),
-        ({"transform": "no_such_module:function"}, "no_such_module"),
-        ({"augment_device": "gpu"}, "there is no GPU here"),
     ],
 )
 def test_bad_settings_of_reading_end_with_2(
-    small_shards: str, tmp_path: Path, data: dict[str, Any], words: str
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], data: dict[str, Any], words: str
 ) -> None:
-    import torch
-
-    if data == {"augment_device": "gpu"} and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
     config = small_config()
     config["data"] |= data
-    done = run(tmp_path, small_shards, "a", config)
-    assert done.returncode == 2
-    assert words in done.stderr
+    assert words in refuse(capfd, tmp_path, small_shards, config)
 
 
 def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:

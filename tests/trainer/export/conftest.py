@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardEntry, ShardManifest, SplitEntry
 from contracts.config import ModelSection
+from contracts.process import thread_environment
 from records.index import INDEX_NAME, RECORD, write_index
+from trainer.export import task, verify
 from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.model.build import build_model, parameters_sha256
@@ -27,6 +32,8 @@ MODEL = {
     "architecture": "resnet",
     "arguments": {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]},
 }
+# Of a line; its name and place are in no fingerprint, and left to their defaults.
+CONFIG = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 10}}
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,15 @@ class Line:
         return sorted((self.folder / "export").glob(f"*/{MANIFEST_NAME}"))
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a step one thread, and tests that come later what this process had: workers of pytest share the cores."""
+    for name, value in thread_environment(1).items():
+        monkeypatch.setenv(name, value)
+    for stage in (task, verify):
+        monkeypatch.setattr(stage, "threads_per_rank", lambda ranks: 1)
+
+
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
@@ -73,11 +89,40 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.fixture
 def line(tmp_path: Path, exported: Exported) -> Line:
-    shards = write_shards(tmp_path / "shards", samples=64)
-    write_checkpoint(tmp_path / "train", exported.model, shards)
-    # Name and place of a line are in no fingerprint; they are left to their defaults.
-    config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 10}}
-    return Line(tmp_path, config)
+    return write_line(tmp_path, exported)
+
+
+def write_line(folder: Path, exported: Exported) -> Line:
+    shards = write_shards(folder / "shards", samples=64)
+    write_checkpoint(folder / "train", exported.model, shards)
+    return Line(folder, CONFIG)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A line whose export is finished, and what its stage said; read only."""
+
+    line: Line
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def finished_line(tmp_path_factory: pytest.TempPathFactory, exported: Exported) -> Finished:
+    """An export as a user runs it, every step a process; made once in a test run, whichever processes it has."""
+    from tests.trainer.export import digits as made
+
+    with made.once_for_all_workers(tmp_path_factory, "finished-line") as folder:
+        said = folder / "said.json"
+        if not said.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            command = [sys.executable, "-m", "trainer.export.task"]
+            arguments = write_line(folder, exported).arguments(export={"targets": ["l4"]})
+            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=280, check=False)
+            said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    return Finished(Line(folder, CONFIG), *json.loads(said.read_text()))
 
 
 def write_shards(

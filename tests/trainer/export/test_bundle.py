@@ -158,7 +158,7 @@ def test_why_the_program_failed_is_in_its_own_words(export: Export, copy: Path) 
 def test_a_program_that_does_not_answer_fails_the_gate(
     export: Export, copy: Path, new: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "_CHUNK_LIMIT_S", 3.0 if new == "pass" else 300.0)
+    monkeypatch.setattr(shipped, "_CHUNK_LIMIT_S", 0.5 if new == "pass" else 300.0)
     edit_program(copy, "print(answer.to_json(), flush=True)", new)
     assert words in export.check(copy).reason
 

@@ -23,7 +23,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
-from tests.trainer.export.conftest import write_checkpoint
+from tests.trainer.export.conftest import Finished, write_checkpoint
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.transforms import EvaluationTransform
 from trainer.export import inputs, onnx_graph, parity, workshop
@@ -90,19 +90,19 @@ def status_of(manifest: ExportManifest) -> dict[tuple[str, str], str]:
     return {(gate.precision, gate.name): gate.status for gate in manifest.gates}
 
 
-def test_a_checkpoint_becomes_engines_with_their_proof(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """All of it as a user runs it: every step a process, an engine for each of two GPUs."""
-    assert run_stage("export", export, line.arguments(export={"targets": ["t4", "l4"]})) == 0
-    captured = capfd.readouterr()
+def test_a_checkpoint_becomes_an_engine_with_its_proof(finished_line: Finished) -> None:
+    """All of it as a user runs it: every step a process."""
+    line = finished_line.line
+    assert finished_line.code == 0, finished_line.err
     folder = line.manifests[0].parent
     uri = storage.normalise(folder)
     # Neither torch, ONNX Runtime nor the builder says a word of its own.
-    assert (captured.out, captured.err) == (uri + "\n", "")
+    assert (finished_line.out, finished_line.err) == (uri + "\n", "")
     manifest = finished(line)
     assert {entry.name for entry in manifest.owned_files()} | {MANIFEST_NAME} == {
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     }
-    check_engines(manifest, folder)
+    check_engine(manifest, folder)
     check_proof(manifest)
     check_accuracy(manifest, line, folder)
     assert json.loads((folder / "labels.json").read_text()) == [str(digit) for digit in range(10)]
@@ -118,20 +118,17 @@ def test_a_checkpoint_becomes_engines_with_their_proof(line: Any, capfd: pytest.
     assert manifest.steps["fp16"]["peak_bytes"] < manifest.steps["trace"]["peak_bytes"]
 
 
-def check_engines(manifest: ExportManifest, folder: Path) -> None:
-    assert [(engine.name, engine.target) for engine in manifest.engines] == [
-        ("model.fp16.sm75.engine", "sm75"),
-        ("model.fp16.sm89.engine", "sm89"),
+def check_engine(manifest: ExportManifest, folder: Path) -> None:
+    (engine,) = manifest.engines
+    assert (engine.name, engine.target) == ("model.fp16.sm89.engine", "sm89")
+    assert hashlib.sha256((folder / engine.name).read_bytes()).hexdigest() == engine.sha256
+    assert engine.onnx_sha256 == hashlib.sha256((folder / "model.fp16.onnx").read_bytes()).hexdigest()
+    assert engine.builder.startswith("tensorrt_rtx 1.")
+    assert (engine.min_batch, engine.opt_batch, engine.max_batch) == (1, 4, 10)
+    assert [(one.mode, one.name, one.dtype, one.shape) for one in engine.tensors] == [
+        ("input", "images", "float", [-1, 3, 32, 32]),
+        ("output", "logits", "float", [-1, 10]),
     ]
-    for engine in manifest.engines:
-        assert hashlib.sha256((folder / engine.name).read_bytes()).hexdigest() == engine.sha256
-        assert engine.onnx_sha256 == hashlib.sha256((folder / "model.fp16.onnx").read_bytes()).hexdigest()
-        assert engine.builder.startswith("tensorrt_rtx 1.")
-        assert (engine.min_batch, engine.opt_batch, engine.max_batch) == (1, 4, 10)
-        assert [(one.mode, one.name, one.dtype, one.shape) for one in engine.tensors] == [
-            ("input", "images", "float", [-1, 3, 32, 32]),
-            ("output", "logits", "float", [-1, 10]),
-        ]
     assert manifest.inputs == {"images": ["batch", 3, 32, 32]}
 
 
@@ -145,7 +142,6 @@ def check_proof(manifest: ExportManifest) -> None:
     assert manifest.verdict == "unproven"
     status = status_of(manifest)
     assert {key: value for key, value in status.items() if value != "passed" and key[1] != "top1"} == {
-        ("fp16", "engine sm75"): "not run",
         ("fp16", "engine sm89"): "not run",
     }
     assert set(status) >= {
@@ -209,10 +205,13 @@ def test_what_a_killed_attempt_left_is_not_beside_the_manifest(line: Any) -> Non
 
 
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")
-def test_fp32_makes_no_fp16_and_looks_at_no_training_image(line: Any) -> None:
-    assert run_stage("export", export, line.arguments(export={"precision": "fp32", **L4})) == 0
+def test_fp32_for_two_gpus_makes_no_fp16_and_looks_at_no_training_image(line: Any) -> None:
+    assert run_stage("export", export, line.arguments(export={"precision": "fp32", "targets": ["l4", "a10"]})) == 0
     manifest = finished(line)
-    assert [engine.name for engine in manifest.engines] == ["model.fp32.sm89.engine"]
+    assert [engine.name for engine in manifest.engines] == ["model.fp32.sm89.engine", "model.fp32.sm86.engine"]
+    assert [engine.target for engine in manifest.engines] == ["sm89", "sm86"]
+    status = status_of(manifest)
+    assert {status["fp32", f"engine {engine.target}"] for engine in manifest.engines} == {"not run"}
     assert [graph.precision for graph in manifest.graphs] == ["fp32"]
     assert set(manifest.parity["onnx"]) == {"fp32"}
     assert manifest.calibration is None

@@ -17,38 +17,20 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
 from contracts.errors import ConfigError
 from contracts.proof import verdict_of
-from contracts.stage import run_stage
-from tests.trainer.export import conftest
+from tests.trainer.export.conftest import Finished
 from trainer.export import engine_run
 from trainer.export.engine_run import NoGpu, open_engine
-from trainer.export.task import export
 from trainer.export.verify import _judge_engine, main
 from trainer.export.workshop import hash_file
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, exported: Any) -> Path:
-    """A line with a finished export, made once."""
-    folder = tmp_path_factory.mktemp("line")
-    shards = conftest.write_shards(folder / "shards", samples=64)
-    conftest.write_checkpoint(folder / "train", exported.model, shards)
-    config = {
-        "data": {"image_size": conftest.IMAGE_SIZE},
-        "model": conftest.MODEL,
-        "export": {"opt_batch": 4, "max_batch": 10, "targets": ["l4"]},
-    }
-    line = conftest.Line(folder, config)
-    assert run_stage("export", export, line.arguments()) == 0
-    return folder
-
-
 @pytest.fixture
-def copy(original: Path, tmp_path: Path) -> Path:
-    """The folder of a copy of it, in a line laid out as `shardline run` does it."""
-    (found,) = (original / "export").glob(f"*/{MANIFEST_NAME}")
+def copy(finished_line: Finished, tmp_path: Path) -> Path:
+    """The folder of a copy of a finished export, in a line laid out as `shardline run` does it."""
+    (found,) = finished_line.line.manifests
     shutil.copytree(found.parent, tmp_path / "export" / found.parent.name)
     manifest = ExportManifest.load(storage.normalise(found.parent))
-    shutil.copytree(original / "shards", tmp_path / "shard" / manifest.shards_fingerprint)
+    shutil.copytree(finished_line.line.folder / "shards", tmp_path / "shard" / manifest.shards_fingerprint)
     return tmp_path / "export" / found.parent.name
 
 

@@ -71,9 +71,10 @@ def goes_on(machine: Machine) -> None:
 
 # Its own limit is that of a hang: a start takes 2 s on a quiet machine and 30 s on a busy one.
 @pytest.mark.timeout(900)
-def test_10_restarts_in_a_row(machine: Machine) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.line)])
+def test_restarts_in_a_row(machine: Machine, times: int) -> None:
     machine.start()
-    kill_at_random_times(machine, 10, seed=random.randrange(1000))
+    kill_at_random_times(machine, times, seed=random.randrange(1000))
     goes_on(machine)
 
 

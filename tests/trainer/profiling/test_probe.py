@@ -69,7 +69,7 @@ def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp
 
 def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
     fault = planted(crash_at=4, hang_at=8)
-    with probe(small_shards, profile={"probe_timeout_s": 10}, **fault) as running:
+    with probe(small_shards, profile={"probe_timeout_s": 5}, **fault) as running:
         crashed = running.compute(slot_size=4, threads=1, flags=Flags())
         assert isinstance(crashed, Failed) and crashed.outcome == "crashed" and "SIGSEGV" in crashed.reason
         hung = running.run(Settings(slot_size=8, slots_per_rank=2, num_workers=1), windows=1)

@@ -138,6 +138,7 @@ def test_the_page_of_the_digits_shows_the_report(profiled: Path, browser: Browse
         check_views(shown)
 
 
+@pytest.mark.line
 @NEEDS_CHROMIUM
 def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Path, browser: Browser) -> None:
     photos = write_photos(tmp_path / "raw")
@@ -197,13 +198,14 @@ def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path:
     assert report_of(tmp_path / "slow").choice.num_workers == 3
 
 
+@pytest.mark.line
 def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, tmp_path: Path) -> None:
     """Slots of 16 are the fastest, since a slot takes 0.2 s whatever its size; but a sample takes 4 MB."""
     network = {
         "architecture": f"{PLANTED}:PlantedNetwork",
         "arguments": {"seconds": 0.2, "bytes_per_sample": 4_000_000},
     }
-    free = {"model": network, "profile": {"num_workers": [0]}}
+    free = {"model": network, "profile": {"num_workers": [0], "slot_sizes": [4, 8, 16]}}
     assert profile(small_shards, tmp_path / "free", **free) == 0
     unlimited = report_of(tmp_path / "free")
     assert (unlimited.choice.slot_size, unlimited.choice.slots_per_rank) == (16, 1)
@@ -211,7 +213,7 @@ def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, t
     assert 3e6 < memory.bytes_per_sample < 12e6
     # Room for ten samples, not for sixteen.
     limit = int(memory.base_bytes + 10 * memory.bytes_per_sample)
-    limited = {**free, "profile": {"num_workers": [0], "memory_bytes": limit}}
+    limited = {**free, "profile": {**free["profile"], "memory_bytes": limit}}
     assert profile(small_shards, tmp_path / "limited", **limited) == 0
     found = report_of(tmp_path / "limited")
     assert 2 <= found.choice.slot_size < 16 and found.choice.slots_per_rank > 1
@@ -244,7 +246,8 @@ def test_a_probe_that_always_fails_says_why(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fault = {"model": {"architecture": f"{PLANTED}:PlantedNetwork", "arguments": {"crash_at": 4}}}
-    assert profile(small_shards, tmp_path / "out", parallel={"slot_size": 4}, **fault) == 2
+    only = {"parallel": {"slot_size": 4}, "profile": {"num_workers": [0]}}
+    assert profile(small_shards, tmp_path / "out", **only, **fault) == 2
     said = capfd.readouterr().err
     assert "SIGSEGV" in said and "allowed:" in said
     assert not (tmp_path / "out/manifest.json").exists()
