@@ -32,6 +32,18 @@ Group = Mapping[str, torch.Tensor | Rows]
 Groups = Mapping[str, Group]
 
 
+def global_shape(value: torch.Tensor | Rows) -> tuple[int, ...]:
+    """Return the shape of the whole tensor."""
+    return value.global_shape if isinstance(value, Rows) else tuple(value.shape)
+
+
+def whole_tensors(group: Group) -> dict[str, torch.Tensor]:
+    """Return a group that has no rows."""
+    tensors = {name: value for name, value in group.items() if not isinstance(value, Rows)}
+    assert len(tensors) == len(group), sorted(set(group) - set(tensors))
+    return tensors
+
+
 def is_sharded(group: Group) -> bool:
     """Whether a group has rows: then each rank writes a file. The same on all ranks."""
     return any(isinstance(value, Rows) for value in group.values())

@@ -58,9 +58,7 @@ def _is_worth_it(module: nn.Module) -> bool:
     return sum(any(p.ndim >= 2 for p in layer.parameters(recurse=False)) for layer in module.modules()) >= 2
 
 
-def _contexts(
-    block: nn.Module, selective: bool
-) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def _contexts(block: nn.Module, selective: bool) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return what surrounds the forward pass of a block, and its second one."""
     if not selective:
         return nullcontext(), _statistics_kept(block)
