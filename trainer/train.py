@@ -17,7 +17,7 @@ from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
-from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.loading import load_parts
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.progress import Progress
 from trainer.checkpoint.schedule import Schedule
@@ -135,7 +135,7 @@ class Training:
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
         with self.ledger.sections.inside("restore"):
             reached("restore")
-            self.stepper.load(load_groups(uri, manifest), where=uri)
+            self.stepper.load(load_parts(uri, manifest, self.stepper.wanted_rows), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -151,7 +151,7 @@ class Training:
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
             "num_workers": str(self.cut.num_workers),
-            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks, self.numerics.precision),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),

@@ -18,10 +18,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, FileEntry
 from contracts.errors import DataError
 from trainer.checkpoint.framing import LENGTH_BYTES, Entry, Malformed, header_bytes, parse_header
-from trainer.checkpoint.tensors import Group, Rows, global_shape
-
-# Which rows of a tensor a rank wants, by group, name and shape of the whole: [first, last + 1).
-ChooseRows = Callable[[str, str, tuple[int, ...]], tuple[int, int]]
+from trainer.checkpoint.tensors import ChooseRows, Group, Rows, global_shape
 
 
 def load_group(folder_uri: str, manifest: CheckpointManifest, group: str) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,8 @@ class Rows:
 # A whole tensor is written by rank 0, rows by the rank that has them.
 Group = Mapping[str, torch.Tensor | Rows]
 Groups = Mapping[str, Group]
+# Which rows of a tensor a rank wants, by group, name and shape of the whole: [first, last + 1).
+ChooseRows = Callable[[str, str, tuple[int, ...]], tuple[int, int]]
 
 
 def global_shape(value: torch.Tensor | Rows) -> tuple[int, ...]:
