@@ -167,7 +167,7 @@ def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tu
             allowed="with parallel.strategy=fsdp tensors that are parameters or buffers, or are made at import",
             todo="register them as buffers, or set parallel.strategy=ddp",
         )
-    return None, f"it holds {number} tensors that are neither parameters nor buffers"
+    return None, f"{number} of its tensors are neither parameters nor buffers"
 
 
 def _live_tensors() -> dict[int, torch.Tensor]:
