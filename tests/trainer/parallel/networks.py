@@ -12,12 +12,12 @@ SIZE = 16
 
 
 class Plain(nn.Module):
-    """Two blocks between a stem and a head; images become 12 numbers each."""
+    """Blocks between a stem and a head; images become 12 numbers each."""
 
-    def __init__(self, num_classes: int, width: int = 10) -> None:
+    def __init__(self, num_classes: int, width: int = 10, num_blocks: int = 2) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(12, width))
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(num_blocks))
         self.head = nn.Linear(width, num_classes)
 
     def features(self, images: torch.Tensor) -> torch.Tensor:

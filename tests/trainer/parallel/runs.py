@@ -80,7 +80,13 @@ class Run:
         self.left_out = 0.0
 
     def take(self, steps: int) -> State:
-        """Take optimizer steps; return the whole state, as a checkpoint has it."""
+        """Take optimizer steps and save; return the whole state, as the checkpoint has it."""
+        self.step(steps)
+        self.saved = self.save()
+        return load_groups(*self.saved)
+
+    def step(self, steps: int) -> None:
+        """Take optimizer steps."""
         batch = self.config.train.global_batch_size
         requests = slot_requests(
             self.position,
@@ -109,8 +115,6 @@ class Run:
                 steps -= 1
                 if steps == 0:
                     break
-        self.saved = self.save()
-        return load_groups(*self.saved)
 
     def save(self) -> tuple[str, CheckpointManifest]:
         """Save a checkpoint, each rank its part; return where it is and its manifest."""
