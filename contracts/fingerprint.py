@@ -17,8 +17,7 @@ FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
-SPREAD_FIELDS = {"strategy", "bucket_mb", "shard_ranks", "cpu_offload"}
-
+SPREAD_FIELDS = {"strategy", "bucket_mb", "find_unused_parameters", "shard_ranks", "cpu_offload"}
 # Fields of train that decide how long a step takes, and what is tried.
 SPEED_FIELDS = {
     "global_batch_size",
@@ -73,7 +72,8 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
         # What is measured of train: a new learning rate is no reason to measure again.
         "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
-        "parallel": fingerprint(config.parallel.model_dump(mode="json")),
+        # A walk through a graph changes no choice, and reports of releases without the field stay valid.
+        "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude={"find_unused_parameters"})),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.

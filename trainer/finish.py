@@ -8,7 +8,7 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
 from trainer.checkpoint.commit import write_weights
-from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.loading import load_parts
 from trainer.evaluate import make_report
 from trainer.model.build import parameters_sha256
 from trainer.report.outcomes import Outcomes
@@ -37,7 +37,8 @@ def finish(training: Training) -> None:
             allowed="the checkpoints as training left them",
             todo="train again with --fresh",
         )
-    stepper.load_evaluated(load_groups(found.uri, best, "model", "ema", on_piece=sections.alive))
+    rows = stepper.wanted_rows
+    stepper.load_evaluated(load_parts(found.uri, best, rows, "model", "ema", on_piece=sections.alive))
     sections.enter("evaluation")
     outcomes = Outcomes(len(best.classes), training.rank.device)
     test = training.evaluate_split("test", outcomes)

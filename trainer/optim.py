@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim.sgd import sgd
 
 from contracts.config import TrainSection
-from trainer.parallel import copy_full_tensor
+from trainer.checkpoint.tensors import Group, Rows, global_shape
+from trainer.parallel import copy_tensor, full_tensor, local_tensor
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
@@ -21,11 +24,13 @@ def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimiz
 
     Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
     """
-    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
-    exempt = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
+    asking = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": train.weight_decay},
-        {"params": exempt, "weight_decay": 0.0},
+        # Sharded parameters and whole ones, of a network that is sharded, cannot be in one call of an optimizer.
+        {"params": [p for p in asking if (p.ndim >= 2) == decays and isinstance(p, DTensor) == sharded]}
+        | {"weight_decay": train.weight_decay if decays else 0.0}
+        for decays in (True, False)
+        for sharded in (False, True)
     ]
     groups = [group for group in groups if group["params"]]
     rate = peak_learning_rate(train)
@@ -35,33 +40,70 @@ def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimiz
     if train.momentum:
         # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
         # step leaves the gradient in them, as it should.
-        for parameter in [*decayed, *exempt]:
+        for parameter in asking:
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
 
 
+@torch.no_grad()
 def step_optimizer(
     optimizer: torch.optim.Optimizer, *, found_inf: torch.Tensor, divisor: torch.Tensor | None = None
 ) -> None:
-    """Take an optimizer step, unless `found_inf` says to leave it out; nothing waits for the device.
+    """Take an optimizer step, unless `found_inf` says to leave it out; nothing waits for a GPU that has the parameters.
 
-    These two attributes are how torch.amp.GradScaler speaks to fused optimizers.
+    The two tensors are given as torch.amp.GradScaler gives them to fused optimizers.
 
     Args:
         optimizer: From `make_optimizer`.
         found_inf: [] float32: 1 to leave parameters and state as they are, else 0.
         divisor: [] float32 that gradients are divided by; None: 1.
     """
-    optimizer.grad_scale, optimizer.found_inf = divisor, found_inf  # type: ignore[attr-defined]
-    optimizer.step()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(parameter.device.type == "cpu" for parameter in parameters):
+        # With parallel.cpu_offload these come from the GPU. The optimizer would copy them without waiting for the copy
+        # (torch/optim/adam.py, _fused_adam: non_blocking=True), and read what was in that memory before.
+        found_inf = found_inf.to("cpu")
+        divisor = None if divisor is None else divisor.to("cpu")
+    if isinstance(optimizer, torch.optim.SGD) and any(isinstance(parameter, DTensor) for parameter in parameters):
+        _step_sgd(optimizer, found_inf, divisor)
+    else:
+        optimizer.grad_scale, optimizer.found_inf = divisor, found_inf  # type: ignore[attr-defined]
+        optimizer.step()
+
+
+def _step_sgd(optimizer: torch.optim.SGD, found_inf: torch.Tensor, divisor: torch.Tensor | None) -> None:
+    """Take a step of SGD on the rows of this rank: torch has no fused step for sharded tensors (2.13)."""
+    for group in optimizer.param_groups:
+        stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
+        momentum = [optimizer.state[parameter].get("momentum_buffer") for parameter in stepped]
+        sgd(
+            [local_tensor(parameter) for parameter in stepped],
+            [local_tensor(parameter.grad) for parameter in stepped],
+            [None if buffer is None else local_tensor(buffer) for buffer in momentum],
+            fused=True,
+            grad_scale=divisor,
+            found_inf=found_inf,
+            **{name: group[name] for name in ("lr", "weight_decay", "momentum", "dampening", "nesterov", "maximize")},
+        )
 
 
 @torch.no_grad()
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Return the norm of all gradients together, [] float32 on their device; all ranks have the same one."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    # A sharded gradient has a sharded norm.
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> torch.Tensor:
+    """Return the norm of all gradients together, [] float32; all ranks have the same one.
+
+    Args:
+        parameters: Some of them may be sharded.
+        device: Where the norm is wanted.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    sharded = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
+    if not sharded:
+        return torch.nn.utils.get_total_norm(gradients)
+    # A sharded gradient has a sharded norm; with parallel.cpu_offload it is on the CPU.
+    norms = [full_tensor(torch.nn.utils.get_total_norm(sharded)).to(device)]
+    if whole := [gradient for gradient in gradients if not isinstance(gradient, DTensor)]:
+        norms.append(torch.nn.utils.get_total_norm(whole))
+    return torch.linalg.vector_norm(torch.stack(norms)) if whole else norms[0]
 
 
 def clip_divisor(norm: torch.Tensor, most: float) -> torch.Tensor:
@@ -116,8 +158,8 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     }
 
 
-def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, torch.Tensor]) -> None:
-    """Put back what `named_state` returned, whole tensors all, on the device of the parameters.
+def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Group) -> None:
+    """Put back what `named_state` returned, whole tensors or this rank's rows, on the device of the parameters.
 
     What has the shape of its parameter is sharded like it, and has its memory layout: fused optimizers go through the
     memory of all of them side by side.
@@ -126,9 +168,11 @@ def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: 
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        if value.shape == parameter.shape:
-            found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            copy_full_tensor(found, value)
+        if global_shape(value) == tuple(parameter.shape):
+            dtype = value.tensor.dtype if isinstance(value, Rows) else value.dtype
+            found = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+            copy_tensor(found, value)
         else:
+            assert not isinstance(value, Rows), key
             found = value.to(parameter.device)
         optimizer.state[parameter][entry] = found

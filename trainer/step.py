@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
-from trainer.checkpoint.staging import Group
+from trainer.checkpoint.tensors import ChooseRows, Group, Groups, whole_tensors
 from trainer.data.clock import DataClock
 from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch
@@ -29,6 +29,7 @@ from trainer.model.ema import MovingAverage
 from trainer.model.guard import GradientGuard
 from trainer.model.network import make_network
 from trainer.model.precision import LossScale, Numerics
+from trainer.model.trial import buffers_restored
 from trainer.optim import (
     clip_divisor,
     gradient_norm,
@@ -38,7 +39,15 @@ from trainer.optim import (
     set_learning_rate,
     step_optimizer,
 )
-from trainer.parallel import check_parallel, distribute, full_tensor, load_full_state, local_part
+from trainer.parallel import (
+    check_parallel,
+    distribute,
+    full_tensor,
+    load_state,
+    local_part,
+    release_gathered,
+    wanted_rows,
+)
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
 
@@ -64,13 +73,16 @@ class Stepper:
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
-        # With fsdp the network stays on the CPU until it is cut: the whole may not fit on the device.
-        device = rank.device if config.parallel.strategy == "ddp" else torch.device("cpu")
-        # Every rank builds the same weights; the first rank's are broadcast all the same.
-        model = make_network(config, num_classes, device, numerics, log)
-        timeout_s = config.resources.setup_timeout_s
-        images = self._images(2).to(device)
-        self._parallel = distribute(model, config.parallel, rank, images, log, setup_timeout_s=timeout_s)
+        network = make_network(config, num_classes, rank, numerics, log)
+        self._parallel = distribute(
+            network.module,
+            network.gathered_blocks,
+            config.parallel,
+            rank,
+            log,
+            dtype=numerics.dtype,
+            setup_timeout_s=config.resources.setup_timeout_s,
+        )
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
         wrapped = self._parallel.wrapped
         self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
@@ -103,6 +115,7 @@ class Stepper:
         )
         todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
         fault = find_single_sample_fault(self.model, self._images(1))
+        release_gathered(self.model)
         if fault is not None:
             raise ConfigError(
                 f"{given}, on which {self._config.model.architecture} cannot train: {fault}",
@@ -203,8 +216,13 @@ class Stepper:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
 
-    def load(self, groups: dict[str, Tensors], *, where: str) -> None:
-        """Take over whole tensors of `state`, whoever has spread and saved them: each rank takes what it holds of them.
+    @property
+    def wanted_rows(self) -> ChooseRows | None:
+        """Which rows of a checkpoint's tensors `load` takes on this rank; None: all of all of them."""
+        return wanted_rows(self.model)
+
+    def load(self, groups: Groups, *, where: str) -> None:
+        """Take over tensors of `state`, whoever has spread and saved them: whole, or the wanted rows.
 
         Raises:
             DataError: It is not of this network and its optimizer; `where` is the checkpoint's URI.
@@ -215,18 +233,18 @@ class Stepper:
         if "ema" in mine:
             require_same(groups["ema"], mine["ema"], where=where)
         require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
-        load_full_state(self.model, groups["model"])
+        load_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
         if "guard" in groups:
-            self.guard.load(groups["guard"])
+            self.guard.load(whole_tensors(groups["guard"]))
         if self._average is not None:
             self._average.load(groups["ema"])
         if self._scale is not None:
-            self._scale.load(groups["scaler"])
+            self._scale.load(whole_tensors(groups["scaler"]))
 
-    def load_evaluated(self, groups: dict[str, Tensors]) -> None:
+    def load_evaluated(self, groups: Groups) -> None:
         """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
-        load_full_state(self.model, groups["model"])
+        load_state(self.model, groups["model"])
         if self._average is not None:
             self._average.load(groups["ema"])
             self._average.copy_to_model()
@@ -260,7 +278,7 @@ class Stepper:
         repeated = not request.counts and self._slots_of_step > 0
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
-        with self._parallel.reducing(request.last_of_step), _buffers_kept(self.model) if repeated else nullcontext():
+        with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
             loss = self._loss_sum(given) * weight
             # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
             share = loss * (self._rank.ranks / request.batch_samples)
@@ -291,7 +309,7 @@ class Stepper:
             1.0 if it was left out, since the gradients were not finite, else 0.0; a tensor on the device.
         """
         scale = None if self._scale is None else self._scale.scale
-        norm = gradient_norm(self.model.parameters())
+        norm = gradient_norm(self.model.parameters(), self._rank.device)
         if scale is not None:
             norm = norm / scale
         left_out = self.guard.judge(norm, step, scale)
@@ -322,12 +340,3 @@ class Stepper:
 def _holder(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     path, _, last = name.rpartition(".")
     return model.get_submodule(path), last
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    yield
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)

@@ -18,7 +18,7 @@ from contracts.process import imports_done
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.interval import Schedule
-from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.loading import load_parts
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.progress import Progress
 from trainer.data.bucket.prefetch import Prefetcher
@@ -153,9 +153,9 @@ class Training:
         return layout
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
-        sections = self.ledger.sections
+        sections, rows = self.ledger.sections, self.stepper.wanted_rows
         with sections.inside("restore"):
-            self.stepper.load(load_groups(uri, manifest, on_piece=sections.alive), where=uri)
+            self.stepper.load(load_parts(uri, manifest, rows, on_piece=sections.alive), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         different = [
             f"{name} {manifest.environment.get(name)} -> {value}"
@@ -171,7 +171,7 @@ class Training:
             "ranks": str(self.rank.ranks),
             "threads_per_rank": str(torch.get_num_threads()),
             "num_workers": str(self.layout.num_workers),
-            "parallel": describe_parallel(self.config.parallel, self.rank.ranks),
+            "parallel": describe_parallel(self.config.parallel, self.rank.ranks, self.numerics.precision),
             "device": self.rank.device.type,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": str(torch.__version__),

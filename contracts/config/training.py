@@ -100,6 +100,9 @@ class ParallelSection(Section):
     """Samples per forward pass; the global batch is cut into slots of this size. `auto` takes the profile's choice."""
     bucket_mb: Annotated[float, Field(gt=0), NotBool] = 25.0
     """With ddp: size in MiB of the buckets in which gradients are averaged, while the backward pass goes on."""
+    find_unused_parameters: bool = False
+    """With ddp: look in each step for parameters without a gradient, for networks that leave some out on their way; it
+    costs a walk through the graph of each backward pass."""
     shard_ranks: PositiveInt | None = None
     """With fsdp: ranks that hold the network once between them; the others hold copies (HSDP). It must divide the
     ranks: the GPUs of a machine keep the heavy traffic inside it. Unset: all ranks."""

@@ -84,6 +84,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("parallel.strategy=fsdp", {"profile"}),
         ("parallel.shard_ranks=2", {"profile"}),
         ("parallel.cpu_offload=true", {"profile"}),
+        ("parallel.find_unused_parameters=true", set()),
         ("parallel.bucket_mb=1", {"profile"}),
         ("checkpoint.keep_last=5", set()),
         ("profile.window_s=1", {"profile"}),

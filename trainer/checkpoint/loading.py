@@ -7,7 +7,9 @@ a file are compared with their crc32c as they come, also when discovery has read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
+from dataclasses import dataclass, field
+from functools import partial
+from typing import BinaryIO, NoReturn
 
 import google_crc32c
 import torch
@@ -16,18 +18,11 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, FileEntry
 from contracts.errors import DataError
 from trainer.checkpoint.framing import LENGTH_BYTES, Entry, Malformed, header_bytes, parse_header
-
-# Which rows of a tensor of this name and shape a rank wants: [first, last + 1).
-ChooseRows = Callable[[str, tuple[int, ...]], tuple[int, int]]
+from trainer.checkpoint.tensors import ChooseRows, Group, Rows, global_shape
 
 
 def load_group(
-    folder_uri: str,
-    manifest: CheckpointManifest,
-    group: str,
-    *,
-    rows: ChooseRows | None = None,
-    on_piece: Callable[[], object] = lambda: None,
+    folder_uri: str, manifest: CheckpointManifest, group: str, *, on_piece: Callable[[], object] = lambda: None
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a group on the CPU, put together from the files of all ranks that wrote it.
 
@@ -35,29 +30,40 @@ def load_group(
         folder_uri: Folder of the manifest: a checkpoint's, or a finished training's.
         manifest: The manifest.
         group: model, optimizer, ...
-        rows: Which rows of each tensor to return; None: all. Scalars come whole. A file that has none of the rows is
-            not read beyond its header.
         on_piece: Called after each piece of a file that is read.
 
     Raises:
         DataError: A file is missing, damaged, malformed, or the files do not make whole tensors.
     """
-    files = manifest.files_of(group)
-    if not files:
-        _refuse(folder_uri, f"there is no {group} in its manifest")
-    tensors: dict[str, torch.Tensor] = {}
-    # Of each tensor in parts: the rows wanted, then those that came.
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for file in files:
-        try:
-            _take(folder_uri, file, rows, tensors, parts, on_piece, sharded=len(files) > 1)
-        except (Malformed, FileNotFoundError, NotADirectoryError) as error:
-            said = "is missing" if isinstance(error, FileNotFoundError | NotADirectoryError) else f"is refused: {error}"
-            _refuse(folder_uri, f"{file.relative_path} {said}")
-    for name, (wanted, *came) in parts.items():
-        if not _make_up(wanted, came):
-            _refuse(folder_uri, f"its files do not have each row of {name} once")
-    return tensors
+    return {name: found.tensor for name, found in _load(folder_uri, manifest, group, None, on_piece).items()}
+
+
+def load_rows(
+    folder_uri: str,
+    manifest: CheckpointManifest,
+    group: str,
+    rows: ChooseRows,
+    *,
+    on_piece: Callable[[], object] = lambda: None,
+) -> dict[str, torch.Tensor | Rows]:
+    """Return some rows of each tensor of a group on the CPU: memory is taken for these alone.
+
+    A file that has none of them is not read beyond its header, any other one to its end, for its checksum.
+
+    Args:
+        folder_uri: Folder of the manifest.
+        manifest: The manifest.
+        group: model, optimizer, ...
+        rows: Which rows; a tensor of which all are wanted, and a scalar, comes whole.
+        on_piece: Called after each piece of a file that is read.
+
+    Raises:
+        DataError: As `load_group`.
+    """
+    return {
+        name: found.tensor if found.is_whole else Rows(found.tensor, found.global_shape, found.wanted[0])
+        for name, found in _load(folder_uri, manifest, group, rows, on_piece).items()
+    }
 
 
 def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
@@ -81,6 +87,24 @@ def load_groups(
     return {group: load_group(folder_uri, manifest, group, on_piece=on_piece) for group in groups}
 
 
+def load_parts(
+    folder_uri: str,
+    manifest: CheckpointManifest,
+    rows: ChooseRows | None,
+    *names: str,
+    on_piece: Callable[[], object] = lambda: None,
+) -> dict[str, Group]:
+    """Return groups as `load_groups`, of each tensor the rows that `rows` chooses; None: all.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    if rows is None:
+        return dict(load_groups(folder_uri, manifest, *names, on_piece=on_piece))
+    chosen = [group for group in manifest.groups if not names or group in names]
+    return {group: load_rows(folder_uri, manifest, group, rows, on_piece=on_piece) for group in chosen}
+
+
 def require_groups(found: Mapping[str, object], expected: Iterable[str], *, where: str) -> None:
     """Refuse a checkpoint without a group of tensors that training has.
 
@@ -96,7 +120,7 @@ def require_groups(found: Mapping[str, object], expected: Iterable[str], *, wher
         )
 
 
-def require_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], *, where: str) -> None:
+def require_same(found: Group, expected: Mapping[str, torch.Tensor], *, where: str) -> None:
     """Refuse tensors that are not those of the model: names, types and shapes.
 
     Raises:
@@ -107,9 +131,8 @@ def require_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch
             given = f"{name} is not in the model"
         elif name not in found:
             given = f"{name} of the model is not in it"
-        elif (found[name].dtype, found[name].shape) != (expected[name].dtype, expected[name].shape):
-            ours, theirs = expected[name], found[name]
-            given = f"{name} is {tuple(theirs.shape)} {theirs.dtype}, the model's is {tuple(ours.shape)} {ours.dtype}"
+        elif (theirs := _kind(found[name])) != (ours := _kind(expected[name])):
+            given = f"{name} is {theirs}, the model's is {ours}"
         else:
             continue
         raise DataError(
@@ -119,9 +142,7 @@ def require_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch
         )
 
 
-def require_optimizer_state(
-    found: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], *, where: str
-) -> None:
+def require_optimizer_state(found: Group, parameters: Mapping[str, torch.Tensor], *, where: str) -> None:
     """Refuse optimizer tensors (`parameter/entry`) that do not belong to the parameters.
 
     Raises:
@@ -129,118 +150,160 @@ def require_optimizer_state(
     """
     for key, value in found.items():
         name, _, _ = key.rpartition("/")
-        if name not in parameters or value.shape not in (parameters[name].shape, torch.Size()):
+        if name not in parameters or global_shape(value) not in (tuple(parameters[name].shape), ()):
             raise DataError(
-                f"checkpoint {storage.display(where)}: optimizer state {key} {tuple(value.shape)} fits no parameter",
+                f"checkpoint {storage.display(where)}: optimizer state {key} {global_shape(value)} fits no parameter",
                 allowed="a checkpoint of the configured model and optimizer",
                 todo="take the checkpoint's configuration, another folder, or train again with --fresh",
             )
 
 
-def _take(
+def _kind(value: torch.Tensor | Rows) -> str:
+    return f"{global_shape(value)} {(value.tensor if isinstance(value, Rows) else value).dtype}"
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """The wanted rows of a tensor, as they come from files."""
+
+    tensor: torch.Tensor
+    """[rows, ...]; a scalar counts as one row."""
+    global_shape: tuple[int, ...]
+    wanted: tuple[int, int]
+    came: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return tuple(self.tensor.shape) == self.global_shape
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each wanted row came once."""
+        at = self.wanted[0]
+        for first, last in sorted(self.came):
+            if first != at:
+                return False
+            at = last
+        return at == self.wanted[1]
+
+    def rows_in(self, entry: Entry) -> tuple[int, int]:
+        """Return the wanted rows that a file's part of the tensor has; the last is not above the first where none."""
+        return max(self.wanted[0], entry.offset), min(self.wanted[1], entry.offset + (entry.shape or (1,))[0])
+
+    def bytes_of(self, first: int, last: int) -> memoryview:
+        """Return the memory of rows."""
+        rows = self.tensor[first - self.wanted[0] : last - self.wanted[0]] if self.global_shape else self.tensor
+        return rows.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _load(
     folder_uri: str,
-    file: FileEntry,
+    manifest: CheckpointManifest,
+    group: str,
     rows: ChooseRows | None,
-    tensors: dict[str, torch.Tensor],
-    parts: dict[str, list[tuple[int, int]]],
+    on_piece: Callable[[], object],
+) -> dict[str, _Collected]:
+    files = manifest.files_of(group)
+    if not files:
+        _refuse(folder_uri, f"there is no {group} in its manifest")
+    choose = None if rows is None else partial(rows, group)
+    collected: dict[str, _Collected] = {}
+    for file in files:
+        try:
+            _take(file.uri(folder_uri), file, choose, collected, on_piece, sharded=len(files) > 1)
+        except (Malformed, FileNotFoundError, NotADirectoryError) as error:
+            said = "is missing" if isinstance(error, FileNotFoundError | NotADirectoryError) else f"is refused: {error}"
+            _refuse(folder_uri, f"{file.relative_path} {said}")
+    for name, found in collected.items():
+        if not found.is_complete:
+            _refuse(folder_uri, f"its files do not have each row of {name} once")
+    return collected
+
+
+def _take(
+    uri: str,
+    file: FileEntry,
+    choose: Callable[[str, tuple[int, ...]], tuple[int, int]] | None,
+    collected: dict[str, _Collected],
     on_piece: Callable[[], object],
     *,
     sharded: bool,
 ) -> None:
-    """Put what a file has of the wanted rows into `tensors`; `parts` says which."""
-    uri = file.uri(folder_uri)
-    entries = data = None
-    if rows is not None:
+    """Put what a file has of the wanted rows into `collected`.
+
+    Raises:
+        Malformed: The file is damaged, or differs from another one of the group.
+    """
+    if choose is not None:
         entries = _peek(uri, file.bytes)
-        if not any(_overlap(entry, rows) for entry in entries):
-            for entry in entries:
-                _place(entry, rows, None, tensors, parts)
+        for entry in entries:
+            _expect(entry, choose, collected)
+        if all(first >= last for first, last in (collected[entry.name].rows_in(entry) for entry in entries)):
             return
-    entries, data = _read(uri, file, on_piece)
-    for entry in entries:
-        if not sharded and not entry.is_whole:
-            raise Malformed(f"it has {entry.shape} of {entry.name} {entry.global_shape}, and there is no other file")
-        _place(entry, rows, data, tensors, parts)
+    if (size := storage.size(uri)) != file.bytes:
+        raise Malformed(f"it has {size} bytes, its manifest says {file.bytes}")
+    with storage.open_read(uri) as stream:
+        start = stream.read(LENGTH_BYTES)
+        length = header_bytes(start, size)
+        header = stream.read(length)
+        # Only now that a header accounts for every byte: no claim makes this take more memory than the file is long.
+        targets = []
+        for entry in parse_header(header, size - LENGTH_BYTES - length):
+            if not sharded and not entry.is_whole:
+                rows = f"it has {entry.shape} of {entry.name} {entry.global_shape}"
+                raise Malformed(f"{rows}, and there is no other file")
+            _expect(entry, choose, collected)
+            found = collected[entry.name]
+            if not entry.shape and found.came:
+                raise Malformed(f"{entry.name} differs between files")
+            first, last = found.rows_in(entry)
+            if first < last:
+                row_bytes = (entry.stop - entry.start) // (entry.shape or (1,))[0]
+                targets.append((entry.start + (first - entry.offset) * row_bytes, found.bytes_of(first, last)))
+                found.came.append((first, last))
+        crc32c = google_crc32c.extend(google_crc32c.value(start), header)
+        crc32c = _copy(stream, targets, crc32c, on_piece)
+    if (said := f"{crc32c:08x}") != file.crc32c:
+        raise Malformed(f"it has crc32c {said}, its manifest says {file.crc32c}")
 
 
-def _overlap(entry: Entry, rows: ChooseRows) -> bool:
-    if not entry.shape:
-        return True
-    start, stop = rows(entry.name, entry.global_shape)
-    return max(start, entry.offset) < min(stop, entry.offset + entry.shape[0])
-
-
-def _place(
+def _expect(
     entry: Entry,
-    rows: ChooseRows | None,
-    data: torch.Tensor | None,
-    tensors: dict[str, torch.Tensor],
-    parts: dict[str, list[tuple[int, int]]],
+    choose: Callable[[str, tuple[int, ...]], tuple[int, int]] | None,
+    collected: dict[str, _Collected],
 ) -> None:
-    whole = entry.global_shape
-    start, stop = (0, whole[0] if whole else 1) if rows is None or not whole else rows(entry.name, whole)
-    if entry.is_whole and entry.name not in tensors and data is not None:
-        found = _view(data, entry)
-        tensors[entry.name] = found[start:stop] if whole else found
-        parts[entry.name] = [(start, stop), (start, stop)]
-        return
-    if entry.name not in tensors:
-        tensors[entry.name] = torch.empty((stop - start, *whole[1:]), dtype=entry.dtype)
-        parts[entry.name] = [(start, stop)]
-    target = tensors[entry.name]
-    if (target.dtype, tuple(target.shape[1:])) != (entry.dtype, whole[1:]) or not entry.shape:
+    """Take memory for the wanted rows of a tensor, at the first file that names it; the others must agree with it."""
+    shape = entry.global_shape
+    if entry.name not in collected:
+        start, stop = (0, (shape or (1,))[0]) if choose is None or not shape else choose(entry.name, shape)
+        tensor = torch.empty((stop - start, *shape[1:]) if shape else (), dtype=entry.dtype)
+        collected[entry.name] = _Collected(tensor, shape, (start, stop))
+    found = collected[entry.name]
+    if (found.tensor.dtype, found.global_shape) != (entry.dtype, shape):
         raise Malformed(f"{entry.name} differs between files")
-    first, last = max(start, entry.offset), min(stop, entry.offset + entry.shape[0])
-    if first < last:
-        assert data is not None, "a file with wanted rows was read"
-        target[first - start : last - start] = _view(data, entry)[first - entry.offset : last - entry.offset]
-        parts[entry.name].append((first, last))
 
 
-def _make_up(wanted: tuple[int, int], came: list[tuple[int, int]]) -> bool:
-    """Whether ranges of rows are the wanted one, cut."""
-    at = wanted[0]
-    for first, last in sorted(came):
-        if first != at:
-            return False
-        at = last
-    return at == wanted[1]
-
-
-def _view(data: torch.Tensor, entry: Entry) -> torch.Tensor:
-    content = data[entry.start : entry.stop]
-    if entry.start % entry.dtype.itemsize:
-        content = content.clone()
-    return content.view(entry.dtype).view(entry.shape)
+def _copy(stream: BinaryIO, targets: list[tuple[int, memoryview]], crc32c: int, on_piece: Callable[[], object]) -> int:
+    """Read a stream to its end, and copy byte ranges of it, in their order; return the checksum extended by it all."""
+    done, at = 0, 0
+    while piece := stream.read(_PIECE_BYTES):
+        crc32c = google_crc32c.extend(crc32c, piece)
+        content, end = memoryview(piece), done + len(piece)
+        while at < len(targets) and targets[at][0] < end:
+            start, target = targets[at]
+            first, last = max(start, done), min(start + len(target), end)
+            target[first - start : last - start] = content[first - done : last - done]
+            if start + len(target) > end:
+                break
+            at += 1
+        done = end
+        on_piece()
+    return crc32c
 
 
 def _peek(uri: str, file_bytes: int) -> list[Entry]:
     length = header_bytes(storage.read_range(uri, 0, LENGTH_BYTES), file_bytes)
     return parse_header(storage.read_range(uri, LENGTH_BYTES, length), file_bytes - LENGTH_BYTES - length)
-
-
-def _read(uri: str, file: FileEntry, on_piece: Callable[[], object]) -> tuple[list[Entry], torch.Tensor]:
-    """Return the tensors of a file and its data ([bytes] uint8), its checksum compared."""
-    size = storage.size(uri)
-    if size != file.bytes:
-        raise Malformed(f"it has {size} bytes, its manifest says {file.bytes}")
-    with storage.open_read(uri) as stream:
-        first = stream.read(LENGTH_BYTES)
-        length = header_bytes(first, size)
-        header = stream.read(length)
-        entries = parse_header(header, size - LENGTH_BYTES - length)
-        # Only now that a header accounts for every byte: no claim makes this take more memory than the file is long.
-        data = torch.empty(size - LENGTH_BYTES - length, dtype=torch.uint8)
-        total = google_crc32c.extend(google_crc32c.value(first), header)
-        view, done = data.numpy().data, 0
-        while piece := stream.read(_PIECE_BYTES):
-            total = google_crc32c.extend(total, piece)
-            view[done : done + len(piece)] = piece
-            done += len(piece)
-            on_piece()
-    if (found := f"{total:08x}") != file.crc32c:
-        raise Malformed(f"it has crc32c {found}, its manifest says {file.crc32c}")
-    return entries, data
 
 
 # Of a file that is read: small enough to stay in the processor's cache between checksum and copy.

@@ -16,7 +16,8 @@ from trainer.checkpoint.commit import Committer, Peers
 from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, record_attempt
 from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
 from trainer.checkpoint.retention import Best, find_best
-from trainer.checkpoint.staging import Groups, HostBuffer, StagedFile, is_sharded
+from trainer.checkpoint.staging import HostBuffer, StagedFile
+from trainer.checkpoint.tensors import Groups, is_sharded
 from trainer.checkpoint.writer import Writer
 from trainer.parallel.process_group import on_first_rank
 

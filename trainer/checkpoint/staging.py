@@ -1,13 +1,9 @@
-"""What a checkpoint is made of, and host buffers for it: a copy of the state, laid out as the files will be.
-
-The state is groups (model, optimizer, ema, scaler) of tensors by name, whole or a rank's rows. Buffers are made once
-and used for every checkpoint.
-"""
+"""Host buffers: a copy of the state, laid out as the files will be, made once and used for every checkpoint."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,38 +13,10 @@ from torch import nn
 from contracts.artifacts import tensor_file
 from contracts.errors import ModelError
 from trainer.checkpoint.framing import DTYPES, Entry, make_header
-
-
-@dataclass(frozen=True)
-class Rows:
-    """This rank's rows of a tensor that is spread over ranks along dimension 0."""
-
-    tensor: torch.Tensor
-    """[rows, ...]; rows may be 0."""
-    global_shape: tuple[int, ...]
-    """Shape of the whole tensor."""
-    offset: int
-    """Place of the first row in the whole tensor."""
-
-    def __post_init__(self) -> None:
-        rows, *rest = self.tensor.shape
-        if (*rest,) != self.global_shape[1:] or self.offset < 0 or (rows and self.offset + rows > self.global_shape[0]):
-            raise ValueError(
-                f"rows of shape {tuple(self.tensor.shape)} at {self.offset} are no part of {self.global_shape}"
-            )
-
-
-# A whole tensor is written by rank 0, rows by the rank that has them.
-Group = Mapping[str, torch.Tensor | Rows]
-Groups = Mapping[str, Group]
+from trainer.checkpoint.tensors import Group, Groups, Rows, is_sharded
 
 # Name, type, shape, shape of the whole tensor or None where this is it, first row.
 Described = tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]
-
-
-def is_sharded(group: Group) -> bool:
-    """Whether a group has rows: then each rank writes a file. The same on all ranks."""
-    return any(isinstance(value, Rows) for value in group.values())
 
 
 def require_storable(model: nn.Module, name: str) -> None:

@@ -10,6 +10,9 @@ import difflib
 import hashlib
 import importlib
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
+from trainer.model.trial import buffers_restored, random_state_kept
 
 # What a network raises, while it is built or run, when its arguments do not fit.
 _MISFITS = (
@@ -33,6 +37,9 @@ _MISFITS = (
     NameError,
     SyntaxError,
 )
+# Training passes after the first, where it has left out parameters that evaluation uses: a layer that is left out in
+# half of all passes is taken for unused once in 100,000 networks.
+_MORE_PASSES = 16
 
 
 class ImageClassifier(nn.Module):
@@ -48,30 +55,65 @@ class ImageClassifier(nn.Module):
         return logits
 
 
-def build_model(section: ModelSection, *, num_classes: int, image_size: int) -> nn.Module:
+@dataclass(frozen=True)
+class GradientUse:
+    """Parameters that ask for a gradient and do not always get one, by name."""
+
+    never: list[str]
+    """In no mode."""
+    evaluation_only: list[str]
+    """In evaluation mode, and in no pass in training mode."""
+    at_random: list[str]
+    """In some passes in training mode: of layers that are left out at random."""
+
+
+def build_model(
+    section: ModelSection,
+    *,
+    num_classes: int,
+    image_size: int,
+    place: Callable[[nn.Module], torch.device] | None = None,
+) -> nn.Module:
     """Build the network with random weights from torch's current seed, and run it once on zeros.
 
     Args:
         section: The model section of the configuration.
         num_classes: Width of the last layer.
         image_size: Side of the input in pixels, for architectures that depend on it.
+        place: Says where the network is tried out and left; None: where it was built. A network with lazy modules is
+            tried out where it was built, since that call makes their weights, from the seed.
 
     Raises:
         ModelError: The architecture is unknown, does not take these arguments, or does not map images to logits.
     """
-    if ":" in section.architecture:
-        model = _build_from_callable(section, num_classes)
-    else:
-        model = _build_from_transformers(section, num_classes, image_size)
+    model = model_builder(section, num_classes=num_classes, image_size=image_size)()
+    complete_model(model, section, num_classes=num_classes, image_size=image_size)
+    if place is not None:
+        model = model.to(place(model))
     _try_out(model, section, num_classes=num_classes, image_size=image_size)
     return model
 
 
-def find_unused(model: nn.Module, images: torch.Tensor) -> list[str]:
-    """Return the names of the parameters that get no gradient, though they ask for one.
+def model_builder(section: ModelSection, *, num_classes: int, image_size: int) -> Callable[[], nn.Module]:
+    """Import what the network is made of; return what builds it, without a forward pass.
 
-    A parameter counts as used when it gets one in training or in evaluation mode: layers that are dropped at random
-    are used. Parameters, buffers and gradients are as before afterwards.
+    Arguments and errors as for `build_model`, when it is called too. A lazy module in the network has no tensors yet.
+    """
+    if ":" in section.architecture:
+        return partial(_build_from_callable, section, _find_callable(section), num_classes)
+    return partial(_build_from_transformers, section, num_classes, image_size)
+
+
+def complete_model(model: nn.Module, section: ModelSection, *, num_classes: int, image_size: int) -> None:
+    """Have lazy modules make their tensors, by a forward pass where the others are. Arguments as for `build_model`."""
+    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        _try_out(model, section, num_classes=num_classes, image_size=image_size)
+
+
+def find_gradient_use(model: nn.Module, images: torch.Tensor) -> GradientUse:
+    """Return the parameters that ask for a gradient and do not get one in each training pass.
+
+    Parameters, buffers and gradients are as before afterwards.
 
     Args:
         model: A model that no rank has wrapped yet.
@@ -80,24 +122,38 @@ def find_unused(model: nn.Module, images: torch.Tensor) -> list[str]:
     Raises:
         ModelError: The model cannot be trained: no parameter gets a gradient.
     """
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     was_training = model.training
-    for training in (True, False):
-        model.train(training)
-        logits = model(images)
-        if not isinstance(logits, torch.Tensor) or not logits.requires_grad:
-            raise ModelError(
-                f"the model cannot be trained: in {'training' if training else 'evaluation'} mode it returns "
-                f"{_describe(logits)} without gradient",
-                allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes] in both modes",
-                todo="correct model.architecture or model.arguments",
-            )
-        (logits.sum() * 0).backward()  # type: ignore[no-untyped-call]
-    unused = [name for name, tensor in model.named_parameters() if tensor.requires_grad and tensor.grad is None]
+    asking = [name for name, tensor in model.named_parameters() if tensor.requires_grad]
+    with buffers_restored(model):
+        trained = [_reached_by_gradient(model, images, training=True)]
+        evaluated = _reached_by_gradient(model, images, training=False)
+        if evaluated - trained[0]:
+            # Used in evaluation alone, or left out at random this time (stochastic depth by layers)?
+            trained += [_reached_by_gradient(model, images, training=True) for _ in range(_MORE_PASSES)]
     model.train(was_training)
-    model.load_state_dict(state)
+    sometimes, always = set.union(*trained), set.intersection(*trained)
+    return GradientUse(
+        never=[name for name in asking if name not in sometimes | evaluated],
+        evaluation_only=[name for name in asking if name in evaluated - sometimes],
+        at_random=[name for name in asking if name in sometimes - always],
+    )
+
+
+def _reached_by_gradient(model: nn.Module, images: torch.Tensor, *, training: bool) -> set[str]:
+    """Return the names of the parameters that get a gradient in a pass; no gradient is kept."""
+    model.train(training)
+    logits = model(images)
+    if not isinstance(logits, torch.Tensor) or not logits.requires_grad:
+        raise ModelError(
+            f"the model cannot be trained: in {'training' if training else 'evaluation'} mode it returns "
+            f"{_describe(logits)} without gradient",
+            allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes] in both modes",
+            todo="correct model.architecture or model.arguments",
+        )
+    (logits.sum() * 0).backward()  # type: ignore[no-untyped-call]
+    names = {name for name, tensor in model.named_parameters() if tensor.grad is not None}
     model.zero_grad(set_to_none=True)
-    return unused
+    return names
 
 
 def find_single_sample_fault(model: nn.Module, image: torch.Tensor) -> str | None:
@@ -109,17 +165,15 @@ def find_single_sample_fault(model: nn.Module, image: torch.Tensor) -> str | Non
         model: A model that trains on more samples.
         image: [1, 3, H, W] float32, on the model's device.
     """
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     was_training = model.training
     model.train()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), buffers_restored(model):
             model(image)
     except ValueError as error:
         return str(error)
     finally:
         model.train(was_training)
-        model.load_state_dict(state)
     return None
 
 
@@ -173,19 +227,23 @@ def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
     return dict(section.arguments)
 
 
-def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
+def _find_callable(section: ModelSection) -> Callable[..., object]:
     module_name, _, name = section.architecture.partition(":")
     # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
-        builder = getattr(importlib.import_module(module_name), name)
+        found: Callable[..., object] = getattr(importlib.import_module(module_name), name)
     except _MISFITS as error:
         raise ModelError(
             f"model.architecture {section.architecture!r}: {error}",
             allowed="module:callable, importable in this environment",
             todo="install the package that holds it, or correct the name",
         ) from error
+    return found
+
+
+def _build_from_callable(section: ModelSection, builder: Callable[..., object], num_classes: int) -> nn.Module:
     try:
         model = builder(num_classes=num_classes, **section.arguments)
     except _MISFITS as error:
@@ -202,13 +260,14 @@ def _build_from_callable(section: ModelSection, num_classes: int) -> nn.Module:
 def _try_out(model: nn.Module, section: ModelSection, *, num_classes: int, image_size: int) -> None:
     """Map two zero images to logits in evaluation mode; buffers and torch's random state are as before afterwards."""
     was_training = model.training
-    # A lazy module has no tensors yet: this call makes them, from the seed.
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not is_lazy(buffer)]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), buffers_restored(model), random_state_kept(device):
             logits = model(torch.zeros(2, 3, image_size, image_size, device=device))
+    except torch.OutOfMemoryError:
+        # A misfit of the machine, not of the network.
+        raise
     except _MISFITS as error:
         raise ModelError(
             f"{section.architecture!r} with model.arguments {section.arguments} cannot take images of {image_size} "
@@ -217,8 +276,6 @@ def _try_out(model: nn.Module, section: ModelSection, *, num_classes: int, image
             todo="correct model.arguments or data.image_size, or choose another model.architecture",
         ) from error
     model.train(was_training)
-    for buffer, before in buffers:
-        buffer.copy_(before)
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes) or not logits.is_floating_point():
         raise ModelError(
             f"{section.architecture!r} with model.arguments {section.arguments} returns {_describe(logits)} for two "

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from trainer.parallel import copy_full_tensor
+from trainer.checkpoint.tensors import Group
+from trainer.parallel import copy_tensor, local_tensor
+
+# Elements whose difference from the average is held at a time: 64 MiB, far more than a kernel needs to be worth its
+# launch, and little beside a network for which memory is short.
+_CHUNK_ELEMENTS = 1 << 24
 
 
 class MovingAverage:
@@ -39,9 +44,30 @@ class MovingAverage:
             left_out: [] float32: 1 if the step was left out, and the average stays as it is; else 0.
         """
         weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
-        change = list(torch._foreach_sub(self._parameters, self._average))
-        torch._foreach_mul_(change, weight)
-        torch._foreach_add_(self._average, change)
+        for parameters, average in self._chunks():
+            change = list(torch._foreach_sub(parameters, average))
+            torch._foreach_mul_(change, weight.to(change[0].device))
+            torch._foreach_add_(average, change)
+
+    def _chunks(self) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        """Yield parameters and their average, a bounded number of elements at a time: the difference takes memory."""
+        parameters: list[torch.Tensor] = []
+        average: list[torch.Tensor] = []
+        elements = 0
+        for parameter, its in zip(self._parameters, self._average, strict=True):
+            own, mean = local_tensor(parameter), local_tensor(its)
+            rows = max(1, _CHUNK_ELEMENTS // max(1, own[:1].numel())) if own.ndim else 1
+            pieces = zip(torch.split(own, rows), torch.split(mean, rows), strict=True) if own.ndim else [(own, mean)]
+            for piece, mean_piece in pieces:
+                full = elements + piece.numel() > _CHUNK_ELEMENTS
+                if parameters and (full or piece.device != parameters[0].device):
+                    yield parameters, average
+                    parameters, average, elements = [], [], 0
+                parameters.append(piece)
+                average.append(mean_piece)
+                elements += piece.numel()
+        if parameters:
+            yield parameters, average
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -71,7 +97,7 @@ class MovingAverage:
         return dict(zip(self._names, self._average, strict=True))
 
     @torch.no_grad()
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Put back what `state` returned, whole tensors all."""
+    def load(self, state: Group) -> None:
+        """Put back what `state` returned, whole tensors or this rank's rows."""
         for name, average in self.state().items():
-            copy_full_tensor(average, state[name])
+            copy_tensor(average, state[name])

@@ -1,54 +1,126 @@
-"""The network as it trains, before it is spread over ranks: built, on its device, with what decides how it computes."""
+"""The network as it trains, before it is spread over ranks: built from the seed, tried out, and ready to be wrapped.
+
+With ddp every rank builds it, on its device. With fsdp the first rank alone does (trainer/model/meta.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
 from contracts.config import RunConfig
-from trainer.checkpoint.staging import require_storable
+from contracts.errors import ConfigError
 from trainer.model.attention import describe_attention, watch_attention
-from trainer.model.build import build_model, find_unused
+from trainer.model.build import build_model, find_gradient_use
+from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
 from trainer.model.recompute import recompute_blocks
+from trainer.parallel.blocks import find_gathered_blocks
+from trainer.parallel.process_group import Rank
+
+# Bytes on a GPU that the passes on two images take, in multiples of the network's own: itself, its gradients, and as
+# much for activations.
+_TRIAL_COPIES = 3
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that nothing has wrapped yet."""
+
+    module: nn.Module
+    """With ddp whole, on the rank's device. With fsdp on the CPU, or on the meta device of all ranks but the first."""
+    gathered_blocks: list[str]
+    """With fsdp: names of the blocks that are gathered as one."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What forward and backward passes have shown of a network."""
+
+    frozen: list[str]
+    """Parameters that training would wait in vain for the gradients of."""
+    gathered_blocks: list[str]
 
 
 def make_network(
-    config: RunConfig, num_classes: int, device: torch.device, numerics: Numerics, log: Callable[[str], None]
-) -> nn.Module:
-    """Return the network with the weights of run.seed: the same in every process.
+    config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None]
+) -> Network:
+    """Return the network with the weights of run.seed; all ranks must call this.
 
-    Parameters that the logits do not depend on are frozen, since DDP would wait for their gradients.
+    Parameters that the logits do not depend on in training are frozen, since DDP would wait for their gradients.
 
     Args:
         config: The configuration.
         num_classes: Width of the last layer.
-        device: Where it trains.
+        rank: This process among its peers.
         numerics: What it computes in.
         log: Is told what was found about it.
 
     Raises:
         ModelError: It cannot be built, trained or saved.
+        ConfigError: It cannot be trained as parallel.find_unused_parameters says.
     """
-    torch.manual_seed(config.run.seed)
-    model = build_model(config.model, num_classes=num_classes, image_size=config.data.image_size).to(device)
-    require_storable(model, config.model.architecture)
-    model = numerics.lay_out(model)
-    size = config.data.image_size
-    images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
-    with numerics.autocast(device), watch_attention() as attention:
-        unused = find_unused(model, images)
-    for name in unused:
-        model.get_parameter(name).requires_grad_(False)
-    if unused:
-        log(f"frozen, since the logits do not depend on them: {', '.join(unused)}")
-    if attention:
-        log(describe_attention(attention))
-    blocks = recompute_blocks(model, numerics.activation_checkpointing)
+    examine = partial(_examine, config=config, numerics=numerics, log=log)
+    if config.parallel.strategy == "ddp":
+        module = numerics.lay_out(_build(config, num_classes, lambda module: rank.device))
+        found = examine(module)
+    else:
+        build = partial(_build, config, num_classes, partial(_trial_device, device=rank.device))
+        module, found = build_on_first_rank(build, examine, config, num_classes, rank, log)
+    for name in found.frozen:
+        module.get_parameter(name).requires_grad_(False)
+    blocks = recompute_blocks(module, numerics.activation_checkpointing)
     if blocks == [""]:
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
     elif blocks:
         log(f"activation checkpointing, {numerics.activation_checkpointing}: {len(blocks)} blocks")
-    return model
+    return Network(module, found.gathered_blocks)
+
+
+def _build(config: RunConfig, num_classes: int, place: Callable[[nn.Module], torch.device]) -> nn.Module:
+    torch.manual_seed(config.run.seed)
+    return build_model(config.model, num_classes=num_classes, image_size=config.data.image_size, place=place)
+
+
+def _trial_device(module: nn.Module, device: torch.device) -> torch.device:
+    """Return the rank's device, where kernels are that the CPU may lack; the CPU for what is too large for it."""
+    if device.type != "cuda":
+        return device
+    size = sum(tensor.numel() * tensor.itemsize for tensor in [*module.parameters(), *module.buffers()])
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if _TRIAL_COPIES * size < free else torch.device("cpu")
+
+
+def _examine(module: nn.Module, *, config: RunConfig, numerics: Numerics, log: Callable[[str], None]) -> Examination:
+    """Run a whole network on zeros where it is; parameters, buffers and gradients are as before afterwards."""
+    size, parallel = config.data.image_size, config.parallel
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    require_storable(module, config.model.architecture)
+    images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
+    with numerics.autocast(device), watch_attention() as attention:
+        use = find_gradient_use(module, images)
+    if use.at_random and not parallel.find_unused_parameters:
+        raise ConfigError(
+            f"in training {config.model.architecture} leaves out parameters at random ({_some(use.at_random)}), and "
+            "ranks would wait for gradients that do not come",
+            allowed="networks whose parameters all get a gradient in each pass, unless parallel.strategy is ddp and "
+            "parallel.find_unused_parameters is true",
+            todo="set parallel.strategy=ddp and parallel.find_unused_parameters=true",
+        )
+    if use.never:
+        log(f"frozen, since the logits do not depend on them: {', '.join(use.never)}")
+    evaluation_only = [] if parallel.find_unused_parameters else use.evaluation_only
+    if evaluation_only:
+        log(f"frozen, since the logits depend on them in evaluation alone: {', '.join(evaluation_only)}")
+    if attention:
+        log(describe_attention(attention))
+    gathered = find_gathered_blocks(module, images) if parallel.strategy == "fsdp" else []
+    return Examination([*use.never, *evaluation_only], gathered)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

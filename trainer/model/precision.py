@@ -101,11 +101,14 @@ class Numerics:
             # Slots have few sizes, so trying the algorithms for each pays; a drill wants the same one every time.
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Type that forward and backward passes compute in; None: that of the parameters."""
+        return _DTYPES.get(self.precision)
+
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which forward passes of training run."""
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(device.type, dtype=_DTYPES[self.precision])
+        return nullcontext() if self.dtype is None else torch.autocast(device.type, dtype=self.dtype)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
         """Return the model with its weights in the memory layout that is asked for."""

@@ -29,15 +29,14 @@ def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
     """
     if mode == "none":
         return []
-    blocks = find_blocks(model)
+    blocks = find_repeated_blocks(model)
     for block in blocks.values():
-        norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
-        contexts = partial(_contexts, norms, mode == "selective")
+        contexts = partial(_contexts, block, mode == "selective")
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
     return list(blocks)
 
 
-def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
+def find_repeated_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """Return the innermost blocks that are repeated, by name: items of a list that holds modules of one class.
 
     They are the residual blocks of a ResNet and the layers of a transformer. A model without any is one block.
@@ -59,14 +58,12 @@ def _is_worth_it(module: nn.Module) -> bool:
     return sum(any(p.ndim >= 2 for p in layer.parameters(recurse=False)) for layer in module.modules()) >= 2
 
 
-def _contexts(
-    norms: list[_BatchNorm], selective: bool
-) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def _contexts(block: nn.Module, selective: bool) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return what surrounds the forward pass of a block, and its second one."""
     if not selective:
-        return nullcontext(), _statistics_kept(norms)
+        return nullcontext(), _statistics_kept(block)
     first, again = create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
-    return first, _both(_statistics_kept(norms), again)
+    return first, _both(_statistics_kept(block), again)
 
 
 @contextmanager
@@ -78,8 +75,10 @@ def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) 
 
 
 @contextmanager
-def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
+def _statistics_kept(block: nn.Module) -> Iterator[None]:
     """Keep running statistics as they are: without it the second forward pass counts the batch a second time."""
+    # Looked for at each pass: SyncBatchNorm takes the place of the modules that were there when the network was built.
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]
     for norm, buffers in zip(norms, kept, strict=True):
         # Copies take the second count. Without any statistics BatchNorm would keep other tensors for its backward pass

@@ -1,4 +1,4 @@
-"""How a network is spread over ranks: a copy each (DDP, replicated.py) or a part each (FSDP2, sharded.py).
+"""How a network is spread over ranks: a copy each (DDP, ddp.py) or a part each (FSDP2, fsdp.py).
 
 Both average gradients over ranks, at the last slot of a step. Buffers, such as BatchNorm's running statistics, are
 whole on every rank; by rule the first rank's count.
@@ -16,13 +16,15 @@ from contracts.config import ParallelSection
 from contracts.errors import ConfigError
 from trainer.parallel.ddp import Replicated
 from trainer.parallel.fsdp import Sharded
-from trainer.parallel.fsdp import copy_full_tensor as copy_full_tensor
-from trainer.parallel.fsdp import full_tensor as full_tensor
-from trainer.parallel.fsdp import load_full_state as load_full_state
-from trainer.parallel.fsdp import local_part as local_part
-from trainer.parallel.fsdp import local_rows as local_rows
 from trainer.parallel.fsdp import release_gathered as release_gathered
 from trainer.parallel.process_group import Rank
+from trainer.parallel.rows import copy_tensor as copy_tensor
+from trainer.parallel.rows import full_tensor as full_tensor
+from trainer.parallel.rows import load_state as load_state
+from trainer.parallel.rows import local_part as local_part
+from trainer.parallel.rows import local_rows as local_rows
+from trainer.parallel.rows import local_tensor as local_tensor
+from trainer.parallel.rows import wanted_rows as wanted_rows
 
 ParallelModel = Replicated | Sharded
 
@@ -36,7 +38,7 @@ def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], No
     """Refuse what cannot work on these ranks; say what has no effect.
 
     Raises:
-        ConfigError: parallel.shard_ranks does not divide the ranks, or something needs a GPU.
+        ConfigError: parallel.shard_ranks does not divide the ranks, or something needs a GPU or another strategy.
     """
     if section.sync_batch_norm and rank.device.type != "cuda":
         raise _needs_gpu("sync_batch_norm", "SyncBatchNorm has no implementation for the CPU")
@@ -44,6 +46,13 @@ def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], No
         _warn_if_set(section, ("shard_ranks", "cpu_offload"), log)
         return
     _warn_if_set(section, ("bucket_mb",), log)
+    if section.find_unused_parameters:
+        raise ConfigError(
+            "parallel.find_unused_parameters is true with parallel.strategy=fsdp: ranks gather each block together, so "
+            "none can leave one out",
+            allowed="parallel.find_unused_parameters=true with parallel.strategy=ddp",
+            todo="set parallel.strategy=ddp, or parallel.find_unused_parameters=false",
+        )
     if section.cpu_offload and rank.device.type != "cuda":
         raise _needs_gpu("cpu_offload", "parameters are in the CPU's memory already")
     if section.shard_ranks is not None and rank.ranks % section.shard_ranks:
@@ -57,21 +66,24 @@ def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], No
 
 def distribute(
     model: nn.Module,
+    gathered_blocks: list[str],
     section: ParallelSection,
     rank: Rank,
-    images: torch.Tensor,
     log: Callable[[str], None],
     *,
+    dtype: torch.dtype | None,
     setup_timeout_s: float,
 ) -> ParallelModel:
-    """Spread a network over all ranks; every rank must call this with the same network.
+    """Spread a network over all ranks; every rank must call this.
 
     Args:
-        model: On the CPU for fsdp, which moves a block at a time: the whole may not fit on the device.
+        model: For ddp the same on each rank's device. For fsdp on the CPU, or on the meta device of all ranks but the
+            first: parts are moved, since the whole may not fit on the device.
+        gathered_blocks: For fsdp the names of the blocks that are gathered as one.
         section: How.
         rank: This process.
-        images: [B, 3, H, W] float32 on the model's device: what a forward pass takes.
         log: Says what was chosen.
+        dtype: Type that forward and backward passes compute in; None: that of the parameters.
         setup_timeout_s: How long ranks wait for each other, until trainer.parallel.process_group.limit_collectives.
     """
     if section.sync_batch_norm:
@@ -79,23 +91,26 @@ def distribute(
             log("warning: parallel.sync_batch_norm has no effect: the model has no BatchNorm")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if section.strategy == "ddp":
-        return Replicated(model.to(rank.device), rank, bucket_mb=section.bucket_mb)
+        find_unused = section.find_unused_parameters
+        return Replicated(model, rank, bucket_mb=section.bucket_mb, find_unused_parameters=find_unused)
     return Sharded(
         model,
+        gathered_blocks,
         rank,
-        images,
         log,
         shard_ranks=section.shard_ranks or rank.ranks,
         cpu_offload=section.cpu_offload,
+        dtype=dtype,
         setup_timeout_s=setup_timeout_s,
     )
 
 
-def describe_parallel(section: ParallelSection, ranks: int) -> str:
-    """Return what decides the order of sums over ranks, to be recorded."""
+def describe_parallel(section: ParallelSection, ranks: int, precision: str) -> str:
+    """Return what decides the order of sums over ranks, and which parameters are rounded, to be recorded."""
     if section.strategy == "ddp":
         return f"ddp, buckets of {section.bucket_mb:g} MiB"
-    return f"fsdp over {section.shard_ranks or ranks} ranks"
+    rounded = "" if precision == "fp32" else f", gathered in {precision}"
+    return f"fsdp over {section.shard_ranks or ranks} ranks{rounded}"
 
 
 def _warn_if_set(section: ParallelSection, names: tuple[str, ...], log: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
-"""Which parts of a network are sharded as one: gathered before their forward pass, let go after it.
+"""The blocks of a network that FSDP gathers as one: before their forward and backward pass, let go after it.
 
 The rule knows no architecture. Networks repeat blocks in a ModuleList or a Sequential; the blocks are what is gathered.
+Blocks that are recomputed in the backward pass are found by another rule (trainer/model/recompute.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from trainer.model.trial import buffers_restored, random_state_kept
+
 # A block with more than this share of all parameters is looked into for smaller ones: what is gathered at a time
 # should be small beside the whole. ResNet's last stage holds more than half of it, a transformer's layer rarely 1/8.
 LARGEST_SHARE = 1 / 8
@@ -18,8 +21,8 @@ LARGEST_SHARE = 1 / 8
 SMALLEST_LAYER_SHARE = 1 / 16
 
 
-def find_blocks(model: nn.Module, images: torch.Tensor) -> list[tuple[str, nn.Module]]:
-    """Return the blocks of a network by name, none inside another; what is left is gathered as a whole.
+def find_gathered_blocks(model: nn.Module, images: torch.Tensor) -> list[str]:
+    """Return the names of the blocks that are gathered, none inside another; what is left is gathered as a whole.
 
     A block is an entry of a ModuleList or Sequential that runs exactly once a forward pass through its own `forward`
     (else nothing would gather it) and shares no parameter with the rest. Buffers and the random state are as before
@@ -37,7 +40,7 @@ def find_blocks(model: nn.Module, images: torch.Tensor) -> list[tuple[str, nn.Mo
         own = set(module.parameters())
         return module in once and bool(own) and not own & shared
 
-    def descend(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    def descend(module: nn.Module, name: str) -> Iterator[str]:
         is_container = isinstance(module, nn.ModuleList | nn.Sequential)
         for child_name, child in module.named_children():
             path = f"{name}.{child_name}" if name else child_name
@@ -47,7 +50,7 @@ def find_blocks(model: nn.Module, images: torch.Tensor) -> list[tuple[str, nn.Mo
             if not is_container or not may_be_block(child) or (is_layer and share < SMALLEST_LAYER_SHARE):
                 yield from smaller
             elif share <= LARGEST_SHARE or not smaller:
-                yield path, child
+                yield path
             else:
                 yield from smaller
 
@@ -63,10 +66,10 @@ def _called_once(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:
 
     hooks = [module.register_forward_pre_hook(count) for module in model.modules()]
     was_training = model.training
-    # Evaluation mode: running statistics stay as they are, and no layer is dropped.
+    # Evaluation mode: no layer is dropped.
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), buffers_restored(model), random_state_kept(images.device):
             model(images)
     finally:
         model.train(was_training)

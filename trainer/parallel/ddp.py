@@ -9,15 +9,23 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.model.trial import buffers_restored
 from trainer.parallel.process_group import Rank
 
 
 class Replicated:
     """A network of which every rank has a copy."""
 
-    def __init__(self, model: nn.Module, rank: Rank, *, bucket_mb: float) -> None:
-        devices = [rank.device] if rank.device.type == "cuda" else None
-        self._ddp = DistributedDataParallel(model, device_ids=devices, bucket_cap_mb=bucket_mb)
+    def __init__(self, model: nn.Module, rank: Rank, *, bucket_mb: float, find_unused_parameters: bool) -> None:
+        self._ddp = DistributedDataParallel(
+            model,
+            device_ids=[rank.device] if rank.device.type == "cuda" else None,
+            bucket_cap_mb=bucket_mb,
+            find_unused_parameters=find_unused_parameters,
+            # Otherwise gradients are held twice. They are views of buckets after the last slot of a step; until then,
+            # as after zero_grad(set_to_none=True), they have memory of their own, so sums come in the same order.
+            gradient_as_bucket_view=True,
+        )
         # The stepper shares buffers at the start of every step, for both strategies alike. An attribute, since torch
         # 2.13 renames the argument.
         self._ddp.broadcast_buffers = False
@@ -37,14 +45,14 @@ class Replicated:
 
         The first step after a start reduces in the initial buckets, later ones in rebuilt buckets. Without this a
         resumed run adds gradients in another order than an undisturbed one and differs in the last bits at three and
-        more ranks. Parameters, buffers and gradients are as before afterwards.
+        more ranks. Parameters, buffers and gradients are as before afterwards. Later calls, with slots of other sizes,
+        compile for these.
 
         Args:
             images: [B, 3, H, W] float32 on the model's device.
             forward: Maps them to logits as a step does, by way of `spread`.
         """
-        state = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
-        for _ in range(2):
-            (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
-        self.module.load_state_dict(state)
+        with buffers_restored(self.module):
+            for _ in range(2):
+                (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
         self.module.zero_grad(set_to_none=True)

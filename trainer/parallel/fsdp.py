@@ -8,48 +8,72 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
-from trainer.checkpoint.staging import Rows
-from trainer.parallel.blocks import find_blocks
+from trainer.model.trial import buffers_restored
 from trainer.parallel.process_group import Rank
+from trainer.parallel.rows import local_rows, local_tensor
 
 
 class Sharded:
-    """A network of which every rank has a part."""
+    """A network of which every rank has a part.
+
+    Args:
+        model: On the CPU with the first rank's weights there; on the CPU or the meta device of the other ranks.
+        gathered_blocks: Names of the blocks that are gathered as one.
+        rank: This process.
+        log: Says how the network is spread.
+        shard_ranks: Ranks that hold the network once between them.
+        cpu_offload: Whether parameters, gradients and optimizer state are in the CPU's memory.
+        dtype: Type that forward and backward passes compute in; None: that of the parameters.
+        setup_timeout_s: How long ranks wait for each other, until trainer.parallel.process_group.limit_collectives.
+    """
 
     def __init__(
         self,
         model: nn.Module,
+        gathered_blocks: list[str],
         rank: Rank,
-        images: torch.Tensor,
         log: Callable[[str], None],
         *,
         shard_ranks: int,
         cpu_offload: bool,
+        dtype: torch.dtype | None,
         setup_timeout_s: float,
     ) -> None:
-        # FSDP2 takes contiguous parameters only; with train.channels_last images alone have that layout.
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        blocks = find_blocks(model, images)
-        # Every rank has built the same weights from the seed, but for what a callable of the user's does; copies
-        # and parts must be of one network.
-        for tensor in [*model.parameters(), *model.buffers()]:
-            _broadcast(tensor, rank.device)
-        log(_describe(model, blocks, rank.ranks, shard_ranks))
+        self._rank = rank
+        for parameter in model.parameters():
+            # FSDP2 takes no others; with train.channels_last images alone have that layout.
+            parameter.data = parameter.data.contiguous()
+        replicated = _replicated_parameters(model, mixed=dtype is not None)
+        first_ranks = _first_ranks_tensors(model) if rank.is_first else {}
+        blocks = [model.get_submodule(name) for name in gathered_blocks]
+        log(_describe(model, gathered_blocks, replicated, rank.ranks, shard_ranks))
         mesh = _make_mesh(rank, shard_ranks, timedelta(seconds=setup_timeout_s))
-        policy = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
-        for _, block in blocks:
-            fully_shard(block, mesh=mesh, offload_policy=policy)
-        self._root = fully_shard(model, mesh=mesh, offload_policy=policy)
-        # Buffers are no part of what is sharded; the root has moved them to the device.
+        offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+        # Activations are autocast's business, as with ddp; here parameters are cast before they are gathered, which
+        # halves what is sent.
+        precision = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
+        ignored = set(replicated)
+        for block in blocks:
+            fully_shard(block, mesh=mesh, mp_policy=precision, offload_policy=offload, ignored_params=ignored)
+        # The loss is computed in float32.
+        precision = replace(precision, output_dtype=torch.float32 if dtype else None)
+        self._root = fully_shard(model, mesh=mesh, mp_policy=precision, offload_policy=offload, ignored_params=ignored)
+        if dtype is not None:
+            # In evaluation too: what is gathered is of this type then as well.
+            model.forward = torch.autocast(rank.device.type, dtype=dtype)(model.forward)
+        _allocate(model, rank.device, torch.device("cpu") if cpu_offload else rank.device)
+        self._replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
+        _receive(model, first_ranks, rank)
         self.module = model
 
     @property
@@ -68,15 +92,30 @@ class Sharded:
     def _reducing(self, now: bool) -> Iterator[None]:
         self._root.set_requires_gradient_sync(now)
         yield
+        if now:
+            self._average_replicated()
+
+    @torch.no_grad()
+    def _average_replicated(self) -> None:
+        """Average the gradients of the parameters that are not sharded, which FSDP leaves alone."""
+        asking = [parameter for parameter in self._replicated if parameter.requires_grad]
+        if not asking or self._rank.ranks == 1:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in asking]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        flat /= self._rank.ranks
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for parameter, part in zip(asking, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
 
     def warm_up(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Run a dummy pass, so that what is compiled is compiled before the first step.
+        """Run a dummy pass, so that what is compiled is compiled for this size of slot before the first step.
 
         The order of sums is that of the blocks from the first step on. Arguments as for DDP.
         """
-        state = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
-        (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
-        self.module.load_state_dict(state)
+        with buffers_restored(self.module), self.reducing(True):
+            (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
         self.module.zero_grad(set_to_none=True)
 
 
@@ -90,68 +129,19 @@ def release_gathered(model: nn.Module) -> None:
             module.reshard()
 
 
-def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor that may be sharded; all ranks must call this in the same order."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def _replicated_parameters(model: nn.Module, *, mixed: bool) -> list[nn.Parameter]:
+    """Return the parameters of which every rank keeps all: scalars, which have no rows.
 
-
-@torch.no_grad()
-def copy_full_tensor(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a whole tensor into one that may be sharded: each rank takes its own rows. Nothing is communicated."""
-    if isinstance(target, DTensor):
-        first, rows = local_rows(target)
-        target.to_local().copy_(value[first : first + rows] if rows else value[:0])
-    else:
-        target.copy_(value)
-
-
-def load_full_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Put whole parameters and buffers into a network that may be sharded.
-
-    Raises:
-        RuntimeError: Names or shapes differ.
+    In mixed precision also the vectors beside buffers, such as BatchNorm's: torch's kernels take float32 for all of
+    them or for none (aten/src/ATen/native/Normalization.cpp), and running statistics are float32.
     """
-    targets = model.state_dict()
-    if not any(isinstance(target, DTensor) for target in targets.values()):
-        model.load_state_dict(state)
-        return
-    shapes = {name: tuple(tensor.shape) for name, tensor in targets.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if shapes != found:
-        wrong = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
-        raise RuntimeError(f"state of another network, differing in {', '.join(wrong[:5])}")
-    for name, target in targets.items():
-        copy_full_tensor(target, state[name])
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
-    """Return what a checkpoint takes of a tensor from this rank: all of it, or its rows of one that is sharded.
-
-    Of copies (HSDP) the first one's ranks have the rows, the other ones' have none. Nothing is communicated or copied.
-    """
-    if not isinstance(tensor, DTensor):
-        return tensor
-    local, mesh = tensor.to_local(), tensor.device_mesh
-    if mesh.size(tensor.placements.index(Shard(0))) == 1:
-        return local
-    first, _ = local_rows(tensor)
-    is_copy = any(mesh.get_local_rank(i) for i, place in enumerate(tensor.placements) if place.is_replicate())
-    return Rows(local[:0] if is_copy else local, tuple(tensor.shape), first)
-
-
-def local_rows(tensor: DTensor) -> tuple[int, int]:
-    """Return the first row and the number of rows that this rank has of a tensor sharded along dimension 0.
-
-    As torch.chunk cuts: all parts but the last ones have the same number of rows, the last may have none.
-    """
-    dimension = tensor.placements.index(Shard(0))
-    part, parts = tensor.device_mesh.get_local_rank(dimension), tensor.device_mesh.size(dimension)
-    rows = tensor.shape[0]
-    size = -(-rows // parts)
-    first = min(part * size, rows)
-    found = min(size, rows - first)
-    assert tensor.to_local().shape[0] == found, (tensor.shape, tensor.to_local().shape, found)
-    return first, found
+    found: dict[nn.Parameter, None] = {}
+    for module in model.modules():
+        beside_buffers = mixed and any(buffer.is_floating_point() for buffer in module.buffers(recurse=False))
+        for parameter in module.parameters(recurse=False):
+            if parameter.ndim == 0 or (beside_buffers and parameter.ndim == 1):
+                found[parameter] = None
+    return list(found)
 
 
 def _make_mesh(rank: Rank, shard_ranks: int, timeout: timedelta) -> DeviceMesh:
@@ -170,22 +160,96 @@ def _make_mesh(rank: Rank, shard_ranks: int, timeout: timedelta) -> DeviceMesh:
     return DeviceMesh.from_group([replicate, shard], kind, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
 
-def _broadcast(tensor: torch.Tensor, device: torch.device) -> None:
-    """Overwrite a tensor by the first rank's; it may be on another device than what the ranks talk through."""
-    there = tensor.detach().to(device)
-    dist.broadcast(there, src=0)
-    if there.device != tensor.device:
-        tensor.detach().copy_(there)
+def _first_ranks_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    # Detached: fully_shard gives parameters other memory.
+    return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
 
 
-def _describe(model: nn.Module, blocks: list[tuple[str, nn.Module]], ranks: int, shard_ranks: int) -> str:
+def _allocate(model: nn.Module, device: torch.device, parameter_device: torch.device) -> None:
+    """Take memory for this rank's rows and for what is not sharded, where a network has none (the meta device)."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if not any(tensor.is_meta for tensor in tensors):
+        for tensor in tensors:
+            if not isinstance(tensor, DTensor):
+                tensor.data = tensor.data.to(device)
+        return
+    tied = [*_tied(model.named_parameters(remove_duplicate=False)), *_tied(model.named_buffers(remove_duplicate=False))]
+
+    def allocate(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device=parameter_device if isinstance(tensor, DTensor) else device)
+
+    # As nn.Module.to_empty does it, but for the two devices.
+    model._apply(allocate)  # type: ignore[no-untyped-call]
+    for first, *others in tied:
+        for name in others:
+            holder, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(holder), attribute, _get(model, first))
+
+
+def _tied(named: Iterator[tuple[str, torch.Tensor]]) -> list[list[str]]:
+    """Return the names of tensors that several modules hold, by tensor."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in named:
+        names.setdefault(id(tensor), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
+
+
+def _get(model: nn.Module, name: str) -> object:
+    holder, _, attribute = name.rpartition(".")
+    return getattr(model.get_submodule(holder), attribute)
+
+
+@torch.no_grad()
+def _receive(model: nn.Module, first_ranks: dict[str, torch.Tensor], rank: Rank) -> None:
+    """Give every rank its rows of the first rank's parameters, and the first rank's buffers; all ranks together."""
+    for name, target in [*model.named_parameters(), *model.named_buffers()]:
+        # Whatever its type: bytes are sent.
+        whole = first_ranks.get(name)
+        if isinstance(target, DTensor):
+            _scatter_rows(target, whole, rank)
+        else:
+            there = (target if whole is None else whole).to(rank.device).contiguous()
+            if rank.ranks > 1 and there.numel():
+                dist.broadcast(_bytes(there), src=0)
+            target.copy_(there)
+
+
+def _scatter_rows(target: DTensor, whole: torch.Tensor | None, rank: Rank) -> None:
+    """Send every rank its rows of a tensor that the first rank has."""
+    _, rows = local_rows(target)
+    parts = target.device_mesh.size(target.device_mesh.ndim - 1)
+    # As torch.chunk cuts; the last parts are filled up, since ranks get equally many bytes.
+    size = -(-target.shape[0] // parts)
+    mine = torch.empty((size, *target.shape[1:]), dtype=target.dtype, device=rank.device)
+    pieces = None
+    if whole is not None:
+        filled = torch.zeros((size * parts, *target.shape[1:]), dtype=target.dtype, device=rank.device)
+        filled[: target.shape[0]] = whole
+        pieces = [_bytes(filled[number % parts * size :][:size]) for number in range(rank.ranks)]
+    if rank.ranks == 1:
+        assert whole is not None
+        mine = filled
+    elif mine.numel():
+        dist.scatter(_bytes(mine), pieces, src=0)
+    local_tensor(target).copy_(mine[:rows])
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _describe(
+    model: nn.Module, gathered_blocks: list[str], replicated: list[nn.Parameter], ranks: int, shard_ranks: int
+) -> str:
     total = sum(parameter.numel() for parameter in model.parameters())
-    sizes = [sum(parameter.numel() for parameter in block.parameters()) for _, block in blocks]
+    sizes = [sum(p.numel() for p in model.get_submodule(name).parameters()) for name in gathered_blocks]
     copies = f", {ranks // shard_ranks} copies" if shard_ranks != ranks else ""
     summary = f"fsdp: {total} parameters over {shard_ranks} ranks{copies}"
-    if not blocks:
+    if replicated:
+        summary += f", {sum(parameter.numel() for parameter in replicated)} of them on every rank"
+    if not gathered_blocks:
         return f"{summary}, gathered as a whole: no block was found in a ModuleList or Sequential"
     return (
-        f"{summary}, gathered in {len(blocks)} blocks ({blocks[0][0]} to {blocks[-1][0]}, at most {max(sizes)} "
-        f"parameters) and the rest ({total - sum(sizes)})"
+        f"{summary}, gathered in {len(gathered_blocks)} blocks ({gathered_blocks[0]} to {gathered_blocks[-1]}, at most "
+        f"{max(sizes)} parameters) and the rest ({total - sum(sizes)})"
     )

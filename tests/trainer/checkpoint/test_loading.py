@@ -17,7 +17,8 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, te
 from contracts.errors import DataError
 from tests.trainer.checkpoint.attempts import Attempt, file_of, manifest
 from trainer.checkpoint.framing import make_header
-from trainer.checkpoint.loading import load_group, load_model_state, require_optimizer_state, require_same
+from trainer.checkpoint.loading import load_group, load_model_state, load_rows, require_optimizer_state, require_same
+from trainer.checkpoint.tensors import Group, Rows
 
 
 def write(folder: Path, name: str, content: bytes) -> FileEntry:
@@ -60,9 +61,24 @@ def test_rows_of_any_cut_come_back_in_any_other(tmp_path_factory: pytest.TempPat
     assert torch.equal(load_group(uri, document, "model")["w"], whole)
     start = data.draw(st.integers(0, num_rows))
     stop = data.draw(st.integers(start, num_rows))
-    part = load_group(uri, document, "model", rows=lambda name, shape: (start, stop))
-    assert torch.equal(part["w"], whole[start:stop])
-    assert int(part["count"]) == 7
+    part = load_rows(uri, document, "model", lambda group, name, shape: (start, stop))
+    assert int(count_of(part)) == 7
+    if (start, stop) == (0, num_rows):
+        assert torch.equal(rows_of(part), whole)
+        return
+    assert isinstance(part["w"], Rows)
+    assert (part["w"].global_shape, part["w"].offset) == ((num_rows, 2), start)
+    assert torch.equal(rows_of(part), whole[start:stop])
+    assert rows_of(part).untyped_storage().nbytes() == 8 * (stop - start), "memory is taken for the wanted rows alone"
+
+
+def rows_of(part: Group) -> torch.Tensor:
+    return part["w"].tensor if isinstance(part["w"], Rows) else part["w"]
+
+
+def count_of(part: Group) -> torch.Tensor:
+    assert isinstance(part["count"], torch.Tensor)
+    return part["count"]
 
 
 def test_files_without_wanted_rows_are_not_read(tmp_path: Path) -> None:
@@ -72,9 +88,10 @@ def test_files_without_wanted_rows_are_not_read(tmp_path: Path) -> None:
     content[-1] ^= 1
     path.write_bytes(content)
     uri = storage.normalise(tmp_path)
-    assert load_group(uri, document, "model", rows=lambda name, shape: (0, 2))["w"].tolist() == [[0, 1], [2, 3]]
+    part = load_rows(uri, document, "model", lambda group, name, shape: (0, 2))
+    assert rows_of(part).tolist() == [[0, 1], [2, 3]]
     with pytest.raises(DataError, match=r"00001-of-00002.*crc32c"):
-        load_group(uri, document, "model", rows=lambda name, shape: (1, 3))
+        load_rows(uri, document, "model", lambda group, name, shape: (1, 3))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 from contracts import storage
 from tests.trainer.checkpoint.attempts import committed
 from trainer.checkpoint.discovery import find_newest, list_checkpoints
-from trainer.checkpoint.loading import load_group
+from trainer.checkpoint.loading import load_group, load_rows
+from trainer.checkpoint.tensors import Rows
 
 # The rows of rank 1 begin at 3; its thread can be told to fail.
 PROGRAM = """
@@ -24,7 +25,6 @@ from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import manifest
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.staging import Rows
 
 folder, fails = sys.argv[1], sys.argv[2] == "fails"
 dist.init_process_group("gloo", timeout=timedelta(seconds=120))
@@ -105,10 +105,11 @@ def test_two_ranks_write_one_checkpoint_that_any_number_reads(tmp_path: Path) ->
     assert whole["buffer"].tolist() == [20.0]
     for rank in range(3):
         bounds = (5 * rank // 3, 5 * (rank + 1) // 3)
-        part = load_group(
-            found.uri, found.manifest, "model", rows=lambda name, shape, b=bounds: b if len(shape) > 1 else (0, 1)
-        )
-        assert torch.equal(part["w"], whole["w"][bounds[0] : bounds[1]])
+        part = load_rows(
+            found.uri, found.manifest, "model", lambda group, name, shape, b=bounds: b if len(shape) > 1 else (0, 1)
+        )["w"]
+        assert isinstance(part, Rows)
+        assert torch.equal(part.tensor, whole["w"][bounds[0] : bounds[1]])
     # The next attempt of both ranks agrees on it, and on its own number.
     said = run(tmp_path, "works", free_port())
     assert said.count("RESUMED 2 2") == 2

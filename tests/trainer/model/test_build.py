@@ -11,7 +11,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
-from trainer.model.build import build_model, find_single_sample_fault, find_unused, parameters_sha256
+from trainer.model.build import GradientUse, build_model, find_gradient_use, find_single_sample_fault, parameters_sha256
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
 
@@ -77,10 +77,10 @@ def test_the_trial_leaves_no_trace(user_module: types.ModuleType) -> None:
 
 def test_parameters_without_gradient_are_found(user_module: types.ModuleType) -> None:
     model = build("user_models:counting", {})
-    assert find_unused(model, torch.zeros(2, 3, 8, 8)) == ["unused"]
+    assert find_gradient_use(model, torch.zeros(2, 3, 8, 8)) == GradientUse(["unused"], [], [])
     assert model.passes == 0
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert find_unused(build("resnet", DIGITS), torch.zeros(2, 3, 32, 32)) == []
+    assert find_gradient_use(build("resnet", DIGITS), torch.zeros(2, 3, 32, 32)) == GradientUse([], [], [])
 
 
 def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:

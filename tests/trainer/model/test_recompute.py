@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from contracts.config import ModelSection
 from trainer.model.build import build_model
-from trainer.model.recompute import find_blocks, recompute_blocks
+from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 
 RESNET = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [2, 1]}
 VIT = {
@@ -77,10 +77,23 @@ def test_whole_computes_products_again_and_selective_what_is_cheap() -> None:
 
 
 def test_blocks_are_the_innermost_that_are_repeated() -> None:
-    layers = find_blocks(build("vit", VIT))
+    layers = find_repeated_blocks(build("vit", VIT))
     assert [type(layer).__name__ for layer in layers.values()] == ["ViTLayer"] * 3
-    blocks = find_blocks(build("resnet", RESNET))
+    blocks = find_repeated_blocks(build("resnet", RESNET))
     assert [type(block).__name__ for block in blocks.values()] == ["ResNetBasicLayer"] * 3
     plain = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Flatten())
-    assert list(find_blocks(plain)) == [""]
+    assert list(find_repeated_blocks(plain)) == [""]
     assert recompute_blocks(plain, "whole") == [""]
+
+
+@pytest.mark.parametrize("mode", ["whole", "selective"])
+def test_batchnorm_that_is_converted_later_counts_once_too(mode: str) -> None:
+    """SyncBatchNorm takes the place of the network's norms only when ranks are spread."""
+    expected, _ = train(build("resnet", RESNET))
+    model = build("resnet", RESNET)
+    recompute_blocks(model, mode)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    found, _ = train(model)
+    counts = {name: int(tensor) for name, tensor in found.items() if name.endswith("num_batches_tracked")}
+    assert set(counts.values()) == {2}
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []

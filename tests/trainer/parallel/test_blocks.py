@@ -8,11 +8,11 @@ from torch import nn
 
 from contracts.config import ModelSection
 from trainer.model.build import build_model
-from trainer.parallel.blocks import find_blocks
+from trainer.parallel.blocks import find_gathered_blocks
 
 
 def blocks_of(model: nn.Module, size: int = 8) -> list[str]:
-    return [name for name, _ in find_blocks(model, torch.zeros(2, 3, size, size))]
+    return find_gathered_blocks(model, torch.zeros(2, 3, size, size))
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,9 @@ def test_repeated_blocks_of_real_architectures(
 ) -> None:
     section = ModelSection(architecture=architecture, arguments=arguments)
     model = build_model(section, num_classes=3, image_size=32)
-    found = find_blocks(model, torch.zeros(2, 3, 32, 32))
+    names = find_gathered_blocks(model, torch.zeros(2, 3, 32, 32))
     total = sum(parameter.numel() for parameter in model.parameters())
-    sizes = [sum(parameter.numel() for parameter in block.parameters()) for _, block in found]
-    names = [name for name, _ in found]
+    sizes = [sum(parameter.numel() for parameter in model.get_submodule(name).parameters()) for name in names]
     # A stage that is small beside the whole is one block.
     assert all(any(name.startswith(path) or path.startswith(name) for path in expected) for name in names)
     assert max(sizes) <= total / 4

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.trainer.parallel import on_ranks
+from tests.trainer.parallel import on_ranks, runs
 from trainer.parallel.process_group import Rank
 
 # What the ordinary suite runs on each number of ranks: a launch costs more than what it runs. Buckets show at three.
@@ -41,7 +41,7 @@ def run_ranks(folder: Path, ranks: int, *scenarios: str, **environment: str) -> 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     """One rank, in this process."""
-    on_ranks.place = tmp_path_factory.mktemp("one")
+    runs.place = tmp_path_factory.mktemp("one")
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -1,0 +1,162 @@
+"""Scenarios of on_ranks.py about how a network is built, sent to ranks and refused, and about what is not sharded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from contracts.errors import UserError
+from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
+from trainer.checkpoint.tensors import Rows
+from trainer.model.network import make_network
+from trainer.model.precision import Numerics
+from trainer.parallel.process_group import Rank
+from trainer.step import Stepper
+
+FSDP = {"strategy": "fsdp"}
+
+
+def network(name: str) -> dict[str, Any]:
+    return {"architecture": f"tests.trainer.parallel.networks:{name}", "arguments": {}}
+
+
+def gather(rank: Rank, value: Any) -> list[Any]:
+    found: list[Any] = [None] * rank.ranks
+    dist.all_gather_object(found, value)
+    return found
+
+
+def everything(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, those in no state dict too; all ranks together."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: t.full_tensor() if isinstance(t, DTensor) else t.detach().clone() for name, t in named}
+
+
+def builds(rank: Rank) -> dict[str, Any]:
+    """Where each rank has built a network, and the values that training begins with."""
+    found: dict[str, Any] = {}
+    names = ("Plain", "Various", "lazy", "ReadsValues", "HoldsTensor")
+    for name, model in {"resnet": None, "vit": VIT, **{name: network(name) for name in names}}.items():
+        config = make_config(model, **FSDP)
+        said: list[str] = []
+        built = make_network(config, CLASSES, rank, Numerics.of(config.train), said.append).module
+        ways = {"ddp": make_config(model), "fsdp": config, "copies": make_config(model, shard_ranks=1, **FSDP)}
+        steppers = {way: Stepper(one, CLASSES, rank, Numerics.of(one.train), said.append) for way, one in ways.items()}
+        found[name] = {
+            "on meta": gather(rank, all(tensor.is_meta for tensor in [*built.parameters(), *built.buffers()])),
+            "said": said,
+            "values": {way: gather(rank, everything(stepper.model)) for way, stepper in steppers.items()},
+            "names": {way: list(stepper.model.state_dict()) for way, stepper in steppers.items()},
+        }
+    return found
+
+
+def failures(rank: Rank) -> dict[str, list[str]]:
+    """What each rank raises."""
+    found = {}
+    for name, model, parallel in (
+        ("fails", network("Fails"), FSDP),
+        ("cache", network("FillsCache"), FSDP),
+        ("shapes", network("other_shapes"), FSDP),
+        ("drops", network("DropsLayers"), {}),
+        ("drops, fsdp", network("DropsLayers"), FSDP),
+        ("option, fsdp", None, {**FSDP, "find_unused_parameters": True}),
+    ):
+        config = make_config(model, **parallel)
+        try:
+            Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
+            said = "nothing"
+        except UserError as error:
+            said = f"{type(error).__name__}: {error}"
+        found[name] = gather(rank, said)
+    return found
+
+
+def conditional(rank: Rank) -> dict[str, Any]:
+    """Networks that do not use each parameter in each pass."""
+    found = {}
+    for name, parallel in (("EvaluationHead", {}), ("DropsLayers", {"find_unused_parameters": True})):
+        run = Run(make_config(network(name), **parallel), rank)
+        state = run.take(7)
+        found[name] = {"losses": run.losses, "said": run.said, "values": gather(rank, state["model"])}
+    return found
+
+
+def sgd(rank: Rank) -> dict[str, Any]:
+    """SGD's losses, and what a checkpoint says of the momentum."""
+    found = {}
+    for options in ({}, {"nesterov": True}, {"momentum": 0.0}):
+        for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
+            config = make_config(
+                train={"optimizer": "sgd", "learning_rate": 0.05, "clip_grad_norm": 1.0, **options}, **parallel
+            )
+            run = Run(config, rank)
+            state = run.take(7)
+            half = Run(config, rank)
+            half.take(4)
+            found[f"{way} {options}"] = {
+                "losses": run.losses,
+                "state": state,
+                "resumed": Run(config, rank, half).take(3),
+                "rows": {
+                    name: (part.offset, len(part.tensor), part.global_shape)
+                    for name, part in run.stepper.local_state()["optimizer"].items()
+                    if isinstance(part, Rows)
+                },
+            }
+    return found
+
+
+def mixed_precision(rank: Rank) -> dict[str, Any]:
+    """Losses in a lower precision, with both strategies, and the types that fsdp computes and keeps in."""
+    found: dict[str, Any] = {}
+    for precision in ("bf16", "fp16"):
+        for kind, model in (("resnet", None), ("vit", VIT), ("Various", network("Various"))):
+            for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
+                train = {"precision": precision, "allow_slow_precision": True, "ema_decay": 0.9}
+                config = make_config(model, train=train, **parallel)
+                run = Run(config, rank)
+                run.take(4)
+                half = Run(config, rank)
+                half.take(2)
+                resumed = Run(config, rank, half)
+                state = resumed.take(2)
+                found[f"{precision} {kind} {way}"] = {
+                    "losses": run.losses, "resumed": resumed.losses, "said": run.said,
+                    "types": types_inside(run.stepper.model),
+                    "kept": {name: str(tensor.dtype) for group in state.values() for name, tensor in group.items()},
+                    "values": gather(rank, everything(run.stepper.model)),
+                }  # fmt: skip
+    return found
+
+
+def types_inside(model: nn.Module) -> dict[str, str]:
+    """The types of parameters, buffers and logits while the network computes, in evaluation."""
+    found = {}
+
+    def look(module: nn.Module, arguments: object) -> None:
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            found[f"{names[module]}.{name}"] = str(tensor.dtype)
+
+    names = {module: name for name, module in model.named_modules()}
+    hooks = [module.register_forward_pre_hook(look) for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        found["logits"] = str(model(torch.zeros(2, 3, SIZE, SIZE)).dtype)
+    model.train()
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+SCENARIOS = {
+    "builds": builds,
+    "failures": failures,
+    "conditional": conditional,
+    "sgd": sgd,
+    "mixed_precision": mixed_precision,
+}

@@ -1,0 +1,193 @@
+"""A network that only the first rank holds: the others build it on the meta device, where tensors have no memory.
+
+The first rank builds and examines it as every rank does with ddp, so its weights are the same bit for bit; it sends
+them later (trainer/parallel/fsdp.py). A network that cannot be built on the meta device is built whole on every rank.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from contracts.config import RunConfig
+from contracts.errors import ModelError, UserError
+from trainer.model.build import complete_model, model_builder
+from trainer.parallel.process_group import Rank
+
+Found = TypeVar("Found")
+# Kind, name, name of the first holder (of tied parameters), shape, type, whether it asks for a gradient.
+Described = tuple[str, str, str, tuple[int, ...], torch.dtype, bool]
+
+
+@dataclass(frozen=True)
+class _FirstRank:
+    """What the first rank says of its network."""
+
+    found: Any
+    tensors: list[Described]
+    imported: list[str]
+    """Modules that building it has imported, in their order."""
+
+
+def build_on_first_rank(
+    build: Callable[[], nn.Module],
+    examine: Callable[[nn.Module], Found],
+    config: RunConfig,
+    num_classes: int,
+    rank: Rank,
+    log: Callable[[str], None],
+) -> tuple[nn.Module, Found]:
+    """Return a network, whole on the first rank's CPU and on the other ones' meta device, and what was found about it.
+
+    All ranks must call this. Where one of them cannot build it on the meta device, all have it on the CPU, and the log
+    says why; their weights do not count.
+
+    Args:
+        build: Builds it whole, from the seed.
+        examine: Looks at a whole network; on the first rank alone.
+        config: The configuration.
+        num_classes: Width of the last layer.
+        rank: This process among its peers.
+        log: Is told when every rank had to build the network whole.
+
+    Raises:
+        UserError: What building or examining raised on the first rank, on all of them.
+        ModelError: It cannot be spread, since ranks build different ones.
+    """
+    module, first = _build_and_examine(build, examine) if rank.is_first else (None, None)
+    answers, reason = [first], None
+    if rank.ranks > 1:
+        dist.broadcast_object_list(answers, src=0)
+    answer = answers[0]
+    if isinstance(answer, UserError):
+        raise answer
+    assert answer is not None
+    if module is None:
+        module, reason = _build_for_first_ranks_values(build, config, num_classes, answer)
+    reasons: list[str | UserError | None] = [reason] * rank.ranks
+    if rank.ranks > 1:
+        dist.all_gather_object(reasons, reason)
+    for said in reasons:
+        if isinstance(said, UserError):
+            raise said
+    if given := [said for said in reasons if said]:
+        log(f"every rank builds the whole network, since it cannot be built on the meta device: {given[0]}")
+    assert module is not None
+    return module, answer.found
+
+
+def describe_tensors(module: nn.Module) -> list[Described]:
+    """Return what two builds of one network must agree on for one to take the other's values."""
+    described = []
+    kinds = {
+        "parameter": module.named_parameters(remove_duplicate=False),
+        "buffer": module.named_buffers(remove_duplicate=False),
+    }
+    for kind, named in kinds.items():
+        holders: dict[int, str] = {}
+        for name, tensor in named:
+            holder = holders.setdefault(id(tensor), name)
+            described.append((kind, name, holder, tuple(tensor.shape), tensor.dtype, tensor.requires_grad))
+    return described
+
+
+def _build_and_examine(
+    build: Callable[[], nn.Module], examine: Callable[[nn.Module], Any]
+) -> tuple[nn.Module | None, _FirstRank | UserError]:
+    before = set(sys.modules)
+    try:
+        module = build()
+        found = examine(module)
+    except UserError as error:
+        # To be raised by all: the others wait for an answer.
+        return None, error
+    module.to("cpu")
+    return module, _FirstRank(found, describe_tensors(module), [name for name in sys.modules if name not in before])
+
+
+def _build_for_first_ranks_values(
+    build: Callable[[], nn.Module], config: RunConfig, num_classes: int, first: _FirstRank
+) -> tuple[nn.Module | None, str | UserError | None]:
+    """Return the network, on the meta device or whole; in the second case also why, or what forbids both."""
+    module, reason = _build_on_meta(config, num_classes, first)
+    if module is not None or isinstance(reason, UserError):
+        return module, reason
+    try:
+        module = build().to("cpu")
+    except UserError as error:
+        return None, error
+    different = sorted({one[1] for one in set(describe_tensors(module)) ^ set(first.tensors)})
+    if different:
+        return None, ModelError(
+            f"{config.model.architecture} is built differently on different ranks: {', '.join(different[:5])}",
+            allowed="a network whose parameters and buffers have the same names, shapes and types in every process",
+            todo="let nothing but model.arguments decide what the network is made of",
+        )
+    return module, reason
+
+
+def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tuple[nn.Module | None, str | UserError]:
+    """Return the network on the meta device; where that cannot be, None and why."""
+    section, size = config.model, config.data.image_size
+    try:
+        # What a module makes when it is imported must have memory: imports come first.
+        construct = model_builder(section, num_classes=num_classes, image_size=size)
+        for name in first.imported:
+            with suppress(ImportError):
+                importlib.import_module(name)
+        imported = _live_tensors()
+        with torch.device("meta"):
+            module = construct()
+            complete_model(module, section, num_classes=num_classes, image_size=size)
+    except ModelError as error:
+        return None, error.given
+    if describe_tensors(module) != first.tensors:
+        return None, "its tensors are not those of the first rank's network"
+    # Others, such as a constant in an attribute, would never get values: linear() with a weight on the meta device
+    # returns zeros without a word (torch 2.13).
+    own = {id(tensor) for tensor in [*module.parameters(), *module.buffers()]}
+    others = [tensor for key, tensor in _live_tensors().items() if key not in own and key not in imported]
+    if not others:
+        return module, ""
+    number = len(others)
+    del module, others
+    if any(tensor.is_meta for key, tensor in _live_tensors().items() if key not in imported):
+        return None, ModelError(
+            f"{section.architecture} keeps tensors outside of its network, in a cache or a global variable, which were "
+            "made on the meta device, without values",
+            allowed="with parallel.strategy=fsdp tensors that are parameters or buffers, or are made at import",
+            todo="register them as buffers, or set parallel.strategy=ddp",
+        )
+    return None, f"{number} of its tensors are neither parameters nor buffers"
+
+
+def _live_tensors() -> dict[int, torch.Tensor]:
+    gc.collect()
+    # By type: isinstance would ask proxies of other libraries for their class.
+    return {id(found): found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)}
+
+
+def _refusal(config: RunConfig, mine: list[Described], first: list[Described]) -> ModelError | None:
+    different = sorted({one[1] for one in set(mine) ^ set(first)})
+    if not different:
+        return None
+    return ModelError(
+        f"{config.model.architecture} is built differently by different ranks: {', '.join(different[:5])}",
+        allowed="a network whose parameters and buffers have the same names, shapes and types in every process",
+        todo="let nothing but model.arguments decide what the network is made of",
+    )
+
+
+def _raise_any(reasons: list[str | UserError]) -> None:
+    for reason in reasons:
+        if isinstance(reason, UserError):
+            raise reason
