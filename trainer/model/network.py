@@ -14,6 +14,7 @@ from torch import nn
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.checkpoint.staging import require_storable
 from trainer.model.attention import describe_attention, watch_attention
 from trainer.model.build import build_model, find_gradient_use
 from trainer.model.meta import build_on_first_rank
