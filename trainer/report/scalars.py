@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from contracts.events import print_error
 
 # Whoever watches sees rows of so many seconds ago, at most; the writer's own two minutes are long beside an epoch.
 FLUSH_S = 10
@@ -23,21 +26,27 @@ class Scalars:
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Write values by name at an optimizer step."""
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        for name, value in values.items():
+            self._write(lambda writer, name=name, value=value: writer.add_scalar(name, value, step))
 
     def show(self, step: int, summary: Any) -> None:
         """Write a summary that is no scalar, at an optimizer step."""
-        if self._writer is not None:
-            self._writer.file_writer.add_summary(summary, step)
+        self._write(lambda writer: writer.file_writer.add_summary(summary, step))
 
     def flush(self) -> None:
         """Write what is still in memory."""
-        if self._writer is not None:
-            self._writer.flush()
+        self._write(lambda writer: writer.flush())
 
     def close(self) -> None:
         """Flush and close."""
-        if self._writer is not None:
-            self._writer.close()
+        self._write(lambda writer: writer.close())
+
+    def _write(self, write: Callable[..., object]) -> None:
+        """Write something; where the disk is full nothing more of this attempt is shown, and training goes on."""
+        if self._writer is None:
+            return
+        try:
+            write(self._writer)
+        except OSError as error:
+            print_error(f"warning: TensorBoard's files cannot be written any more: {error}")
+            self._writer = None

@@ -4,7 +4,7 @@ It is watched, it can be told to stop, and the first rank tells where time goes:
 
     sections     what the rank is doing now
     watchdog     ends it when a section takes too long
-    preemption   receives signals and keeps the time that is left
+    signals      receives signals and keeps the time that is left
     notice       hears from the platform that the machine goes away
     ledger       tells where its time goes
 """

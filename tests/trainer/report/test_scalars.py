@@ -1,7 +1,11 @@
 """What TensorBoard shows of a training that went on from a checkpoint, by TensorBoard's own reader."""
 
+import resource
+import signal
+import time
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainer.report.scalars import Scalars
@@ -21,3 +25,23 @@ def test_every_step_is_shown_once_after_resumes(tmp_path: Path) -> None:
     assert shown[40] == 0.04, "what led to the checkpoint is kept"
     assert shown[50] == 40.05, "what was repeated is shown as it was the last time"
     assert shown[70] == 60.07
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_ends_what_is_shown_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scalars = Scalars(tmp_path, first_step=0)
+    scalars.add(1, {"train/loss": 1.0})
+    scalars.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (next(tmp_path.iterdir()).stat().st_size, hard))
+        for step in range(2, 50):
+            scalars.add(step, {"train/loss": 1.0})
+            time.sleep(0.002)
+        scalars.flush()
+        scalars.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert capsys.readouterr().err.count("cannot be written") == 1
