@@ -25,6 +25,8 @@ from pages.markup import join
 CACHE_BYTES = 64 << 20
 # A run that has ended changes when somebody verifies or registers its export.
 ENDED_FRESH_S = 60.0
+# What was read is good for that long, however quickly it was read.
+_LEAST_FRESH_S = 1.0
 # Runs that are read at a time; one that hangs takes one of them.
 _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
@@ -77,8 +79,8 @@ class RunStore:
         # Of their own: a list is shown while all readers wait for a bucket.
         listers = ThreadPoolExecutor(2, thread_name_prefix="list")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
-        self._listing = Shared(self._list, lambda _, took_s: max(1.0, 3 * took_s), listers, patience_s=_PATIENCE_S)
-        self._places = Shared(self._find, lambda _, took_s: max(1.0, took_s), listers)
+        self._listing = Shared(self._list, lambda _, took_s: max(_LEAST_FRESH_S, 3 * took_s), listers, patience_s=_PATIENCE_S)
+        self._places = Shared(self._find, lambda _, took_s: max(_LEAST_FRESH_S, took_s), listers)
         self._known: dict[RunKey, RunPlace] = {}
         self._runs: OrderedDict[RunKey, _Remembered] = OrderedDict()
         self._lock = threading.Lock()
@@ -193,7 +195,7 @@ def _fresh_s(shown: Shown, took_s: float) -> float:
 
 def _good_for_s(state: str, took_s: float) -> float:
     # A run that goes on is read a quarter of the time at most, however much there is to read.
-    return ENDED_FRESH_S if state in _ENDED else max(1.0, 3 * took_s)
+    return ENDED_FRESH_S if state in _ENDED else max(_LEAST_FRESH_S, 3 * took_s)
 
 
 def _sources(view: RunView) -> list[str | None]:

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from inspection.ui import store
 from tests.inspection.lines import Planted, plant
 from tests.inspection.ui.serving import Serving, serving
+
+
+@pytest.fixture
+def soon_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers that start within the test read again what they know after a tenth of a second, not after one."""
+    monkeypatch.setattr(store, "_LEAST_FRESH_S", 0.1)
+    monkeypatch.setattr(store, "_PATIENCE_S", 0.1)
 
 
 @pytest.fixture(scope="package")

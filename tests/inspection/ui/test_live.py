@@ -5,19 +5,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 from playwright.sync_api import Error as PlaywrightError
 
-from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
+from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
 from tests.inspection.lines import plant
 from tests.inspection.ui.player import PHASES
-from tests.inspection.ui.serving import serving
+from tests.inspection.ui.serving import IMPATIENT, serving
 
-pytestmark = NEEDS_CHROMIUM
+pytestmark = [NEEDS_CHROMIUM, pytest.mark.usefixtures("soon_stale")]
 
 ROOT = Path(__file__).parents[3]
 RUN = "20261122-070000-0001"
@@ -69,6 +69,11 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
+def watching(browser: Browser, address: str) -> AbstractContextManager[Opened]:
+    """Open a page that asks for news five times a second, not every two seconds."""
+    return opened(browser, address, script=IMPATIENT)
+
+
 def mark(page: Page) -> None:
     """Leave a variable that a reload would take away."""
     page.evaluate("window.stillHere = true")
@@ -84,7 +89,7 @@ def stage(page: Page, name: str, state: str) -> None:
 
 
 def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> None:
-    with serving(root) as server, playing(staged, root / "roses") as run, opened(browser, server.url) as listed:
+    with serving(root) as server, playing(staged, root / "roses") as run, watching(browser, server.url) as listed:
         mark(listed.page)
         assert listed.page.locator("#empty").is_visible()
         assert run.go_on() == "sharding"
@@ -92,7 +97,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
         row.wait_for()
         assert row.get_attribute("data-state") == "running"
         assert listed.page.locator("#empty").is_hidden()
-        with opened(browser, f"{server.url}/run/{KEY}") as watched:
+        with watching(browser, f"{server.url}/run/{KEY}") as watched:
             page = watched.page
             mark(page)
             stage(page, "shard", "running")
@@ -122,7 +127,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             # No more questions once it has ended.
             page.wait_for_function("'ended' in document.getElementById('content').dataset")
             asked = len(watched.requests)
-            page.wait_for_timeout(5000)
+            page.wait_for_timeout(500)
             assert len(watched.requests) == asked
             check_same(page)
             assert watched.complaints == []
@@ -137,7 +142,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
 def test_a_run_that_is_killed(browser: Browser, root: Path, staged: Path) -> None:
     with serving(root) as server, playing(staged, root / "roses") as run:
         assert [run.go_on(), run.go_on()] == list(PHASES[:2])
-        with opened(browser, f"{server.url}/run/{KEY}") as watched:
+        with watching(browser, f"{server.url}/run/{KEY}") as watched:
             mark(watched.page)
             stage(watched.page, "train", "running")
             run.process.kill()
@@ -149,7 +154,7 @@ def test_a_run_that_is_killed(browser: Browser, root: Path, staged: Path) -> Non
 def test_what_is_selected_stays(browser: Browser, root: Path, staged: Path) -> None:
     with serving(root) as server, playing(staged, root / "roses") as run:
         run.go_on()
-        with opened(browser, f"{server.url}/run/{KEY}") as watched:
+        with watching(browser, f"{server.url}/run/{KEY}") as watched:
             page = watched.page
             stage(page, "shard", "running")
             page.evaluate("getSelection().selectAllChildren(document.querySelector('#overview h2'))")
@@ -164,11 +169,11 @@ def test_what_is_selected_stays(browser: Browser, root: Path, staged: Path) -> N
 def test_a_server_that_goes_away_and_comes_back(browser: Browser, root: Path, staged: Path) -> None:
     with playing(staged, root / "roses") as run:
         run.go_on()
-        with serving(root) as server, opened(browser, f"{server.url}/run/{KEY}") as watched:
+        with serving(root) as server, watching(browser, f"{server.url}/run/{KEY}") as watched:
             notice = watched.page.locator("#notice")
             stage(watched.page, "shard", "running")
             assert notice.is_hidden()
-            with opened(browser, server.url) as listed:
+            with watching(browser, server.url) as listed:
                 listed.page.wait_for_selector(f'tr[data-run="{KEY}"]')
                 server.stop.set()
                 for shown in (watched, listed):
@@ -192,7 +197,7 @@ def test_a_real_run(browser: Browser, pictures: Path, root: Path) -> None:
     command = [sys.executable, "-m", "pipelines.cli", "run", str(config), *sections]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = None
-    with serving(root) as server, opened(browser, server.url) as listed:
+    with serving(root) as server, watching(browser, server.url) as listed:
         mark(listed.page)
         log = root.parent / "run.log"
         with log.open("w") as stream:

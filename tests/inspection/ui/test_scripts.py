@@ -21,10 +21,10 @@ RESUMED = "tulips/20261122-070000-0002"
 ROWS = re.compile(r"/api/rows\?")
 RUN = re.compile(r"/api/run/")
 CURVES = re.compile(r"/api/curves/")
-# What takes half a minute or a minute takes a second or two.
+# What takes half a minute or a minute takes about a second.
 FASTER = """
 const [timer, timeout] = [globalThis.setTimeout, AbortSignal.timeout.bind(AbortSignal)];
-globalThis.setTimeout = (act, ms, ...rest) => timer(act, ms / 30, ...rest);
+globalThis.setTimeout = (act, ms, ...rest) => timer(act, ms / 100, ...rest);
 AbortSignal.timeout = (ms) => timeout(ms / 30);
 """
 
@@ -95,7 +95,7 @@ def test_an_ended_run_is_looked_at_now_and_then(browser: Browser, server: Servin
 
 
 def test_curves_that_cannot_be_loaded_are_asked_for_again(browser: Browser, server: Serving) -> None:
-    with window(browser) as page:
+    with window(browser, faster=True) as page:
         refused: list[str] = []
 
         def fail(route: Route) -> None:

@@ -216,6 +216,7 @@ def test_what_is_remembered_is_bounded(root: Path, monkeypatch: pytest.MonkeyPat
     assert len(reads) == 3
 
 
+@pytest.mark.usefixtures("soon_stale")
 def test_pictures_are_decoded_once(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = plant(tmp_path / "roses", small_shards, kind="running")
     decoded: list[bool] = []
@@ -465,6 +466,7 @@ def test_numbers_that_are_none(own: Planted) -> None:
         assert server.ask("/api/rows").status == 200
 
 
+@pytest.mark.usefixtures("soon_stale")
 def test_a_root_that_goes_away(own: Planted) -> None:
     root = own.line.parent
     with serving(root) as server:

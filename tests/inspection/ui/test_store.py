@@ -83,6 +83,7 @@ def test_one_slow_run_keeps_no_other_page(root: Path, monkeypatch: pytest.Monkey
     assert len(reads) == 1
 
 
+@pytest.mark.usefixtures("soon_stale")
 def test_the_list_waits_for_no_refresh(root: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     refreshes: list[int] = []
     read = RunLister.read
@@ -128,6 +129,7 @@ def remove(run: Planted) -> None:
     shutil.rmtree(run.line)
 
 
+@pytest.mark.usefixtures("soon_stale")
 @pytest.mark.parametrize("looks_at_the_list", [True, False])
 def test_a_run_that_is_removed_is_not_there(small_shards: str, tmp_path: Path, looks_at_the_list: bool) -> None:
     run = plant(tmp_path / "roses", small_shards, kind="running")
@@ -189,6 +191,7 @@ def test_documents_that_only_the_page_is_made_of_are_not_remembered(root: Path) 
             assert server.ask(path).status == 200
 
 
+@pytest.mark.usefixtures("soon_stale")
 def test_why_pictures_are_missing_is_said_again(
     small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
