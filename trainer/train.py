@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NoReturn
@@ -27,7 +28,7 @@ from trainer.data.training_data import TrainingData
 from trainer.data.transforms import EvaluationTransform
 from trainer.drill.pauses import reached
 from trainer.drill.trace import Trace
-from trainer.evaluate import Evaluation, evaluate
+from trainer.evaluate import Batch, Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout, check_flags, choose_batch_layout, choose_flags, describe_flags
@@ -271,11 +272,14 @@ class Training:
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections, share = self.ledger.sections, self.feed.evaluation(split)
-        share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
+
+        def until_stopped(batches: Iterator[Batch], rounds: int) -> Iterator[Batch]:
+            return sections.each_alive(self.vote.rounds_of(batches, rounds))
+
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             reached("evaluation")
             size = self.config.data.image_size
-            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes)
+            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes, rounds=until_stopped)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
