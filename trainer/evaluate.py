@@ -5,8 +5,9 @@ Batches have a fixed size and place whoever takes them, so that each comes out t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -35,11 +36,14 @@ class Evaluation:
     """Mean cross-entropy in nats."""
 
 
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
 @dataclass(frozen=True)
 class SplitPart:
     """One rank's share of a split."""
 
-    batches: Iterator[tuple[torch.Tensor, torch.Tensor]]
+    batches: Iterator[Batch]
     """Images [B, 3, S, S] float32 and labels [B] int64: the batches rank, rank + ranks, ... of the split."""
     samples: int
     """Of the whole split."""
@@ -50,6 +54,12 @@ class SplitPart:
     def rounds(self) -> int:
         """Return the batches of the rank that has most."""
         return -(-self.samples // (self.batch_size * self.ranks))
+
+    def batch_per_round(self, image_size: int) -> Iterator[Batch]:
+        """Yield the batches, and without end one image [1, 3, S, S] without a label, for rounds of ranks with more."""
+        yield from self.batches
+        while True:
+            yield torch.zeros(1, 3, image_size, image_size), torch.zeros(0, dtype=torch.int64)
 
     def first_place(self, number: int) -> int:
         """Return the place in the split of the first sample of this rank's batch `number`, from 0."""
@@ -65,6 +75,7 @@ def evaluate(
     image_size: int,
     outcomes: Outcomes | None = None,
     numerics: Numerics | None = None,
+    rounds: Callable[[Iterator[Batch], int], Iterator[Batch]] = islice,
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -77,6 +88,7 @@ def evaluate(
         image_size: Side of the images in pixels.
         outcomes: Takes in what the model said of each sample; unset: only counts are kept.
         numerics: What the model computes in, as it does in training; unset: float32.
+        rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
     """
 
     def forward(images: torch.Tensor) -> torch.Tensor:
@@ -88,10 +100,16 @@ def evaluate(
             return logits
 
     model.eval()
+    is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
     # float64: sums of up to 2**53 samples stay exact.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     taken = 0
-    for images, labels in share.batches:
+    for images, labels in rounds(share.batch_per_round(image_size), share.rounds()):
+        if not len(labels):
+            if is_sharded:
+                # A forward pass gathers parameters from all ranks.
+                forward(images.to(device))
+            continue
         labels = labels.to(device)
         logits = forward(images.to(device)).float()
         totals[0] += len(labels)
@@ -100,11 +118,7 @@ def evaluate(
         if outcomes is not None:
             outcomes.add(logits, labels, first_place=share.first_place(taken))
         taken += 1
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
-        # A forward pass gathers parameters from all ranks: who has a batch less looks at nothing instead.
-        for _ in range(share.rounds() - taken):
-            forward(torch.zeros(1, 3, image_size, image_size, device=device))
-        release_gathered(model)
+    release_gathered(model)
     model.train()
     samples, right, loss = sum_over_ranks(totals).tolist()
     if samples == 0:

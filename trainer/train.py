@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NoReturn
@@ -25,7 +26,7 @@ from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device import to_device
 from trainer.data.training_data import TrainingData
 from trainer.data.transforms import EvaluationTransform
-from trainer.evaluate import Evaluation, evaluate
+from trainer.evaluate import Batch, Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.launch.auto import (
@@ -41,7 +42,7 @@ from trainer.model.precision import Numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel import describe_parallel
 from trainer.parallel.process_group import Rank, limit_collectives
-from trainer.report.memory import explain_out_of_memory, says_out_of_memory
+from trainer.report.memory import out_of_memory_explained
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
@@ -283,10 +284,21 @@ class Training:
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics.memory_format)
-        share = replace(share, batches=sections.each_alive(self.vote.rounds_of(share.batches, share.rounds())))
+
+        def until_stopped(batches: Iterator[Batch], rounds: int) -> Iterator[Batch]:
+            return sections.each_alive(self.vote.rounds_of(batches, rounds))
+
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             size = self.config.data.image_size
-            return evaluate(model, share, self.rank.device, image_size=size, outcomes=outcomes, numerics=self.numerics)
+            return evaluate(
+                model,
+                share,
+                self.rank.device,
+                image_size=size,
+                outcomes=outcomes,
+                numerics=self.numerics,
+                rounds=until_stopped,
+            )
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
@@ -361,28 +373,18 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
         Preempted: All ranks agreed to stop before it, and saved.
         OutOfMemory: There is less memory than a step needs.
     """
-    try:
-        _train(assignment, rank, events, supervisor)
-    except (MemoryError, RuntimeError, OSError) as error:
-        if not says_out_of_memory(error):
-            raise
-        config, now = RunConfig.model_validate(assignment.config), supervisor.ledger.sections.now
-        where = f"section {now.section} at step {now.step} of rank {rank.rank}"
-        raise explain_out_of_memory(error, rank.device, config, where=where, begun=now.step > 0) from error
-
-
-def _train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: RankSupervisor) -> None:
-    training = Training(assignment, rank, events, supervisor.ledger, supervisor.stop)
-    if rank.is_first:
-        imports_done()
-        events.emit("ready")
-    limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
-    if rank.device.type == "cuda":
-        # What set-up took, which tries more than a step does, is none of the steps' peak.
-        torch.cuda.reset_peak_memory_stats(rank.device)
-    training.run()
-    finish(training)
-    supervisor.finished()
+    with out_of_memory_explained(RunConfig.model_validate(assignment.config), rank, supervisor.ledger.sections):
+        training = Training(assignment, rank, events, supervisor.ledger, supervisor.stop)
+        if rank.is_first:
+            imports_done()
+            events.emit("ready")
+        limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
+        if rank.device.type == "cuda":
+            # What set-up took, which tries more than a step does, is none of the steps' peak.
+            torch.cuda.reset_peak_memory_stats(rank.device)
+        training.run()
+        finish(training)
+        supervisor.finished()
 
 
 def _transform_document(transform: EvaluationTransform) -> dict[str, object]:

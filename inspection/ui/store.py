@@ -79,7 +79,9 @@ class RunStore:
         # Of their own: a list is shown while all readers wait for a bucket.
         listers = ThreadPoolExecutor(2, thread_name_prefix="list")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
-        self._listing = Shared(self._list, lambda _, took_s: max(_LEAST_FRESH_S, 3 * took_s), listers, patience_s=_PATIENCE_S)
+        self._listing = Shared(
+            self._list, lambda _, took_s: max(_LEAST_FRESH_S, 3 * took_s), listers, patience_s=_PATIENCE_S
+        )
         self._places = Shared(self._find, lambda _, took_s: max(_LEAST_FRESH_S, took_s), listers)
         self._known: dict[RunKey, RunPlace] = {}
         self._runs: OrderedDict[RunKey, _Remembered] = OrderedDict()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.parallel.process_group import Rank
+from trainer.supervise.sections import Sections
 
 _STATM = Path("/proc/self/statm")
 _STATUS = Path("/proc/self/status")
@@ -70,6 +74,28 @@ def says_out_of_memory(error: BaseException) -> bool:
 
 class OutOfMemory(ConfigError):
     """A rank needed more memory than there is: the same step would fail again, so no other attempt is made."""
+
+
+@contextmanager
+def out_of_memory_explained(config: RunConfig, rank: Rank, sections: Sections) -> Iterator[None]:
+    """Raise what runs out of memory inside as a user error that says where, how much, and what to lower.
+
+    Args:
+        config: The configuration.
+        rank: This rank.
+        sections: What it is doing.
+
+    Raises:
+        OutOfMemory: There was too little.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not says_out_of_memory(error):
+            raise
+        now = sections.now
+        where = f"section {now.section} at step {now.step} of rank {rank.rank}"
+        raise explain_out_of_memory(error, rank.device, config, where=where, begun=now.step > 0) from error
 
 
 def explain_out_of_memory(

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from trainer.parallel import local_rows
 from trainer.parallel.process_group import Rank, process_group
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
+from trainer.supervise.signals import StopCause, StopRequest
+from trainer.supervise.vote import Vote
 
 
 def strategies(rank: Rank) -> dict[str, Any]:
@@ -125,6 +128,33 @@ def outcomes(rank: Rank) -> dict[str, Any]:
     return found
 
 
+def stopped_evaluation(rank: Rank) -> dict[str, Any]:
+    """Forward passes of each rank until a stop is agreed, and on a split of which the first rank has a batch more."""
+    found: dict[str, Any] = {}
+    run = Run(make_config(strategy="fsdp"), rank)
+    passes = 0
+
+    def count(module: torch.nn.Module, arguments: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    run.stepper.model.register_forward_pre_hook(count)
+    batch = torch.zeros(EVALUATION_BATCH, 3, SIZE, SIZE), torch.zeros(EVALUATION_BATCH, dtype=torch.int64)
+    for name, wanted in (("stopped", StopCause.SIGTERM), ("whole", StopCause.NONE)):
+        stop = StopRequest()
+        if not rank.is_first:
+            stop.want(wanted)
+        vote, passes = Vote(stop, rank, timeout_s=60), 0
+        rounds = 6
+        own = rounds if rank.is_first else rounds - 1
+        share = SplitPart(repeat(batch, own), EVALUATION_BATCH * (rank.ranks * (rounds - 1) + 1), rank.rank, rank.ranks)
+        evaluation = evaluate(run.stepper.model, share, rank.device, image_size=SIZE, rounds=vote.rounds_of)
+        passed: list[Any] = [None] * rank.ranks
+        dist.all_gather_object(passed, passes)
+        found[name] = {"passes": passed, "rounds": share.rounds(), "samples": evaluation.samples if evaluation else 0}
+    return found
+
+
 def refusals(rank: Rank) -> dict[str, str]:
     """What cannot work here, and what is said about it."""
     found = {}
@@ -183,6 +213,7 @@ SCENARIOS: dict[str, Callable[[Rank], Any]] = {
     "buffers": buffers,
     "first_weights": first_weights,
     "outcomes": outcomes,
+    "stopped_evaluation": stopped_evaluation,
     "refusals": refusals,
     "copies_of_shards": copies_of_shards,
     "on_gpu": on_gpu,

@@ -114,23 +114,23 @@ def sgd(rank: Rank) -> dict[str, Any]:
 def mixed_precision(rank: Rank) -> dict[str, Any]:
     """Losses in a lower precision, with both strategies, and the types that fsdp computes and keeps in."""
     found: dict[str, Any] = {}
-    for precision in ("bf16", "fp16"):
-        for kind, model in (("resnet", None), ("vit", VIT), ("Various", network("Various"))):
-            for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
-                train = {"precision": precision, "allow_slow_precision": True, "ema_decay": 0.9}
-                config = make_config(model, train=train, **parallel)
-                run = Run(config, rank)
-                run.take(4)
-                half = Run(config, rank)
-                half.take(2)
-                resumed = Run(config, rank, half)
-                state = resumed.take(2)
-                found[f"{precision} {kind} {way}"] = {
-                    "losses": run.losses, "resumed": resumed.losses, "said": run.said,
-                    "types": types_inside(run.stepper.model),
-                    "kept": {name: str(tensor.dtype) for group in state.values() for name, tensor in group.items()},
-                    "values": gather(rank, everything(run.stepper.model)),
-                }  # fmt: skip
+    kinds = {"resnet": None, "vit": VIT, "Various": network("Various")}
+    for precision, kind in (("bf16", "resnet"), ("bf16", "vit"), ("bf16", "Various"), ("fp16", "Various")):
+        for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
+            train = {"precision": precision, "allow_slow_precision": True, "ema_decay": 0.9}
+            config = make_config(kinds[kind], train=train, **parallel)
+            run, half = Run(config, rank), Run(config, rank)
+            run.take(4)
+            half.take(2)
+            resumed = Run(config, rank, half)
+            state = resumed.take(2)
+            found[f"{precision} {kind} {way}"] = {
+                "losses": run.losses,
+                "resumed": resumed.losses,
+                "inside": types_inside(run.stepper.model),
+                "kept": {str(tensor.dtype) for name, tensor in [*state["model"].items(), *state["optimizer"].items()]},
+                "values": gather(rank, everything(run.stepper.model)),
+            }
     return found
 
 

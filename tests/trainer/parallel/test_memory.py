@@ -1,4 +1,4 @@
-"""The memory of a rank falls with the number of ranks: a network of 67 MB, sharded by FSDP2 over two and four."""
+"""The memory of a rank falls with their number: a network of 67 MB, sharded by FSDP2 over two and over four ranks."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """DDP and FSDP2 on real ranks: the scenarios of on_ranks.py, at one, two and three ranks under torchrun with gloo."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.trainer.parallel import on_ranks, runs
+from tests.trainer.parallel import on_ranks, runs, starts
 from trainer.parallel.process_group import Rank
 
 # What the ordinary suite runs on each number of ranks: a launch costs more than what it runs. Buckets show at three.
-ON_TWO, ON_THREE = ("strategies", "buffers", "first_weights", "refusals"), ("resumes", "outcomes")
+ON_TWO = ("strategies", "buffers", "first_weights", "refusals", *starts.SCENARIOS)
+ON_THREE = ("resumes", "outcomes", "stopped_evaluation")
 Found = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
 
@@ -172,6 +174,18 @@ def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Fou
     assert result["losses"] == pytest.approx(expected["losses"], abs=1e-5), "training goes on afterwards"
 
 
+@THREE_AND_TWO
+def test_an_evaluation_that_is_stopped_ends_with_the_round(found: Found) -> None:
+    """Without forward passes for the rounds that nobody takes any more; ranks have passed equally often."""
+    stopped, whole = found["stopped_evaluation"]["stopped"], found["stopped_evaluation"]["whole"]
+    ranks = len(whole["passes"])
+    assert stopped["rounds"] == whole["rounds"] == 6
+    assert stopped["passes"] == [2] * ranks, "cast after the first round, read after the second"
+    assert stopped["samples"] == 2 * ranks * 64
+    assert whole["passes"] == [6] * ranks, "in the last round the first rank alone has a batch"
+    assert whole["samples"] == (5 * ranks + 1) * 64
+
+
 @TWO_AND_THREE
 def test_what_cannot_work_is_refused(found: Found) -> None:
     refusals = found["refusals"]
@@ -181,6 +195,94 @@ def test_what_cannot_work_is_refused(found: Found) -> None:
     if not torch.cuda.is_available():
         for name in ("cpu_offload", "sync_batch_norm"):
             assert f"parallel.{name} is on, but there is no GPU here" in refusals[name]
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("network", ["resnet", "vit", "Plain", "Various", "lazy", "ReadsValues", "HoldsTensor"])
+def test_fsdp_begins_with_the_weights_of_ddp(found: Found, network: str) -> None:
+    """Bit for bit, on each rank, with buffers of all kinds; all ranks but the first have built without memory."""
+    build = found["builds"][network]
+    values = build["values"]
+    for way in ("fsdp", "copies"):
+        for rank, given in enumerate(values[way]):
+            assert differing(values["ddp"][0], given) == [], (way, rank)
+        assert build["names"][way] == build["names"]["ddp"]
+    whole = {
+        "ReadsValues": "Tensor.item() cannot be called on meta tensors",
+        "HoldsTensor": "1 of its tensors are neither parameters nor buffers",
+    }
+    others = len(build["on meta"]) - 1
+    assert build["on meta"] == [False] + [network not in whole] * others
+    reasons = [said for said in build["said"] if "every rank builds the whole network" in said]
+    assert bool(reasons) == (network in whole)
+    assert all(whole[network] in said for said in reasons)
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("fails", "ModelError: .*no images today"),
+        ("cache", "ModelError: .*FillsCache keeps tensors outside of its network"),
+        ("shapes", "ModelError: .*other_shapes is built differently on different ranks: blocks.0.0.bias"),
+        ("drops", "ConfigError: .*leaves out parameters at random (.|\n)*find_unused_parameters=true"),
+        ("drops, fsdp", "ConfigError: .*leaves out parameters at random (.|\n)*parallel.strategy=ddp"),
+        ("option, fsdp", "ConfigError: parallel.find_unused_parameters is true with parallel.strategy=fsdp"),
+    ],
+)
+def test_what_only_the_first_rank_sees_ends_all_of_them(found: Found, name: str, error: str) -> None:
+    for said in found["failures"][name]:
+        assert re.match(error, said), said
+
+
+@TWO_AND_THREE
+def test_parameters_that_not_every_pass_uses(found: Found) -> None:
+    conditional = found["conditional"]
+    for name in ("EvaluationHead", "DropsLayers"):
+        first, *others = conditional[name]["values"]
+        assert all(differing(first, other) == [] for other in others), name
+        assert len(set(conditional[name]["losses"])) == 7
+    assert conditional["EvaluationHead"]["said"] == [
+        "frozen, since the logits depend on them in evaluation alone: second.weight, second.bias"
+    ]
+    assert conditional["DropsLayers"]["said"] == []
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"momentum": 0.0}])
+def test_sgd_on_a_sharded_network(found: Found, options: dict[str, Any]) -> None:
+    ddp, fsdp = (found["sgd"][f"{way} {options}"] for way in ("ddp", "fsdp"))
+    assert fsdp["losses"] == pytest.approx(ddp["losses"], abs=1e-5)
+    for group in ("model", "optimizer"):
+        assert fsdp["state"][group].keys() == ddp["state"][group].keys()
+        assert differing(fsdp["state"][group], fsdp["resumed"][group]) == [], group
+    # Each rank saves its rows of the momentum; the first rank has the first ones.
+    assert bool(fsdp["rows"]) == ("momentum" not in options)
+    assert fsdp["rows"].keys() == fsdp["state"]["optimizer"].keys()
+    for name, (offset, rows, shape) in fsdp["rows"].items():
+        assert (offset, rows) == (0, -(-shape[0] // len(found["builds"]["vit"]["on meta"]))), name
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("kind", ["bf16 resnet", "bf16 vit", "bf16 Various", "fp16 Various"])
+def test_mixed_precision_on_a_sharded_network(found: Found, kind: str) -> None:
+    ddp, fsdp = (found["mixed_precision"][f"{kind} {way}"] for way in ("ddp", "fsdp"))
+    assert fsdp["losses"] == pytest.approx(ddp["losses"], abs=2e-3)
+    assert fsdp["resumed"] == fsdp["losses"][2:]
+    lower = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[kind.split()[0]]
+    inside = dict(fsdp["inside"])
+    assert inside.pop("logits") == "torch.float32"
+    # Parameters are gathered in the lower precision but for those of BatchNorm, beside statistics, and scalars.
+    for name, dtype in inside.items():
+        beside_buffers = name.startswith("norm.") or "normalization." in name or name in (".scale", ".frozen")
+        is_buffer = name.endswith(("running_mean", "running_var", "num_batches_tracked", ".drawn", ".mask"))
+        assert (dtype == lower) == (not beside_buffers and not is_buffer), name
+    assert lower in inside.values()
+    # Nothing that training keeps is: parameters, moments, statistics.
+    assert fsdp["kept"] == ddp["kept"]
+    assert not fsdp["kept"] & {"torch.bfloat16", "torch.float16"}
+    first, *others = fsdp["values"]
+    assert all(differing(first, other) == [] for other in others)
 
 
 @pytest.mark.slow
