@@ -6,13 +6,10 @@ gives the same bits. Training may decode at a reduction: its pixels are random a
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +22,7 @@ from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
 from trainer.data.augment.draw import Augmentation, Mixing
 from trainer.data.shards import normalisation
+from trainer.model.user_callable import load_callable
 
 PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]
@@ -212,18 +210,7 @@ def _given(random: np.random.Generator | None) -> np.random.Generator:
 
 
 def _load_own(name: str) -> PixelTransform:
-    module_name, _, attribute = name.partition(":")
-    # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"data.transform {name!r}: {error}",
-            allowed="module:callable, importable in this environment",
-            todo="install the package that holds it, or correct the name",
-        ) from error
+    found = load_callable("data.transform", name, ConfigError)
     if not callable(found):
         raise ConfigError(
             f"data.transform {name!r} is a {type(found).__name__}",

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment
 from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 from trainer.drill.trace import ENVIRONMENT as TRACE_VARIABLE
+from trainer.launch.process_tree import children, descendants, read_proc
 from trainer.model.precision import DETERMINISTIC_VARIABLE
 
 # Without a mode every third kill meets a checkpoint between its data and its manifest.
@@ -239,34 +240,18 @@ class TraceWatch:
 def find_ranks(pid: int) -> dict[int, int]:
     """Return the pids of the ranks below a process, by rank; their loader processes are not among them."""
     found = {}
-    for child, parent in _descendants(pid):
-        if _TORCHRUN in _read(parent, "cmdline"):
-            variables = dict(entry.partition("=")[::2] for entry in _read(child, "environ").split("\0"))
-            if "RANK" in variables:
-                found[int(variables["RANK"])] = child
+    for launcher in descendants(pid):
+        if _TORCHRUN in read_proc(launcher, "cmdline"):
+            for child in children(launcher):
+                variables = dict(entry.partition("=")[::2] for entry in read_proc(child, "environ").split("\0"))
+                if "RANK" in variables:
+                    found[int(variables["RANK"])] = child
     return found
-
-
-def _descendants(pid: int) -> Iterator[tuple[int, int]]:
-    try:
-        children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return
-    for child in children:
-        yield child, pid
-        yield from _descendants(child)
-
-
-def _read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _end_family(process: subprocess.Popen[bytes]) -> None:
     """Kill a stage and everything below it, as when the machine goes away."""
-    family = [process.pid, *(child for child, _ in _descendants(process.pid))]
+    family = [process.pid, *descendants(process.pid)]
     if process.poll() is None:
         for pid in family:
             with suppress(ProcessLookupError):

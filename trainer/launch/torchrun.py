@@ -11,17 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from contracts.process import thread_environment
 from trainer.launch.assignment import Assignment
 from trainer.launch.nodes import Nodes, without_ranks
+from trainer.launch.process_tree import children, descendants, read_proc, state
 
 # Ranks' stores take turns on this many ports above the launchers': what is left of a generation meets nobody.
 STORE_PORTS = 16
 RANK_MODULE = "trainer.worker"
-_MODULE_ARGUMENT = b"\0-m\0" + RANK_MODULE.encode() + b"\0"
+_MODULE_ARGUMENT = f"\0-m\0{RANK_MODULE}\0"
 # How often torchrun looks at its processes, and the launcher at torchrun: a crash is noticed soon, at no cost.
 WATCH_INTERVAL_S = 0.1
 
@@ -100,7 +100,7 @@ class LocalRanks:
 
     def one_has_ended(self) -> bool:
         """Whether a rank has ended, though torchrun may wait for the others (Linux; elsewhere never true)."""
-        alive = {pid for pid in _children(self._process.pid) if _is_rank(pid)}
+        alive = {pid for pid in children(self._process.pid) if _is_rank(pid)}
         self._seen |= alive
         return alive != self._seen
 
@@ -115,7 +115,7 @@ class LocalRanks:
             with contextlib.suppress(ProcessLookupError):
                 # First it must start no more of them.
                 self._process.send_signal(signal.SIGSTOP)
-            family = list(_descendants(self._process.pid))
+            family = list(descendants(self._process.pid))
             self._process.kill()
             for pid in family:
                 with contextlib.suppress(ProcessLookupError):
@@ -127,36 +127,11 @@ class LocalRanks:
 def _wait_until_gone(pids: list[int], limit_s: float = 5) -> None:
     """Wait for killed processes: what they held (ports, GPU memory) is free then."""
     deadline = time.monotonic() + limit_s
-    while any(_state(pid) not in ("", "Z", "X") for pid in pids) and time.monotonic() < deadline:
+    while any(state(pid) not in ("", "Z", "X") for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for child in _children(pid):
-        yield child
-        yield from _descendants(child)
 
 
 def _is_rank(pid: int) -> bool:
     """Whether a child of torchrun is a rank, and alive."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    # That of a zombie is empty.
-    return _MODULE_ARGUMENT in command
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process as /proc has it; empty when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    # The command line of a zombie is empty.
+    return _MODULE_ARGUMENT in read_proc(pid, "cmdline")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from contracts.config import ModelSection
 from contracts.errors import ModelError
 from trainer.model.trial import buffers_restored, random_state_kept
+from trainer.model.user_callable import load_callable
 
 # What a network raises, while it is built or run, when its arguments do not fit.
 _MISFITS = (
@@ -100,7 +98,8 @@ def model_builder(section: ModelSection, *, num_classes: int, image_size: int) -
     Arguments and errors as for `build_model`, when it is called too. A lazy module in the network has no tensors yet.
     """
     if ":" in section.architecture:
-        return partial(_build_from_callable, section, _find_callable(section), num_classes)
+        builder = load_callable("model.architecture", section.architecture, ModelError)
+        return partial(_build_from_callable, section, builder, num_classes)
     return partial(_build_from_transformers, section, num_classes, image_size)
 
 
@@ -225,22 +224,6 @@ def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
                 todo=f"did you mean {close[0]}?" if close else "remove it",
             )
     return dict(section.arguments)
-
-
-def _find_callable(section: ModelSection) -> Callable[..., object]:
-    module_name, _, name = section.architecture.partition(":")
-    # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    try:
-        found: Callable[..., object] = getattr(importlib.import_module(module_name), name)
-    except _MISFITS as error:
-        raise ModelError(
-            f"model.architecture {section.architecture!r}: {error}",
-            allowed="module:callable, importable in this environment",
-            todo="install the package that holds it, or correct the name",
-        ) from error
-    return found
 
 
 def _build_from_callable(section: ModelSection, builder: Callable[..., object], num_classes: int) -> nn.Module:
