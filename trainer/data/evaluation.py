@@ -91,7 +91,9 @@ def evaluation_batches(
     samples = len(dataset.reader)
     starts = range(rank * batch_size, samples, ranks * batch_size)
     batches = [range(start, min(start + batch_size, samples)) for start in starts]
-    loaded = _read(dataset, batches, min(num_workers, len(batches)), local_ranks, pin_memory=device.type == "cuda")
+    # A single batch is read here: a process for it would not run beside anything.
+    num_workers = min(num_workers, max(0, len(batches) - 1))
+    loaded = _read(dataset, batches, num_workers, local_ranks, pin_memory=device.type == "cuda")
     for batch in to_device(loaded, device, DataClock(device)):
         yield normalise(batch.images, transform.mean, transform.std, memory_format), batch.labels
 

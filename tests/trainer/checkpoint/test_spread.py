@@ -25,6 +25,7 @@ from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import manifest
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.tensors import Rows
 
 folder, fails = sys.argv[1], sys.argv[2] == "fails"
 dist.init_process_group("gloo", timeout=timedelta(seconds=120))
