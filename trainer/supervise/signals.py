@@ -3,9 +3,9 @@
     signal, notice ─> StopRequest.wanted ─> vote at a step's end (vote.py) ─> all save the same step ─> Preempted
                                  └──────── the budget is spent, or nothing is lost ──> leave
 
-A handler in Python does not run while the main thread sits in a collective, so a thread receives (SignalReceiver). It also
-keeps the time: a rank that cannot agree within the budget, because a peer is gone or sleeps, leaves without; what was
-saved last stands. Nothing here imports torch: a signal must be heard while torch is imported.
+A handler in Python does not run while the main thread sits in a collective, so a thread receives (SignalReceiver). It
+also keeps the time: a rank that cannot agree within the budget, because a peer is gone or sleeps, leaves without; what
+was saved last stands. Nothing here imports torch: a signal must be heard while torch is imported.
 """
 
 from __future__ import annotations
