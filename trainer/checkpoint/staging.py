@@ -165,7 +165,8 @@ def _lock_pages(data: torch.Tensor) -> str | None:
     except (AssertionError, RuntimeError) as error:
         return str(error)
     if code != 0:
-        # The runtime keeps the error for whoever asks next, which would be the check behind a kernel of training.
+        # The runtime keeps the error for whoever asks next, which would be the check behind a kernel of training; torch
+        # has no cudaGetLastError to ask first.
         with suppress(RuntimeError):
             torch.ones(1, device="cuda")
         return f"cudaHostRegister returned {code} for {data.numel()} bytes"

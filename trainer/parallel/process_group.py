@@ -66,6 +66,8 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
+    # With device_id the communicator is made here and groups of GPUs are split from it; later groups of gloo are not
+    # touched by it (_new_process_group_helper in torch/distributed/distributed_c10d.py of 2.11 and 2.13).
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=_store(rank, generation, timeout),
@@ -113,8 +115,9 @@ def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
     """End the group of a rank that failed, without its peers; return whether nothing of it is left.
 
     NCCL's kernels may wait on the GPU for a peer that never comes: an interpreter that shuts down meanwhile hangs or
-    crashes. Aborting ends them (ncclCommAbort, by torch's `_abort_process_group`; gloo's connections end with the
-    process). It may itself wait for a GPU that hangs, hence the limit.
+    crashes. Aborting ends them (ncclCommAbort of all groups at a time, by torch's `_abort_process_group`; there is no
+    public name for it: https://github.com/pytorch/pytorch/issues/119797). gloo's connections end with the process. It
+    may itself wait for a GPU that hangs, hence the limit.
 
     Args:
         limit_s: Seconds after which it is given up: the process must then end without the interpreter's shutdown.
