@@ -54,6 +54,7 @@ def shardline(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False, cwd=REPOSITORY)
 
 
+@pytest.mark.line
 def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, pictures)
     done = shardline("run", config)
@@ -177,6 +178,7 @@ def test_fresh_starts_over_and_leaves_other_configurations_alone(pictures: Path,
     assert kept.stat().st_ino == untouched.st_ino
 
 
+@pytest.mark.line
 def test_a_failing_stage_ends_the_run_with_its_own_message_and_code(pictures: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, pictures, model={"architecture": "resnett", "arguments": {}})
     done = shardline("run", config)

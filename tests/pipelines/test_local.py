@@ -28,7 +28,7 @@ def read_record(path: Path) -> RunRecord:
 @pytest.fixture(scope="module")
 def failed(shardline: Shardline) -> subprocess.CompletedProcess[str]:
     """A run whose shards are made, and whose next stage refuses the model."""
-    return shardline("run", "tiny.yaml", 'model.architecture="no such `model`"')
+    return shardline("run", "tiny.yaml", 'model.architecture="no such `model`"', "resources.ranks=1")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,10 @@ def test_nothing_stays_in_the_folder_for_temporary_files(line: Path, environment
 
 
 def test_a_second_run_reuses_the_shards(line: Path, shardline: Shardline) -> None:
-    answer = shardline("run", "tiny.yaml", 'model.architecture="another model"')
+    # Refused before the next stage starts a process that loads torch.
+    answer = shardline("run", "tiny.yaml", "data.num_workers=3", "profile.num_workers=[0, 1]")
     assert answer.returncode == 2
+    assert "data.num_workers" in answer.stderr
     assert "shard    reused: finished before, nothing to do" in answer.stderr
     assert [stage.state for stage in read_record(line / "run.json").stages][:2] == ["reused", "failed"]
     assert len(list(line.glob("runs/*/run.json"))) == 2

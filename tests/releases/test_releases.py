@@ -72,6 +72,7 @@ def test_the_run_is_shown(release: Path) -> None:
     assert view.state == "succeeded"
 
 
+@pytest.mark.line
 @EVERY_RELEASE
 def test_a_checkpoint_is_resumed_and_ends_as_the_release_ended(release: Path, tmp_path: Path) -> None:
     """From step 60 of 72: the last 12 steps are taken by the code of today."""
