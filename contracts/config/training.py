@@ -58,8 +58,8 @@ class TrainSection(Section):
     non_finite: Literal["stop", "skip"] = "stop"
     """What a gradient that is not finite does: ends training, or has its optimizer step left out."""
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "fp32"
-    """What forward and backward passes compute in (autocast); parameters, optimizer and evaluation are fp32. `auto`
-    takes the profile's choice, fp32 without one."""
+    """What forward and backward passes compute in (autocast); parameters and optimizer are fp32, and evaluation with
+    parallel.strategy=ddp. `auto` takes the profile's choice, fp32 without one."""
     allow_slow_precision: bool = False
     """Whether fp16 may be trained where it is slower than fp32 (a CPU)."""
     tf32: bool = True

@@ -19,7 +19,7 @@ from trainer.model.attention import describe_attention, watch_attention
 from trainer.model.build import build_model, find_gradient_use
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
-from trainer.model.recompute import recompute_blocks
+from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank
 
@@ -119,7 +119,12 @@ def _examine(module: nn.Module, *, config: RunConfig, numerics: Numerics, log: C
         log(f"frozen, since the logits depend on them in evaluation alone: {', '.join(evaluation_only)}")
     if attention:
         log(describe_attention(attention))
-    gathered = find_gathered_blocks(module, images) if parallel.strategy == "fsdp" else []
+    gathered = []
+    if parallel.strategy == "fsdp":
+        # What is kept of a block, operation by operation, must not see how parts of it are gathered: the second forward
+        # pass finds other operations there than the first (torch/utils/checkpoint.py, _CachedTorchDispatchMode).
+        uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
+        gathered = find_gathered_blocks(module, images, uncut=uncut)
     return Examination([*use.never, *evaluation_only], gathered)
 
 

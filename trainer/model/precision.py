@@ -1,7 +1,7 @@
 """What a step computes in: autocast, TF32, memory layout, compilation, and the loss scale that fp16 needs.
 
-Parameters, gradients, optimizer and evaluation are float32 whatever is set here; only the forward and backward pass of
-training run in the lower precision.
+Parameters, gradients and optimizer are float32 whatever is set here; only the forward and backward pass of training run
+in the lower precision, and with fsdp evaluation too, which finds parameters gathered in it (docs/parallel.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Blocks that are recomputed in the backward pass are found by another rule (train
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ LARGEST_SHARE = 1 / 8
 SMALLEST_LAYER_SHARE = 1 / 16
 
 
-def find_gathered_blocks(model: nn.Module, images: torch.Tensor) -> list[str]:
+def find_gathered_blocks(model: nn.Module, images: torch.Tensor, *, uncut: Collection[str] = ()) -> list[str]:
     """Return the names of the blocks that are gathered, none inside another; what is left is gathered as a whole.
 
     A block is an entry of a ModuleList or Sequential that runs exactly once a forward pass through its own `forward`
@@ -31,6 +31,7 @@ def find_gathered_blocks(model: nn.Module, images: torch.Tensor) -> list[str]:
     Args:
         model: A network that nothing has wrapped yet.
         images: [B, 3, H, W] float32, on the model's device.
+        uncut: Names of modules with no block inside; "": the network.
     """
     once = _called_once(model, images)
     shared = _shared_parameters(model)
@@ -44,7 +45,7 @@ def find_gathered_blocks(model: nn.Module, images: torch.Tensor) -> list[str]:
         is_container = isinstance(module, nn.ModuleList | nn.Sequential)
         for child_name, child in module.named_children():
             path = f"{name}.{child_name}" if name else child_name
-            smaller = list(descend(child, path))
+            smaller = [] if path in uncut else list(descend(child, path))
             share = sum(parameter.numel() for parameter in child.parameters()) / max(1, total)
             is_layer = not any(True for _ in child.children())
             if not is_container or not may_be_block(child) or (is_layer and share < SMALLEST_LAYER_SHARE):
@@ -54,7 +55,7 @@ def find_gathered_blocks(model: nn.Module, images: torch.Tensor) -> list[str]:
             else:
                 yield from smaller
 
-    return list(descend(model, ""))
+    return [] if "" in uncut else list(descend(model, ""))
 
 
 def _called_once(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:

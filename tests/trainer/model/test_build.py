@@ -83,6 +83,58 @@ def test_parameters_without_gradient_are_found(user_module: types.ModuleType) ->
     assert find_gradient_use(build("resnet", DIGITS), torch.zeros(2, 3, 32, 32)) == GradientUse([], [], [])
 
 
+class EvaluationHead(nn.Module):
+    """Has a head that evaluation alone uses, and a layer that training leaves out in a share of its passes."""
+
+    def __init__(self, dropped: float) -> None:
+        super().__init__()
+        self.layer, self.head, self.second = nn.Linear(3, 3), nn.Linear(3, 10), nn.Linear(3, 10)
+        self.dropped = dropped
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = images.mean(dim=(2, 3))
+        if not self.training or torch.rand(()) >= self.dropped:
+            features = features + self.layer(features)
+        logits: torch.Tensor = self.head(features)
+        return logits if self.training else logits + self.second(features)
+
+
+@pytest.mark.parametrize(("dropped", "at_random"), [(0.0, []), (0.5, ["layer.weight", "layer.bias"])])
+def test_what_training_uses_at_random_is_told_from_what_it_never_uses(dropped: float, at_random: list[str]) -> None:
+    expected = GradientUse([], ["second.weight", "second.bias"], at_random)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        assert find_gradient_use(EvaluationHead(dropped), torch.zeros(2, 3, 8, 8)) == expected
+
+
+def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(user_module: types.ModuleType) -> None:
+    """The meta device stands in for a GPU: it has kernels that a CPU lacks. The weights are of the CPU's seed."""
+    section = ModelSection(architecture="user_models:no_cpu", arguments={})
+    with pytest.raises(ModelError, match="no kernel for the CPU"):
+        build_model(section, num_classes=10, image_size=8)
+    placed: list[torch.Tensor] = []
+
+    def place(model: nn.Module) -> torch.device:
+        placed.extend(parameter.detach().clone() for parameter in model.parameters())
+        return torch.device("meta")
+
+    torch.manual_seed(3)
+    expected = NoCpu(10).head.weight
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    model = build_model(section, num_classes=10, image_size=8, place=place)
+    assert torch.equal(placed[0], expected)
+    assert torch.rand(1) == after
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.gpu
+def test_a_network_is_tried_out_on_the_gpu(user_module: types.ModuleType) -> None:
+    section = ModelSection(architecture="user_models:no_cpu", arguments={})
+    model = build_model(section, num_classes=10, image_size=8, place=lambda model: torch.device("cuda"))
+    assert all(parameter.is_cuda for parameter in model.parameters())
+
+
 def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
     state = {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.bfloat16)}
     digest = parameters_sha256(state)
@@ -101,6 +153,18 @@ def test_a_model_that_cannot_train_on_one_sample_is_found() -> None:
     assert norm.num_batches_tracked == 0
 
 
+class NoCpu(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.device.type == "cpu":
+            raise RuntimeError("no kernel for the CPU")
+        logits: torch.Tensor = self.head(images.mean(dim=(2, 3)))
+        return logits
+
+
 class Integers(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(images), 10, dtype=torch.int64)
@@ -115,6 +179,7 @@ def user_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
     module.linear = linear  # type: ignore[attr-defined]
     module.counting = Counting  # type: ignore[attr-defined]
+    module.no_cpu = NoCpu  # type: ignore[attr-defined]
     module.integers = lambda num_classes: Integers()  # type: ignore[attr-defined]
     module.wrong = lambda num_classes: "no module"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "user_models", module)

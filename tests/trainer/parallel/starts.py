@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from contracts.errors import UserError
 from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
-from trainer.checkpoint.tensors import Rows
+from trainer.checkpoint.loading import load_parts
+from trainer.checkpoint.tensors import Group, Rows
 from trainer.model.network import make_network
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
@@ -33,7 +34,7 @@ def gather(rank: Rank, value: Any) -> list[Any]:
 def everything(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers, those in no state dict too; all ranks together."""
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: t.full_tensor() if isinstance(t, DTensor) else t.detach().clone() for name, t in named}
+    return {name: (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone() for name, t in named}
 
 
 def builds(rank: Rank) -> dict[str, Any]:
@@ -86,6 +87,10 @@ def conditional(rank: Rank) -> dict[str, Any]:
     return found
 
 
+def count_elements(group: Group) -> int:
+    return sum((part.tensor if isinstance(part, Rows) else part).numel() for part in group.values())
+
+
 def sgd(rank: Rank) -> dict[str, Any]:
     """SGD's losses, and what a checkpoint says of the momentum."""
     found = {}
@@ -98,10 +103,13 @@ def sgd(rank: Rank) -> dict[str, Any]:
             state = run.take(7)
             half = Run(config, rank)
             half.take(4)
+            resumed = Run(config, rank, half)
+            parts = load_parts(*half.saved, resumed.stepper.wanted_rows)
             found[f"{way} {options}"] = {
+                "elements read": gather(rank, {group: count_elements(part) for group, part in parts.items()}),
                 "losses": run.losses,
                 "state": state,
-                "resumed": Run(config, rank, half).take(3),
+                "resumed": resumed.take(3),
                 "rows": {
                     name: (part.offset, len(part.tensor), part.global_shape)
                     for name, part in run.stepper.local_state()["optimizer"].items()
@@ -134,6 +142,28 @@ def mixed_precision(rank: Rank) -> dict[str, Any]:
     return found
 
 
+def recomputed(rank: Rank) -> dict[str, Any]:
+    """Losses of a network whose blocks are recomputed, in which smaller ones would be gathered."""
+    found = {}
+    for mode in ("none", "whole", "selective"):
+        run = Run(make_config(train={"activation_checkpointing": mode}, **FSDP), rank)
+        run.step(4)
+        found[mode] = {"losses": run.losses, "values": everything(run.stepper.model)}
+    return found
+
+
+def warm_ups(rank: Rank) -> dict[str, Any]:
+    """Training after a warm-up for one size of slot, and for several."""
+    found = {}
+    for way, parallel in (("ddp", {"bucket_mb": 0.005}), ("fsdp", FSDP)):
+        for sizes in ((), (3, 1)):
+            run = Run(make_config(**parallel), rank)
+            for size in sizes:
+                run.stepper.warm_up(size)
+            found[f"{way} {len(sizes)}"] = run.take(3)
+    return found
+
+
 def types_inside(model: nn.Module) -> dict[str, str]:
     """The types of parameters, buffers and logits while the network computes, in evaluation."""
     found = {}
@@ -159,4 +189,6 @@ SCENARIOS = {
     "conditional": conditional,
     "sgd": sgd,
     "mixed_precision": mixed_precision,
+    "recomputed": recomputed,
+    "warm_ups": warm_ups,
 }

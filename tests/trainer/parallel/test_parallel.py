@@ -264,6 +264,35 @@ def test_sgd_on_a_sharded_network(found: Found, options: dict[str, Any]) -> None
 
 
 @TWO_AND_THREE
+def test_resumed_ranks_read_their_rows(found: Found) -> None:
+    ddp, fsdp = (found["sgd"][f"{way} {{}}"]["elements read"] for way in ("ddp", "fsdp"))
+    ranks = len(fsdp)
+    for group in ("model", "optimizer"):
+        whole = ddp[0][group]
+        assert [read[group] for read in ddp] == [whole] * ranks
+        # Buffers are whole, and the last rank has fewer rows where ranks do not divide them.
+        assert max(read[group] for read in fsdp) < whole * (1 / ranks + 0.1)
+        assert sum(read[group] for read in fsdp) >= whole
+
+
+@TWO_AND_THREE
+def test_blocks_are_recomputed_on_a_sharded_network(found: Found) -> None:
+    none, whole, selective = (found["recomputed"][mode] for mode in ("none", "whole", "selective"))
+    assert whole["losses"] == none["losses"]
+    assert differing(whole["values"], none["values"]) == []
+    # Other blocks are gathered, and gradients added over ranks in another order.
+    assert selective["losses"] == pytest.approx(none["losses"], abs=1e-6)
+    assert largest_difference(selective["values"], none["values"]) < 1e-4
+
+
+@TWO_AND_THREE
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_further_warm_ups_change_no_bit(found: Found, way: str) -> None:
+    once, often = found["warm_ups"][f"{way} 0"], found["warm_ups"][f"{way} 2"]
+    assert all(differing(once[group], often[group]) == [] for group in once)
+
+
+@TWO_AND_THREE
 @pytest.mark.parametrize("kind", ["bf16 resnet", "bf16 vit", "bf16 Various", "fp16 Various"])
 def test_mixed_precision_on_a_sharded_network(found: Found, kind: str) -> None:
     ddp, fsdp = (found["mixed_precision"][f"{kind} {way}"] for way in ("ddp", "fsdp"))
