@@ -48,7 +48,7 @@ def build_on_first_rank(
 ) -> tuple[nn.Module, Found]:
     """Return a network, whole on the first rank's CPU and on the other ones' meta device, and what was found about it.
 
-    All ranks must call this. Where one of them cannot build it on the meta device, all have it on the CPU, and the log
+    All ranks must call this. What cannot be built on the meta device is on the CPU of the other ranks too, and the log
     says why; their weights do not count.
 
     Args:
@@ -64,16 +64,17 @@ def build_on_first_rank(
         ModelError: It cannot be spread, since ranks build different ones.
     """
     module, first = _build_and_examine(build, examine) if rank.is_first else (None, None)
-    answers, reason = [first], None
+    answers = [first]
     if rank.ranks > 1:
         dist.broadcast_object_list(answers, src=0)
     answer = answers[0]
     if isinstance(answer, UserError):
         raise answer
     assert answer is not None
+    reason: str | UserError = ""
     if module is None:
-        module, reason = _build_for_first_ranks_values(build, config, num_classes, answer)
-    reasons: list[str | UserError | None] = [reason] * rank.ranks
+        module, reason = _build_for_values(build, config, num_classes, answer)
+    reasons = [reason] * rank.ranks
     if rank.ranks > 1:
         dist.all_gather_object(reasons, reason)
     for said in reasons:
@@ -114,10 +115,10 @@ def _build_and_examine(
     return module, _FirstRank(found, describe_tensors(module), [name for name in sys.modules if name not in before])
 
 
-def _build_for_first_ranks_values(
+def _build_for_values(
     build: Callable[[], nn.Module], config: RunConfig, num_classes: int, first: _FirstRank
-) -> tuple[nn.Module | None, str | UserError | None]:
-    """Return the network, on the meta device or whole; in the second case also why, or what forbids both."""
+) -> tuple[nn.Module | None, str | UserError]:
+    """Return a network to take the first rank's values: on the meta device, or whole, and why; or what forbids both."""
     module, reason = _build_on_meta(config, num_classes, first)
     if module is not None or isinstance(reason, UserError):
         return module, reason
@@ -138,56 +139,41 @@ def _build_for_first_ranks_values(
 def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tuple[nn.Module | None, str | UserError]:
     """Return the network on the meta device; where that cannot be, None and why."""
     section, size = config.model, config.data.image_size
+    before = {}
     try:
         # What a module makes when it is imported must have memory: imports come first.
         construct = model_builder(section, num_classes=num_classes, image_size=size)
         for name in first.imported:
             with suppress(ImportError):
                 importlib.import_module(name)
-        imported = _live_tensors()
+        before = _live_tensors()
         with torch.device("meta"):
             module = construct()
             complete_model(module, section, num_classes=num_classes, image_size=size)
     except ModelError as error:
-        return None, error.given
-    if describe_tensors(module) != first.tensors:
-        return None, "its tensors are not those of the first rank's network"
-    # Others, such as a constant in an attribute, would never get values: linear() with a weight on the meta device
-    # returns zeros without a word (torch 2.13).
-    own = {id(tensor) for tensor in [*module.parameters(), *module.buffers()]}
-    others = [tensor for key, tensor in _live_tensors().items() if key not in own and key not in imported]
-    if not others:
-        return module, ""
-    number = len(others)
-    del module, others
-    if any(tensor.is_meta for key, tensor in _live_tensors().items() if key not in imported):
+        reason = error.given
+    else:
+        own = {id(tensor) for tensor in [*module.parameters(), *module.buffers()]}
+        # Others, such as a constant in an attribute, would never get values: linear() with a weight on the meta device
+        # returns zeros without a word (torch 2.13).
+        others = len(_live_tensors().keys() - before.keys() - own)
+        if describe_tensors(module) == first.tensors and not others:
+            return module, ""
+        reason = f"{others} of its tensors are neither parameters nor buffers"
+        if not others:
+            reason = "its tensors are not those of the first rank's network"
+        del module
+    if any(tensor.is_meta for key, tensor in _live_tensors().items() if key not in before):
         return None, ModelError(
             f"{section.architecture} keeps tensors outside of its network, in a cache or a global variable, which were "
             "made on the meta device, without values",
             allowed="with parallel.strategy=fsdp tensors that are parameters or buffers, or are made at import",
             todo="register them as buffers, or set parallel.strategy=ddp",
         )
-    return None, f"{number} of its tensors are neither parameters nor buffers"
+    return None, reason
 
 
 def _live_tensors() -> dict[int, torch.Tensor]:
     gc.collect()
     # By type: isinstance would ask proxies of other libraries for their class.
     return {id(found): found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)}
-
-
-def _refusal(config: RunConfig, mine: list[Described], first: list[Described]) -> ModelError | None:
-    different = sorted({one[1] for one in set(mine) ^ set(first)})
-    if not different:
-        return None
-    return ModelError(
-        f"{config.model.architecture} is built differently by different ranks: {', '.join(different[:5])}",
-        allowed="a network whose parameters and buffers have the same names, shapes and types in every process",
-        todo="let nothing but model.arguments decide what the network is made of",
-    )
-
-
-def _raise_any(reasons: list[str | UserError]) -> None:
-    for reason in reasons:
-        if isinstance(reason, UserError):
-            raise reason
