@@ -95,7 +95,7 @@ def evaluate(
         if numerics is None:
             logits: torch.Tensor = model(images)
             return logits
-        with numerics.autocast(device):
+        with numerics.evaluation_autocast(device):
             logits = model(images)
             return logits
 

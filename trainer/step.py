@@ -90,6 +90,7 @@ class Stepper:
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
         self._changing_buffers: list[tuple[nn.Module, str]] | None = None
+        self._changing_names: set[str] = set()
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = GradientGuard(rank.device, stops=train.non_finite == "stop")
         self.on_model_input: Callable[[ModelInput], None] | None = None
@@ -298,8 +299,10 @@ class Stepper:
         """Do as `_logits`, and find out which buffers a forward pass writes to."""
         with written_buffers(self.model) as names:
             logits = self._logits(images)
+        # Of all passes: some buffers are written in the first one alone, and that state is put back afterwards.
+        self._changing_names |= names
         # By module and name: a module may replace the tensor of a buffer.
-        self._changing_buffers = [_holder(self.model, name) for name in sorted(names)]
+        self._changing_buffers = [_holder(self.model, name) for name in sorted(self._changing_names)]
         return logits
 
     def update(self, step: int, rate: float) -> torch.Tensor:

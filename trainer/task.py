@@ -14,7 +14,7 @@ from contracts.errors import ErrorDocument, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
-from trainer.checkpoint import CHECKPOINTS_FOLDER
+from trainer.checkpoint import has_checkpoint
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
@@ -62,8 +62,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         return output.uri
     check_index(shards_uri, shards)
     # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
-    names = storage.list_names(storage.join(output.uri, CHECKPOINTS_FOLDER))
-    begun = any(name.startswith("step-") for name in names)
+    begun = has_checkpoint(output.uri)
     if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
         stage.log(f"warning: {ignored}")
     machine = hardware()

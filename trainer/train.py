@@ -16,6 +16,7 @@ from contracts.config import RunConfig
 from contracts.errors import PeerPreempted, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
+from trainer.checkpoint import has_checkpoint
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.interval import Schedule
@@ -42,7 +43,7 @@ from trainer.model.precision import Numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel import describe_parallel
 from trainer.parallel.process_group import Rank, limit_collectives
-from trainer.report.memory import out_of_memory_explained
+from trainer.report.memory import is_allocation_error, out_of_memory_explained
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
@@ -193,7 +194,9 @@ class Training:
         ahead = self.data.prefetcher(self.progress.position)
         try:
             self._take_steps(ahead)
-        except UserError:
+        except Exception as error:
+            if not isinstance(error, UserError) and not is_allocation_error(error):
+                raise
             # Whoever mends what is wrong goes on from what was saved last. Where that fails too, this is still told.
             with self.ledger.sections.inside("checkpoint"), suppress(Exception):
                 self.checkpoints.wait()
@@ -283,7 +286,7 @@ class Training:
 
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
-        sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics.memory_format)
+        sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
         def until_stopped(batches: Iterator[Batch], rounds: int) -> Iterator[Batch]:
             return sections.each_alive(self.vote.rounds_of(batches, rounds))
@@ -373,7 +376,8 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
         Preempted: All ranks agreed to stop before it, and saved.
         OutOfMemory: There is less memory than a step needs.
     """
-    with out_of_memory_explained(RunConfig.model_validate(assignment.config), rank, supervisor.ledger.sections):
+    config = RunConfig.model_validate(assignment.config)
+    with out_of_memory_explained(config, rank, supervisor.ledger.sections, lambda: has_checkpoint(assignment.folder)):
         training = Training(assignment, rank, events, supervisor.ledger, supervisor.stop)
         if rank.is_first:
             imports_done()

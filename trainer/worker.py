@@ -38,7 +38,7 @@ def main(path: str) -> int:
         local_rank=int(os.environ["LOCAL_RANK"]),
         generation=assignment.generation,
         say=lambda document: assignment.write_end(rank, document),
-    ) as life:
+    ) as supervisor:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
             install_hooks(rank, assignment.attempt)
@@ -47,16 +47,17 @@ def main(path: str) -> int:
 
             abort_group = abort_process_group
             with process_group(assignment.generation, setup_timeout_s=resources.setup_timeout_s) as group_rank:
-                train(assignment, group_rank, events, life)
+                train(assignment, group_rank, events, supervisor)
         except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-            error = life.why(error)
+            error = supervisor.why(error)
             document = ErrorDocument.of(error, traceback.format_exc())
-            life.say(document)
+            supervisor.say(document)
             if not isinstance(error, Preempted):
                 print_error(document.traceback)
             code = EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
-            # Behind the word: the peers fail at once then, and say that this rank is gone.
-            can_shut_down = abort_group is None or abort_group()
+            # Behind the word: the peers fail at once then, and say that this rank is gone. Not after an agreed stop:
+            # the peers may be at the last collective still.
+            can_shut_down = abort_group is None or isinstance(error, Preempted) or abort_group()
     if not can_shut_down:
         os._exit(code)
     return code

@@ -117,13 +117,17 @@ def _read(
     loaded = iter(loader)
     try:
         with dataset.reader.read_ahead(local_ranks) as advance:
-            for places, batch in zip(batches, loaded, strict=True):
+            for number, places in enumerate(batches, start=1):
+                batch = next(loaded)
                 if isinstance(batch, UserError):
                     raise batch
+                if number == len(batches):
+                    # At its end a loader ends its processes; who takes the batches does not ask for one more.
+                    next(loaded, None)
                 advance(places.start)
                 yield batch
     except GeneratorExit:
-        if num_workers:
+        if num_workers and number < len(batches):
             _abandoned.append(loaded)
         raise
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
-
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
@@ -30,6 +28,7 @@ from trainer.data.transforms import make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout
+from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 
@@ -152,9 +151,9 @@ class TrainingData:
             lockstep=runs_in_lockstep(self._config.parallel),
         )
 
-    def evaluation(self, split: str, memory_format: torch.memory_format) -> SplitPart:
+    def evaluation(self, split: str, numerics: Numerics) -> SplitPart:
         """Return this rank's part of a split, each sample once over all ranks; images in a memory layout."""
-        rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch
+        rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch(numerics)
         batches = evaluation_batches(
             self._shards,
             self.manifest,
@@ -168,20 +167,20 @@ class TrainingData:
             folder=self._cache,
             num_workers=0 if self._layout is None else self._layout.num_workers,
             device=self._rank.device,
-            memory_format=memory_format,
+            memory_format=numerics.memory_format,
         )
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 
-    @property
-    def _evaluation_batch(self) -> int:
-        """Samples that a rank evaluates at once; the same at any number of ranks.
+    def _evaluation_batch(self, numerics: Numerics) -> int:
+        """Return the samples that a rank evaluates at once; the same at any number of ranks.
 
         On a GPU twice a slot: activations that training keeps for its backward pass are let go, so it fits where a slot
-        does. On a CPU a larger batch gains nothing.
+        does. Where training keeps few of them, or is compiled, one slot. On a CPU a larger batch gains nothing.
         """
         if self._rank.device.type != "cuda" or self._layout is None:
             return EVALUATION_BATCH
-        return 2 * self._layout.slot_size
+        keeps_few = numerics.compile or numerics.activation_checkpointing != "none"
+        return self._layout.slot_size * (1 if keeps_few else 2)
 
     def pictures(self, split: str, places: list[int]) -> list[Pixels]:
         """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""

@@ -44,7 +44,7 @@ def find_gpus() -> list[Gpu]:
 
 
 def _gpus_of_nvml() -> list[Gpu] | None:
-    """Return the GPUs by NVML; None where it is not there."""
+    """Return the GPUs by NVML; None where it is not there, or knows none."""
     try:
         import pynvml as nvml  # type: ignore[import-untyped]
     except ImportError:
@@ -60,7 +60,7 @@ def _gpus_of_nvml() -> list[Gpu] | None:
         nvml.nvmlShutdown()
     except nvml.NVMLError:
         return None
-    return found
+    return found or None
 
 
 def _has_mig(handle: Any) -> bool:

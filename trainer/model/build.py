@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -35,8 +37,8 @@ _MISFITS = (
     NameError,
     SyntaxError,
 )
-# Training passes after the first, where it has left out parameters that evaluation uses: a layer that is left out in
-# half of all passes is taken for unused once in 100,000 networks.
+# Training passes after the first of a network that draws random numbers: that a layer is left out once in ten passes is
+# seen in 17 with 83 %, of four such layers with 99.9 %.
 _MORE_PASSES = 16
 
 
@@ -124,11 +126,12 @@ def find_gradient_use(model: nn.Module, images: torch.Tensor) -> GradientUse:
     was_training = model.training
     asking = [name for name, tensor in model.named_parameters() if tensor.requires_grad]
     with buffers_restored(model):
+        before = _random_states()
         trained = [_reached_by_gradient(model, images, training=True)]
-        evaluated = _reached_by_gradient(model, images, training=False)
-        if evaluated - trained[0]:
-            # Used in evaluation alone, or left out at random this time (stochastic depth by layers)?
+        if _random_states() != before:
+            # It may leave out layers at random (stochastic depth), and have left out none this time.
             trained += [_reached_by_gradient(model, images, training=True) for _ in range(_MORE_PASSES)]
+        evaluated = _reached_by_gradient(model, images, training=False)
     model.train(was_training)
     sometimes, always = set.union(*trained), set.intersection(*trained)
     return GradientUse(
@@ -136,6 +139,19 @@ def find_gradient_use(model: nn.Module, images: torch.Tensor) -> GradientUse:
         evaluation_only=[name for name in asking if name in evaluated - sometimes],
         at_random=[name for name in asking if name in sometimes - always],
     )
+
+
+def _random_states() -> tuple[object, ...]:
+    """Return something that differs once a random number was drawn from any global generator."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available():
+        states += [state.cpu() for state in torch.cuda.get_rng_state_all()]
+    return random.getstate(), _numpy_state(), *(state.numpy().tobytes() for state in states)
+
+
+def _numpy_state() -> object:
+    kind, keys, *rest = np.random.get_state()
+    return kind, np.asarray(keys).tobytes(), *rest
 
 
 def _reached_by_gradient(model: nn.Module, images: torch.Tensor, *, training: bool) -> set[str]:

@@ -144,7 +144,8 @@ def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tu
         # What a module makes when it is imported must have memory: imports come first.
         construct = model_builder(section, num_classes=num_classes, image_size=size)
         for name in first.imported:
-            with suppress(ImportError):
+            # Whatever it raises here: the network is built whole then, where it raises again if it matters.
+            with suppress(ImportError, RuntimeError, OSError, AttributeError, ValueError, TypeError, NameError):
                 importlib.import_module(name)
         before = _live_tensors()
         with torch.device("meta"):

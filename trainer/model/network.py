@@ -79,6 +79,8 @@ def make_network(
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
     elif blocks:
         log(f"activation checkpointing, {numerics.activation_checkpointing}: {len(blocks)} blocks")
+    # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
+    module.train()
     return Network(module, found.gathered_blocks)
 
 

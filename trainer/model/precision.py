@@ -1,7 +1,8 @@
-"""What a step computes in: autocast, TF32, memory layout, compilation, and the loss scale that fp16 needs.
+"""Numerics of a step: autocast, TF32, memory layout, compilation, and the loss scale that fp16 needs.
 
-Parameters, gradients and optimizer are float32 whatever is set here; only the forward and backward pass of training run
-in the lower precision, and with fsdp evaluation too, which finds parameters gathered in it (docs/parallel.md).
+Parameters, gradients and optimizer are float32 whatever is set here. Forward and backward passes of training run in the
+lower precision; evaluation in bf16 too, and in float32 where training is in fp16, whose range activations may leave.
+With fsdp parameters are gathered in the lower precision (docs/parallel.md).
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ class Numerics:
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which forward passes of training run."""
         return nullcontext() if self.dtype is None else torch.autocast(device.type, dtype=self.dtype)
+
+    def evaluation_autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context in which forward passes of an evaluation run."""
+        return nullcontext() if self.precision == "fp16" else self.autocast(device)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
         """Return the model with its weights in the memory layout that is asked for."""

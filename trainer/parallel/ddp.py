@@ -50,7 +50,7 @@ class Replicated:
 
         Args:
             images: [B, 3, H, W] float32 on the model's device.
-            forward: Maps them to logits as a step does, by way of `spread`.
+            forward: Maps them to logits as a step does, by way of `wrapped`.
         """
         with buffers_restored(self.module):
             for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.parallel.process_group import Rank
 from trainer.supervise.sections import Sections
+from trainer.supervise.supervisor import is_peer_loss
 
 _STATM = Path("/proc/self/statm")
 _STATUS = Path("/proc/self/status")
@@ -61,15 +62,19 @@ def read_status() -> dict[str, int] | None:
     return found if len(found) == 3 else None
 
 
-def says_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory has run out."""
+def is_allocation_error(error: BaseException) -> bool:
+    """Whether an error says of itself that memory has run out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory has run out, where RLIMIT_DATA may be the only thing that can go wrong."""
     # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
     limit, status = data_limit(), read_status()
-    if limit is not None and status is not None and status["VmData"] > FULL * limit:
-        return True
-    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
+    full = limit is not None and status is not None and status["VmData"] > FULL * limit
+    return full or is_allocation_error(error)
 
 
 class OutOfMemory(ConfigError):
@@ -77,13 +82,16 @@ class OutOfMemory(ConfigError):
 
 
 @contextmanager
-def out_of_memory_explained(config: RunConfig, rank: Rank, sections: Sections) -> Iterator[None]:
+def out_of_memory_explained(
+    config: RunConfig, rank: Rank, sections: Sections, begun: Callable[[], bool]
+) -> Iterator[None]:
     """Raise what runs out of memory inside as a user error that says where, how much, and what to lower.
 
     Args:
         config: The configuration.
         rank: This rank.
         sections: What it is doing.
+        begun: Whether there is a checkpoint, which holds what a step computes in.
 
     Raises:
         OutOfMemory: There was too little.
@@ -91,11 +99,11 @@ def out_of_memory_explained(config: RunConfig, rank: Rank, sections: Sections) -
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        if not says_out_of_memory(error):
+        if is_peer_loss(error) or not is_allocation_error(error):
             raise
         now = sections.now
         where = f"section {now.section} at step {now.step} of rank {rank.rank}"
-        raise explain_out_of_memory(error, rank.device, config, where=where, begun=now.step > 0) from error
+        raise explain_out_of_memory(error, rank.device, config, where=where, begun=begun()) from error
 
 
 def explain_out_of_memory(
@@ -104,7 +112,7 @@ def explain_out_of_memory(
     """Return the error that says how much memory was taken, of how much, and what needs less of it.
 
     Args:
-        error: What `says_out_of_memory` found.
+        error: What `is_allocation_error` found.
         device: Of the rank.
         config: The configuration.
         where: Section and step.
@@ -112,17 +120,18 @@ def explain_out_of_memory(
     """
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     train, parallel = config.train, config.parallel
-    todo = [f"lower parallel.slot_size ({parallel.slot_size})"]
-    if begun:
-        todo = [f"{todo[0]}, which holds for a training that has begun: with --fresh"]
-    if device.type == "cuda" and train.precision in ("fp32", "auto"):
-        todo.append("set train.precision=bf16")
-    if train.activation_checkpointing in ("none", "auto"):
-        todo.append("set train.activation_checkpointing=whole")
+    # Strategy and ranks may change between attempts; what a step computes in holds from the first checkpoint on.
+    free, held = [], [f"lower parallel.slot_size ({parallel.slot_size})"]
     if parallel.strategy != "fsdp":
-        todo.append("set parallel.strategy=fsdp, which shares parameters and optimizer state among the ranks")
+        free.append("set parallel.strategy=fsdp, which shares parameters and optimizer state among the ranks")
     elif device.type == "cuda" and not parallel.cpu_offload:
-        todo.append("set parallel.cpu_offload=true")
+        free.append("set parallel.cpu_offload=true")
+    if device.type == "cuda" and train.precision in ("fp32", "auto"):
+        held.append("set train.precision=bf16")
+    if train.activation_checkpointing in ("none", "auto"):
+        held.append("set train.activation_checkpointing=whole")
+    fresh = ", with --fresh, since a training that has begun keeps these" if begun else ""
+    todo = [*free, "; or ".join(held) + fresh] if begun else [*held, *free]
     return OutOfMemory(
         f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})",
         allowed="a step whose parameters, optimizer state and activations fit",

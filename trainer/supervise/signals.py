@@ -140,7 +140,7 @@ class SignalReceiver:
         sections: Of this rank.
         budget_s: Seconds from a signal to the end of this process.
         explain: Returns what to say when ranks could not agree: given why, and in how many seconds.
-        leaving: Ends this process.
+        rank_exit: Ends this process.
     """
 
     def __init__(
@@ -150,10 +150,10 @@ class SignalReceiver:
         *,
         budget_s: float,
         explain: Callable[[str], ShardlineError],
-        leaving: RankExit,
+        rank_exit: RankExit,
     ) -> None:
         self._stop, self._sections, self._budget_s = stop, sections, budget_s
-        self._explain, self._leaving = explain, leaving
+        self._explain, self._rank_exit = explain, rank_exit
         self._done = threading.Event()
         self._receiving, self._sending = socket.socketpair()
         self._sending.setblocking(False)
@@ -179,12 +179,12 @@ class SignalReceiver:
         while not self._done.is_set():
             cause = self._stop.wanted.words
             if (section := self._sections.now.section) in _NOTHING_TO_SAVE:
-                self._leaving.at_once(
+                self._rank_exit.at_once(
                     self._explain(f"told to stop by {cause} in section {section}, with nothing to save")
                 )
             if (remaining := deadline - time.monotonic()) <= 0:
                 now = self._sections.now
-                self._leaving.at_once(
+                self._rank_exit.at_once(
                     self._explain(
                         f"told to stop by {cause}, and within {self._budget_s:g} s (resources.stop_budget_s) the ranks "
                         f"did not save: for {now.lasted_s:.1f} s this one has been in section {now.section}; the "

@@ -60,9 +60,13 @@ class RankSupervisor:
         self.stop = StopRequest()
         self._events, self._say = events, say
         self._heartbeats = Heartbeats(Path(events.folder), rank=rank, generation=generation)
-        leaving = RankExit(self.say)
+        rank_exit = RankExit(self.say)
         self._receiver = SignalReceiver(
-            self.stop, self.ledger.sections, budget_s=resources.stop_budget_s, explain=self._explain, leaving=leaving
+            self.stop,
+            self.ledger.sections,
+            budget_s=resources.stop_budget_s,
+            explain=self._explain,
+            rank_exit=rank_exit,
         )
         limits = section_limits(resources)
         self._watchdog = Watchdog(
@@ -72,7 +76,7 @@ class RankSupervisor:
             events=events,
             heartbeats=self._heartbeats,
             rank=rank,
-            leaving=leaving,
+            rank_exit=rank_exit,
         )
         host = metadata_host()
         self._notice = None

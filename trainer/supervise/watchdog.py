@@ -147,7 +147,7 @@ class Watchdog:
         events: Told what hung.
         heartbeats: Of this machine.
         rank: This one.
-        leaving: Ends this process.
+        rank_exit: Ends this process.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class Watchdog:
         events: EventLog,
         heartbeats: Heartbeats,
         rank: int,
-        leaving: RankExit,
+        rank_exit: RankExit,
     ) -> None:
         assert events.folder is not None
         self._sections, self._limits, self._first_step_s = sections, limits, first_step_s
-        self._events, self._heartbeats, self._rank, self._leaving = events, heartbeats, rank, leaving
+        self._events, self._heartbeats, self._rank, self._rank_exit = events, heartbeats, rank, rank_exit
         self._done = threading.Event()
         self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab", buffering=0)
         self._looked_at = time.monotonic()
@@ -235,7 +235,7 @@ class Watchdog:
             self._stacks.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {error}\n".encode())
             faulthandler.dump_traceback(self._stacks, all_threads=True)
         self._events.emit("hang", rank=self._rank, section=now.section, step=now.step, message=str(error))
-        self._leaving.at_once(error)
+        self._rank_exit.at_once(error)
 
 
 def describe_hang(rank: int, now: CurrentSection, limit_s: float, peers: list[Heartbeat]) -> ShardlineError:

@@ -1,5 +1,7 @@
 """Pixels that depend on the sample alone, read from real shards."""
 
+import multiprocessing
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
+from trainer.data import evaluation
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests
@@ -173,3 +176,16 @@ def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.Monk
     for sample in [*range(len(reader)), *range(len(reader))]:
         reader.read(sample)
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
+
+
+def test_an_evaluation_leaves_no_process_behind(small_shards: str) -> None:
+    """It takes as many batches as there are, and never asks for one more."""
+    manifest = ShardManifest.load(small_shards)
+    transform = make_transforms(DataSection(image_size=16), manifest)[1]
+    before = set(multiprocessing.active_children())
+    batches = evaluation_batches(small_shards, manifest, "test", transform, 4, num_workers=2)
+    number = -(-manifest.splits["test"].samples // 4)
+    assert len(list(islice(batches, number))) == number > 2
+    assert set(multiprocessing.active_children()) <= before
+    del batches
+    assert evaluation._abandoned == []
