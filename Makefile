@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu check format bench bench-training bench-export bench-profiling bench-looking clean
+.PHONY: help install demo test test-line test-slow test-gpu check format bench bench-training bench-export bench-profiling bench-looking clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -27,8 +27,12 @@ demo: $(STAMP) ## write the digits as images and run the whole line on them
 	$(BIN)/python examples/digits.py raw/digits
 	$(BIN)/shardline run configs/digits.yaml
 
-test: check ## all checks, and all tests but slow and gpu ones; pages are tested with /usr/bin/chromium
-	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Measured times, and what guards what: docs/testing.md.
+test: check ## all checks, and all quick tests; pages are tested with /usr/bin/chromium
+	$(BIN)/python -m pytest -m "not slow and not line and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-line: $(STAMP) ## the tests that guard the whole line: digits, kills, restarts, elastic ranks, a rehearsal
+	$(BIN)/python -m pytest -m "line and not slow and not gpu" --numprocesses 2 --dist load
 
 test-slow: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu"

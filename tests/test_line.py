@@ -213,7 +213,7 @@ def wait_for_training(line: Path, step: int) -> None:
     pytest.fail("training was not reached")
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path: Path) -> None:
     """Bit-identical parameters to an undisturbed run: two ranks on CPU, fixed seed, pinned cut."""
     pinned: dict[str, Any] = {
@@ -247,7 +247,7 @@ def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path
     assert last("whole").parameters_sha256 == last("killed").parameters_sha256, f"killed at step {step}"
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_the_digits_reach_their_accuracy(tmp_path: Path) -> None:
     """What `make demo` runs, with a root of its own."""
     digits = tmp_path / "digits"

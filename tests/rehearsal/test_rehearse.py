@@ -16,7 +16,7 @@ from tests.browser import opened, started_chromium
 from tests.conftest import small_config
 from tests.rehearsal.artifacts import KINDS, check_artifact, follow_engine, reported_artifacts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "configs" / "digits-vertex.yaml"
@@ -67,6 +67,7 @@ def write_small(tmp_path: Path, **sections: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.line
 def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tmp_path: Path) -> None:
     raw, faults = tmp_path / "raw", tmp_path / "faults.json"
     subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
@@ -137,6 +138,7 @@ def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
     assert row["metadata"]["_state"] == "COMPLETE"
 
 
+@pytest.mark.slow
 def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pictures: Path) -> None:
     text = 'say "hi"\nand go'
     config = write_small(
@@ -162,6 +164,7 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
     assert not [row for row in requests_of(kept) if row["method"].endswith("UploadModel")]
 
 
+@pytest.mark.slow
 def test_a_weekly_schedule_shards_only_what_is_new(tmp_path: Path, pictures: Path) -> None:
     config = write_small(
         tmp_path,

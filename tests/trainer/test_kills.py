@@ -97,15 +97,15 @@ def check(folder: Path, shards: str, pauses: tuple[str, ...], config: dict[str, 
     return resumes(disturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.line
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("ranks", "num_workers", "parallel", "train"),
     [
         (2, 0, BUCKETS, ALL_STATE),
-        (3, 3, BUCKETS, {}),
-        (2, 3, {"strategy": "fsdp"}, {}),
-        (3, 0, {"strategy": "fsdp"}, ALL_STATE),
+        pytest.param(3, 3, BUCKETS, {}, marks=pytest.mark.slow),
+        pytest.param(2, 3, {"strategy": "fsdp"}, {}, marks=pytest.mark.slow),
+        pytest.param(3, 0, {"strategy": "fsdp"}, ALL_STATE, marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_in_every_phase(

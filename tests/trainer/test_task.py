@@ -164,7 +164,7 @@ def check_scalars(folder: Path) -> None:
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_kill_9_of_everything_then_the_same_command(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:

@@ -69,17 +69,17 @@ def truncate(cache: Path) -> None:
         os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.slow
+@pytest.mark.line
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("source", "harm", "data"),
     [
         ("disk", None, {}),
-        ("disk", None, BLOCKS),
-        ("bucket", None, BLOCKS),
+        pytest.param("disk", None, BLOCKS, marks=pytest.mark.slow),
+        pytest.param("bucket", None, BLOCKS, marks=pytest.mark.slow),
         ("bucket", leave, BLOCKS),
-        ("bucket", truncate, BLOCKS),
-        ("bucket", shutil.rmtree, BLOCKS),
+        pytest.param("bucket", truncate, BLOCKS, marks=pytest.mark.slow),
+        pytest.param("bucket", shutil.rmtree, BLOCKS, marks=pytest.mark.slow),
     ],
 )
 def test_two_ranks_then_three_then_one_train_on_every_sample_once_an_epoch(

@@ -38,7 +38,7 @@ def drill(shards: str, folder: Path, *more: str, config: dict[str, Any] = CONFIG
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_a_killed_training_equals_an_undisturbed_one(small_shards: str, tmp_path: Path) -> None:
     done = drill(small_shards, tmp_path / "d", "--kills=3", "--seed=1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,8 +51,8 @@ def test_a_killed_training_equals_an_undisturbed_one(small_shards: str, tmp_path
     assert report["lost_steps"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["sigterm", "mid-checkpoint", "stop"])
+@pytest.mark.line
+@pytest.mark.parametrize("mode", ["sigterm", "mid-checkpoint", pytest.param("stop", marks=pytest.mark.slow)])
 def test_each_mode(small_shards: str, tmp_path: Path, mode: str) -> None:
     config = small_config(train={"epochs": 12}, checkpoint={"every_steps": 3}, resources={"step_timeout_s": 15})
     done = drill(small_shards, tmp_path / "d", "--kills=2", f"--mode={mode}", config=config)
