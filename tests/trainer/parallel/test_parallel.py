@@ -331,7 +331,7 @@ def test_copies_of_a_sharded_network(tmp_path: Path, one: Found) -> None:
 def test_nccl_on_one_gpu(tmp_path: Path) -> None:
     """SyncBatchNorm and CPU offload among the rest."""
     found = run_ranks(tmp_path, 1, "on_gpu")["on_gpu"]
-    assert found.keys() == {"ddp", "fsdp", "sync", "offload"}
+    assert found.keys() == {"ddp", "fsdp", "sync", "offload", "offload and follow"}
     check_on_gpu(found)
 
 

@@ -183,7 +183,8 @@ def test_a_resume_on_other_ranks_goes_on_in_the_same_order(
 
 FAULTS = {
     "unavailable": Rule(object="*.tar", status=503, probability=0.3, seed=1),
-    "reset": Rule(object="*.tar", reset_at=700, probability=0.5, seed=2),
+    # Of the first requests: after each failure the client waits for a second or so.
+    "reset": Rule(object="*.tar", reset_at=700, nth=(1, 2, 4)),
     "truncated": Rule(object="*.tar", truncate_at=700, probability=0.5, seed=3),
     "quietly": Rule(object="*.tar", truncate_at=700, quietly=True, nth=(1, 3)),
     "corrupted": Rule(object="*.tar", corrupt_at=800, nth=(1, 4)),
