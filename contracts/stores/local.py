@@ -192,7 +192,9 @@ def _write_temporary(target: Path, content: bytes) -> Path:
                 stream.flush()
                 os.fsync(stream.fileno())
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        # It may never have been there, nor its folder: what is told is why.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
     return temporary
 
