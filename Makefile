@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # Two unset thread pools beside busy cores were seen 50 times slower.
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
+# Where it is set, each of the thousands of processes of the tests compiles our modules anew (0.1 to 0.3 s a start).
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-line test-slow test-gpu check format bench bench-training bench-export bench-profiling bench-looking clean
