@@ -1,17 +1,12 @@
 """What several test folders need: a small set of real image files, its shards, and a fast model."""
 
 import gc
-import inspect
-import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from contracts.resolve import parse_config
@@ -71,24 +66,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    spare_time_in_kfp()
-
-
-def spare_time_in_kfp() -> None:
-    """Let kfp and the SDK, where tests import them, do the same in a third of the time.
-
-    For each task kfp reads the source of every function on the call stack, for a name that it shows in errors; and both
-    read and write YAML in Python, not in C.
-    """
-    if (task := sys.modules.get("kfp.dsl.pipeline_task")) is not None:
-        task.inspect = SimpleNamespace(stack=partial(inspect.stack, 0))
-    if not yaml.__with_libyaml__:
-        return
-    if (builder := sys.modules.get("kfp.compiler.pipeline_spec_builder")) is not None:
-        builder.yaml = SimpleNamespace(dump_all=partial(yaml.dump_all, Dumper=yaml.CDumper))
-    if (sdk := sys.modules.get("google.cloud.aiplatform.utils.yaml_utils")) is not None:
-        quick = SimpleNamespace(safe_load=partial(yaml.load, Loader=yaml.CSafeLoader))
-        sdk._maybe_import_yaml = lambda: quick
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
