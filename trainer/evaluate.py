@@ -87,7 +87,7 @@ def evaluate(
         device: Where the model computes.
         image_size: Side of the images in pixels.
         outcomes: Takes in what the model said of each sample; unset: only counts are kept.
-        numerics: What the model computes in, as it does in training; unset: float32.
+        numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
     """
 
