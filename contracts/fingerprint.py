@@ -34,6 +34,10 @@ SPEED_FIELDS = {
 }
 
 
+# Fields of train that came after release 0.1.0: at their defaults they are left out, so that its results are found.
+_TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "unfreeze_epoch", "early_stopping")
+
+
 def fingerprint(value: Any) -> str:
     """Return the hash of a JSON value: sha256 of sorted, compact JSON, cut to 16 hex digits."""
     content = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -60,8 +64,10 @@ def increment_inputs(full: dict[str, str], *, parent: str, compact_share: float)
 
 
 def model_fingerprint(config: RunConfig) -> str:
-    """Hash of the model section: what a profile report must agree on."""
-    return fingerprint(config.model.model_dump(mode="json"))
+    """Hash of the network, and of what of it never learns: what a profile report must agree on."""
+    # What learns later is measured as it is then: steps take longer, and more memory.
+    frozen = {"freeze"} if config.model.freeze and config.train.unfreeze_epoch is None else set()
+    return fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen))
 
 
 def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], torch_version: str) -> dict[str, str]:
@@ -82,22 +88,32 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
     }
 
 
-def train_inputs(config: RunConfig, *, shards: str) -> dict[str, str]:
+def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[str, str]:
     """Hashes that decide the parameters.
 
     Ranks, the loader, checkpoint settings and the profile's choice may change between attempts, so they are not part of
     it; the first checkpoint records what must hold. How the network is spread may change as ranks may: it changes last
     bits. on_bad_sample may change too: while it says fail, no bad sample was passed over, so training that ended at one
     goes on where it was.
+
+    Args:
+        config: The configuration.
+        shards: Fingerprint of the shards.
+        weights: Hash of the content of the weights that training starts from; empty: they are random.
     """
+    train = config.train.model_dump(mode="json", exclude={"allow_slow_precision"})
+    defaults = {name: field.get_default() for name, field in type(config.train).model_fields.items()}
+    train = {name: value for name, value in train.items() if name not in _TRAIN_SINCE_0_1 or value != defaults[name]}
+    frozen = {"freeze"} if config.model.freeze else set()
     return {
-        "model": model_fingerprint(config),
+        "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen)),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
         # A permission changes no step.
-        "train": fingerprint(config.train.model_dump(mode="json", exclude={"allow_slow_precision"})),
+        "train": fingerprint(train),
         "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude=SPREAD_FIELDS)),
         "seed": fingerprint(config.run.seed),
         "shards": shards,
+        **({"weights": weights} if weights else {}),
     }
 
 
@@ -108,7 +124,8 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
         "export": fingerprint(config.export.model_dump(mode="json", exclude={"allow_unproven"})),
         # It draws the calibration images.
         "seed": fingerprint(config.run.seed),
-        "model": model_fingerprint(config),
+        # How it was trained is in the checkpoint's hash.
+        "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"})),
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,
         "builder": builder,

@@ -45,7 +45,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.training import CheckpointManifest, SampleOrder, tensor_file
+from contracts.artifacts.training import CheckpointManifest, EarlyStopping, InitialWeights, SampleOrder, tensor_file
 
 __all__ = [
     "CONTRACTS",
@@ -61,6 +61,7 @@ __all__ = [
     "Document",
     "DuplicateGroup",
     "Duplicates",
+    "EarlyStopping",
     "EngineEntry",
     "EngineTensor",
     "EvaluationReport",
@@ -73,6 +74,7 @@ __all__ = [
     "GraphEntry",
     "ImageStatistics",
     "Indicators",
+    "InitialWeights",
     "Latency",
     "LoaderPoint",
     "MemoryModel",

@@ -116,6 +116,8 @@ class ProfileChoice(Settings):
     """How to cut the global batch, how to load, and the flags that are `auto`."""
 
     reason: str
+    measured: bool = True
+    """False: nothing could be measured, or was to be, and these are the values that training has without a profile."""
     clear: bool = True
     """Whether, when measuring ended, each of the others measured end to end was either told apart from the leader by
     its 95 % confidence interval, or within 3 % of it by the median of their pairs."""
@@ -222,7 +224,7 @@ class ProfileReport(Contract):
     global_batch_size: int
     points: list[ProfilePoint]
     choice: ProfileChoice
-    method: Literal["sweep", "grid"] = "grid"
+    method: Literal["sweep", "grid", "off"] = "grid"
     wall_s: float | None = None
     """Seconds that measuring took, the start of its processes within."""
     loader: list[LoaderPoint] = Field(default=[])

@@ -32,6 +32,40 @@ def tensor_file(group: str, rank: int | None = None, ranks: int | None = None) -
     return f"{group}.safetensors" if rank is None else f"{group}-{rank:05d}-of-{ranks:05d}.safetensors"
 
 
+class InitialWeights(Document):
+    """What training has taken from `model.weights` when it started, by names of the network's tensors."""
+
+    source: str
+    """URI."""
+    kind: Literal["transformers", "file", "checkpoint", "export"]
+    """A folder that transformers saved, one file, a training or checkpoint of this tool, or an export of it."""
+    sha256: str
+    """Hash of its content."""
+    matched_fraction: float
+    """Elements taken, over all elements of the network without its classifier's head."""
+    taken: int
+    """Tensors taken."""
+    missing: list[str]
+    """Tensors of the network that the source lacks: they have random values."""
+    unexpected: list[str]
+    """Tensors of the source that the network lacks."""
+    other_shape: list[str]
+    """Tensors that both have, in another shape: they have random values."""
+    head: list[str]
+    """Tensors of the classifier's head."""
+    classes_taken: list[str]
+    """Classes whose rows of the head were taken, by name; the others' are random."""
+
+
+class EarlyStopping(Document):
+    """What train.early_stopping has seen: the best evaluation, and how many came since."""
+
+    best: float | None = None
+    """None: there was no evaluation yet."""
+    since_best: int = 0
+    """Evaluations since the best one."""
+
+
 class CheckpointManifest(Contract):
     """A checkpoint; at the top of a training folder: the best one, which says that training is finished."""
 
@@ -77,8 +111,12 @@ class CheckpointManifest(Contract):
     spent_s: float = 0.0
     """Seconds of training over all attempts that led here, from when the ranks were up; what a killed attempt did after
     its last checkpoint is not counted."""
-    ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd"] = ""
+    ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd", "early_stopping"] = ""
     """At the top of a training folder: what ended it."""
+    initial: InitialWeights | None = None
+    """Weights that training started from; None: random ones."""
+    early_stopping: EarlyStopping | None = None
+    """None without train.early_stopping."""
     numerics: dict[str, str] = Field(default_factory=dict)
     """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts;
     empty in checkpoints of versions that knew nothing of it."""

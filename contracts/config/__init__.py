@@ -6,7 +6,7 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from contracts.config.base import Section
 from contracts.config.data import AugmentSection, DataSection
@@ -22,7 +22,13 @@ from contracts.config.run import (
     VertexSection,
 )
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
-from contracts.config.training import CheckpointSection, ModelSection, ParallelSection, TrainSection
+from contracts.config.training import (
+    CheckpointSection,
+    EarlyStoppingSection,
+    ModelSection,
+    ParallelSection,
+    TrainSection,
+)
 
 __all__ = [
     "SPLITS",
@@ -33,6 +39,7 @@ __all__ = [
     "ConvertSection",
     "DataSection",
     "DataflowSection",
+    "EarlyStoppingSection",
     "ExportSection",
     "ImagesSection",
     "Knob",
@@ -70,6 +77,12 @@ class RunConfig(Section):
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
 
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _read_off(cls, value: object) -> object:
+        # YAML 1.1 reads a bare off as false.
+        return {"method": "off"} if value is False or value == "off" else value
+
     @model_validator(mode="after")
     def _slot_fits_batch(self) -> RunConfig:
         slot = self.parallel.slot_size
@@ -77,6 +90,12 @@ class RunConfig(Section):
             raise ValueError(
                 f"parallel.slot_size {slot} is larger than train.global_batch_size {self.train.global_batch_size}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _unfreezes_what_is_frozen(self) -> RunConfig:
+        if self.train.unfreeze_epoch is not None and not self.model.freeze:
+            raise ValueError("train.unfreeze_epoch needs model.freeze: nothing is frozen")
         return self
 
 

@@ -29,15 +29,19 @@ Knob = Literal[
 class ProfileSection(Section):
     """What the profiling run tries, and how long it may take."""
 
-    method: Literal["sweep", "grid"] = "sweep"
+    method: Literal["sweep", "grid", "off"] = "sweep"
     """`sweep`: measure loader and computing apart, predict, and measure the best of them end to end. `grid`: measure
-    every combination end to end, for comparison (`--full-grid`)."""
+    every combination end to end, for comparison (`--full-grid`). `off`: measure nothing, and take the defaults
+    (`profile: off` in a file says the same)."""
     budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
     """Seconds after which no measurement is begun (`--budget`): the best that was found is taken, with a warning. The
     start of the processes, one measurement that takes longer than its kind did before, traces and page come on top."""
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
     8, ... slots, and the largest that fits into memory."""
+    min_batch_norm_slot: PositiveInt = 16
+    """Smallest slot size that is chosen for a network with BatchNorm, whose statistics are those of a slot; what
+    parallel.slot_size or profile.slot_sizes name is taken all the same."""
     num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
     """Numbers of loader processes to try; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
     prefetch_factors: Annotated[list[Annotated[int, Field(strict=True, ge=1, le=64)]], Field(min_length=1)] | Auto = (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts.config.base import Auto, NotBool, PositiveInt, Section
+from contracts.config.base import Auto, Fraction, NotBool, PositiveInt, Section
 
 
 class ModelSection(Section):
@@ -16,6 +16,25 @@ class ModelSection(Section):
     """A model type of transformers with an image-classification head (resnet, vit, ...), or `module:callable`."""
     arguments: dict[str, Any] = {}
     """Fields of the transformers configuration, or keyword arguments of the callable."""
+    weights: str = ""
+    """Weights that training starts from (docs/fine-tuning.md): a folder that transformers saved, a .safetensors, .pt or
+    .pth file, or a run, training, checkpoint or export of this tool, on this machine or in a bucket; `previous`: the
+    newest finished training of the line. Unset: random weights, from run.seed."""
+    min_matched_fraction: Fraction = 0.5
+    """Least share of the network's elements, its classifier's head left out, that `weights` must have."""
+    freeze: list[Annotated[str, Field(min_length=1)]] = []
+    """Glob patterns (`*` matches dots too) of the parameters that training leaves as they are, by name."""
+
+
+class EarlyStoppingSection(Section):
+    """When training ends before its last epoch, since it no longer gets better."""
+
+    metric: Literal["validation_accuracy", "validation_loss"] = "validation_loss"
+    """What is watched: a higher accuracy is better, or a lower loss."""
+    patience: PositiveInt = 3
+    """Evaluations in a row without anything better after which training ends."""
+    min_delta: Annotated[float, Field(ge=0), NotBool] = 0.0
+    """By how much an evaluation must be better than the best before it, to count as better."""
 
 
 class TrainSection(Section):
@@ -35,6 +54,15 @@ class TrainSection(Section):
     """Whether sgd's momentum is Nesterov's."""
     learning_rate: Annotated[float, Field(gt=0), NotBool] = 1e-3
     """Peak learning rate, before `scale_learning_rate`."""
+    learning_rates: dict[str, Annotated[float, Field(gt=0), NotBool]] = {}
+    """Factor of the learning rate of some parameters, by glob pattern of their names; of several that match, the first
+    one counts."""
+    layer_decay: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
+    """Factor of the learning rate from each transformer block to the one before it; unset: all learn at one rate."""
+    unfreeze_epoch: PositiveInt | None = None
+    """Epochs after which what model.freeze names learns too; unset: it never does."""
+    early_stopping: EarlyStoppingSection | None = None
+    """Ends training when evaluations stop getting better; unset: it goes through all epochs."""
     scale_learning_rate: Literal["none", "linear", "sqrt"] = "none"
     """Whether the peak grows with global_batch_size / reference_batch_size, or with the square root of it."""
     reference_batch_size: PositiveInt = 256
