@@ -10,6 +10,7 @@ import zoneinfo
 
 from contracts import storage
 from contracts.errors import ConfigError
+from contracts.previous import describe_previous
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from inspection.outputs import write_parameter
@@ -29,6 +30,7 @@ def run(options: argparse.Namespace) -> None:
         "data_date": date,
         "config": config.model_dump(mode="json"),
         "arguments": {"line": options.line, "run_config": options.config},
+        **describe_previous(config, options.line),
     }
     content = (json.dumps(start, sort_keys=True, indent=1) + "\n").encode()
     try:

@@ -33,6 +33,7 @@ from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
 from contracts.output import Lock
 from contracts.pinned import pin
+from contracts.previous import describe_previous
 from contracts.resolve import stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
@@ -133,7 +134,8 @@ def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fre
     arguments = {"line": line, "run_id": run_id, "flags": flags} | {
         f"{stage}_config": pin(configs[stage], hashlib.sha256(contents[stage]).hexdigest()) for stage in STAGES
     }
-    start = {"id": run_id, "started_at": started_at, "config": config.model_dump(mode="json"), "arguments": arguments}
+    start: dict[str, object] = {"id": run_id, "started_at": started_at, "arguments": arguments}
+    start |= {"config": config.model_dump(mode="json"), **describe_previous(config, line)}
     with _explained(config, line):
         storage.publish(storage.join(folder, RUN_START_NAME), _to_json(start))
         for stage in STAGES:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from contracts import storage
 from contracts.config import RunConfig, RunSection
 from contracts.errors import ConfigError
-from contracts.result import RUN_START_NAME, RUNS_FOLDER
+from contracts.previous import PREVIOUS
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
-    """Return the configuration with the paths of the source, the root and the cache absolute.
+    """Return the configuration with the paths of source, root, cache and weights absolute.
 
     All are relative to the current folder, and a stage may run in another one.
     """
     source, root, cache_dir = config.sharding.source, config.run.root, config.data.cache_dir
+    weights = _find_weights(config.model.weights)
     return config.model_copy(
         update={
             "sharding": config.sharding.model_copy(update={"source": _absolute(source) if source else ""}),
+            "model": config.model.model_copy(update={"weights": weights}),
             "data": config.data.model_copy(update={"cache_dir": _absolute(cache_dir) if cache_dir else ""}),
             "run": config.run.model_copy(update={"root": _absolute(root)}),
         }
@@ -69,6 +73,17 @@ def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
         allowed="the folder of a line or of a run (path or URI), or the id of a run below ./runs",
         todo="name a folder that `shardline run` or `shardline train` has printed",
     )
+
+
+def _find_weights(text: str) -> str:
+    """Return the path or URI of weights to start from, which may be the id of a run below ./runs."""
+    if not text or text == PREVIOUS:
+        return text
+    if "/" not in text and not Path(text).exists():
+        with contextlib.suppress(ConfigError):
+            line, run_id = find_run(text, stage="train")
+            return _absolute(storage.display(run_uri(line, run_id))) if run_id else text
+    return _absolute(text)
 
 
 def _absolute(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from contracts import storage
@@ -68,6 +69,7 @@ def finish(training: Training) -> None:
             "finished": True,
             "metrics": metrics,
             "ended_by": training.ended_by,
+            "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "spent_s": training.reporting.budget.spent_s(),
             "parameters_sha256": sha256,
             "evaluation": evaluation,

@@ -50,6 +50,7 @@ from trainer.parallel import (
 )
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
+from trainer.weights.start import StartWeights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -63,17 +64,26 @@ class Stepper:
         rank: This process among its peers.
         numerics: What steps compute in.
         log: Is told what was found about the network.
+        start: The weights to start from; None: random ones, or those of a checkpoint that is loaded.
     """
 
     def __init__(
-        self, config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None]
+        self,
+        config: RunConfig,
+        num_classes: int,
+        rank: Rank,
+        numerics: Numerics,
+        log: Callable[[str], None],
+        start: StartWeights | None = None,
     ) -> None:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
         train = config.train
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
-        network = make_network(config, num_classes, rank, numerics, log)
+        network = make_network(config, num_classes, rank, numerics, log, start)
+        self.initial = network.initial
+        """What was taken of `start`."""
         self._parallel = distribute(
             network.module,
             network.gathered_blocks,

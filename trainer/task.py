@@ -28,6 +28,7 @@ from trainer.launch.auto import (
 )
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
+from trainer.weights.previous import find_initial_weights
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
 # https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
@@ -56,7 +57,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
-    made_from = train_inputs(stage.config, shards=shards.fingerprint)
+    config, made_from = find_initial_weights(stage, train_inputs(stage.config, shards=shards.fingerprint))
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
@@ -78,7 +79,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         stage.log(f"{threads} threads a rank: {reason}")
     imports_done()
     assignment = Assignment(
-        config=stage.config.model_dump(mode="json"),
+        config=config.model_dump(mode="json"),
         shards=shards_uri,
         profile=stage.profile,
         folder=output.uri,

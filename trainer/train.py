@@ -52,6 +52,7 @@ from trainer.supervise.signals import StopRequest
 from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
+from trainer.weights.start import StartWeights
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
@@ -86,7 +87,10 @@ class Training:
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
         self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
-        self.stepper = Stepper(self.config, len(self.data.manifest.classes), rank, self.numerics, self.log)
+        # A checkpoint has its own.
+        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, self.data.manifest.classes)
+        self.stepper = Stepper(self.config, len(self.data.manifest.classes), rank, self.numerics, self.log, start)
+        self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         self.layout = self._decide_layout(profile, checkpoint)
         self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
         self.order = self.data.choose_order(self.layout, checkpoint)
@@ -365,6 +369,7 @@ class Training:
             spent_s=self.reporting.budget.spent_s(),
             numerics=self.numerics.document(),
             environment=self._environment(),
+            initial=self.initial,
             files=[],
         )
 

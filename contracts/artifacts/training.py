@@ -117,6 +117,8 @@ class CheckpointManifest(Contract):
     """Weights that training started from; None: random ones."""
     early_stopping: EarlyStopping | None = None
     """None without train.early_stopping."""
+    finished_at: str = ""
+    """At the top of a training folder: when it ended, UTC, ISO 8601; empty in those of release 0.1.0."""
     numerics: dict[str, str] = Field(default_factory=dict)
     """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts;
     empty in checkpoints of versions that knew nothing of it."""

@@ -23,6 +23,7 @@ from trainer.parallel.process_group import Rank, process_group
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.signals import StopRequest
 from trainer.train import Training
+from trainer.weights.source import find_source
 
 
 class Crash(Exception):
@@ -69,6 +70,7 @@ def make_training(
     *,
     profile: str | None = None,
     output: str | None = None,
+    weights_at: str = "",
 ) -> Training:
     """Return a training that begins, or goes on, in a folder.
 
@@ -80,15 +82,17 @@ def make_training(
         attempt: Its id.
         profile: The folder of a report.
         output: URI of the training folder.
+        weights_at: Where the weights to start from are by now, if not where the configuration says.
     """
     events = folder / "attempts" / attempt
+    weights = weights_at or config.get("model", {}).get("weights")
     assignment = Assignment(
         config=config,
         shards=shards,
         profile=profile,
         folder=output or storage.normalise(folder / "out"),
         fingerprint="f",
-        made_from={},
+        made_from={"weights": find_source(weights).sha256()} if weights else {},
         attempt=attempt,
         attempt_folder=str(events),
         ranks=1,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -40,19 +43,6 @@ _MISFITS = (
 # Training passes after the first of a network that draws random numbers: that a layer is left out once in ten passes is
 # seen in 17 with 83 %, of four such layers with 99.9 %.
 _MORE_PASSES = 16
-
-
-class ImageClassifier(nn.Module):
-    """Gives a transformers model the plain signature images -> logits."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images [B, 3, H, W] float32, normalised, to logits [B, classes]."""
-        logits: torch.Tensor = self.network(pixel_values=images).logits
-        return logits
 
 
 @dataclass(frozen=True)
@@ -222,10 +212,32 @@ def _build_from_transformers(section: ModelSection, num_classes: int, image_size
         if hasattr(AutoConfig.for_model(section.architecture), "image_size"):
             settings.setdefault("image_size", image_size)
         config = AutoConfig.for_model(section.architecture, **settings, num_labels=num_classes)
-        network = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
+        network: nn.Module = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
     except (*_MISFITS, StrictDataclassError) as error:
         raise _refused(section, error) from error
-    return ImageClassifier(network)
+    return _images_to_logits(network)
+
+
+def is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module is one of transformers' networks, which saves and loads folders by itself."""
+    if "transformers" not in sys.modules:
+        return False
+    from transformers import PreTrainedModel
+
+    return isinstance(module, PreTrainedModel)
+
+
+def _images_to_logits(network: nn.Module) -> nn.Module:
+    """Give a transformers network the plain signature images -> logits; its tensors keep their names."""
+    # A bound method: a deep copy of the network has one of its own.
+    network.forward = MethodType(_logits_of, network)
+    return network
+
+
+def _logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Map images [B, 3, H, W] float32, normalised, to logits [B, classes]."""
+    logits: torch.Tensor = type(network).forward(network, pixel_values=images).logits
+    return logits
 
 
 def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
@@ -253,6 +265,8 @@ def _build_from_callable(section: ModelSection, builder: Callable[..., object], 
             allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes]",
             todo="return the module itself",
         )
+    if is_of_transformers(model) and "pixel_values" in inspect.signature(type(model).forward).parameters:
+        return _images_to_logits(model)
     return model
 
 

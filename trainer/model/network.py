@@ -6,22 +6,25 @@ With ddp every rank builds it, on its device. With fsdp the first rank alone doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 
+from contracts.artifacts import InitialWeights
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
 from trainer.checkpoint.staging import require_storable
 from trainer.model.attention import describe_attention, watch_attention
-from trainer.model.build import build_model, find_gradient_use
+from trainer.model.build import build_model, complete_model, find_gradient_use, model_builder
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 from trainer.parallel.blocks import find_gathered_blocks
-from trainer.parallel.process_group import Rank
+from trainer.parallel.process_group import Rank, on_first_rank
+from trainer.weights.head import find_head
+from trainer.weights.start import StartWeights, describe, start_from
 
 # Bytes on a GPU that the passes on two images take, in multiples of the network's own: itself, its gradients, and as
 # much for activations.
@@ -36,6 +39,8 @@ class Network:
     """With ddp whole, on the rank's device. With fsdp on the CPU, or on the meta device of all ranks but the first."""
     gathered_blocks: list[str]
     """With fsdp: names of the blocks that are gathered as one."""
+    initial: InitialWeights | None
+    """The weights that it was given; None: random ones. With ddp only the first rank has them yet."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,18 @@ class Examination:
     frozen: list[str]
     """Parameters that training would wait in vain for the gradients of."""
     gathered_blocks: list[str]
+    initial: InitialWeights | None = None
 
 
 def make_network(
-    config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None]
+    config: RunConfig,
+    num_classes: int,
+    rank: Rank,
+    numerics: Numerics,
+    log: Callable[[str], None],
+    start: StartWeights | None = None,
 ) -> Network:
-    """Return the network with the weights of run.seed; all ranks must call this.
+    """Return the network with the weights of run.seed, or those to start from; all ranks must call this.
 
     Parameters that the logits do not depend on in training are frozen, since DDP would wait for their gradients.
 
@@ -60,15 +71,20 @@ def make_network(
         rank: This process among its peers.
         numerics: What it computes in.
         log: Is told what was found about it.
+        start: The weights to start from; None: random ones. The first rank alone reads them.
 
     Raises:
-        ModelError: It cannot be built, trained or saved.
+        ModelError: It cannot be built, trained or saved, or the weights are not its own.
+        DataError: The weights have changed.
         ConfigError: It cannot be trained as parallel.find_unused_parameters says.
     """
-    examine = partial(_examine, config=config, numerics=numerics, log=log)
+    examine = partial(_examine, config=config, numerics=numerics, log=log, start=start)
     if config.parallel.strategy == "ddp":
-        module = numerics.lay_out(_build(config, num_classes, lambda module: rank.device))
-        found = examine(module)
+        module = _build(config, num_classes, lambda module: rank.device)
+        # DistributedDataParallel sends the first rank's values to the others when it is made.
+        initial = None if start is None else _start_on_first_rank(module, config, start, rank)
+        module = numerics.lay_out(module)
+        found = replace(_examine(module, config=config, numerics=numerics, log=log), initial=initial)
     else:
         build = partial(_build, config, num_classes, partial(_trial_device, device=rank.device))
         module, found = build_on_first_rank(build, examine, config, num_classes, rank, log)
@@ -81,7 +97,35 @@ def make_network(
         log(f"activation checkpointing, {numerics.activation_checkpointing}: {len(blocks)} blocks")
     # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
     module.train()
-    return Network(module, found.gathered_blocks)
+    if found.initial is not None:
+        log(describe(found.initial))
+    return Network(module, found.gathered_blocks, found.initial)
+
+
+def _start_on_first_rank(module: nn.Module, config: RunConfig, start: StartWeights, rank: Rank) -> InitialWeights:
+    """Give the first rank's network its weights; return what was taken on all ranks, or raise on all of them."""
+
+    def take(alive: Callable[[], None]) -> InitialWeights | UserError:
+        try:
+            return _start(module, config, start)
+        except UserError as error:
+            return error
+
+    answer = on_first_rank(rank.rank, rank.ranks, take, lambda: None)
+    if isinstance(answer, UserError):
+        raise answer
+    return answer
+
+
+def _start(module: nn.Module, config: RunConfig, start: StartWeights) -> InitialWeights:
+    size = config.data.image_size
+
+    def build(num_classes: int) -> nn.Module:
+        built = model_builder(config.model, num_classes=num_classes, image_size=size)()
+        complete_model(built, config.model, num_classes=num_classes, image_size=size)
+        return built
+
+    return start_from(module, start, find_head(build, len(start.classes)))
 
 
 def _build(config: RunConfig, num_classes: int, place: Callable[[nn.Module], torch.device]) -> nn.Module:
@@ -98,8 +142,19 @@ def _trial_device(module: nn.Module, device: torch.device) -> torch.device:
     return device if _TRIAL_COPIES * size < free else torch.device("cpu")
 
 
-def _examine(module: nn.Module, *, config: RunConfig, numerics: Numerics, log: Callable[[str], None]) -> Examination:
-    """Run a whole network on zeros where it is; parameters, buffers and gradients are as before afterwards."""
+def _examine(
+    module: nn.Module,
+    *,
+    config: RunConfig,
+    numerics: Numerics,
+    log: Callable[[str], None],
+    start: StartWeights | None = None,
+) -> Examination:
+    """Give a whole network its weights, and run it on zeros where it is.
+
+    Parameters, buffers and gradients are as before the passes afterwards.
+    """
+    initial = None if start is None else _start(module, config, start)
     size, parallel = config.data.image_size, config.parallel
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     require_storable(module, config.model.architecture)
@@ -127,7 +182,7 @@ def _examine(module: nn.Module, *, config: RunConfig, numerics: Numerics, log: C
         # pass finds other operations there than the first (torch/utils/checkpoint.py, _CachedTorchDispatchMode).
         uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
         gathered = find_gathered_blocks(module, images, uncut=uncut)
-    return Examination([*use.never, *evaluation_only], gathered)
+    return Examination([*use.never, *evaluation_only], gathered, initial)
 
 
 def _some(names: list[str]) -> str:

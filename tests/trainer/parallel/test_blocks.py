@@ -21,12 +21,12 @@ def blocks_of(model: nn.Module, size: int = 8) -> list[str]:
         (
             "vit",
             {"hidden_size": 16, "num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 32},
-            [f"network.vit.layers.{number}" for number in range(12)],
+            [f"vit.layers.{number}" for number in range(12)],
         ),
         (
             "resnet",
             {"layer_type": "bottleneck", "embedding_size": 8, "hidden_sizes": [16, 32], "depths": [8, 10]},
-            [f"network.resnet.encoder.stages.{s}.layers.{n}" for s, depth in ((0, 8), (1, 10)) for n in range(depth)],
+            [f"resnet.encoder.stages.{s}.layers.{n}" for s, depth in ((0, 8), (1, 10)) for n in range(depth)],
         ),
     ],
 )

@@ -1,0 +1,62 @@
+"""The finished trainings of a line, and the newest of them: what `model.weights: previous` stands for.
+
+The first task of a run finds it and records it in run-start.json: what is compiled or scheduled cannot know it, and all
+attempts of a run must start from the same.
+"""
+
+from __future__ import annotations
+
+import json
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
+from contracts.config import RunConfig
+from contracts.errors import DataError
+from contracts.result import RUN_START_NAME, run_uri
+
+PREVIOUS = "previous"
+# In run-start.json: URI of the line's newest finished training when the run began, or null.
+_FIELD = "previous_training"
+
+
+def describe_previous(config: RunConfig, line: str) -> dict[str, str | None]:
+    """Return what run-start.json says of the newest finished training; nothing where model.weights does not ask."""
+    return {_FIELD: find_previous(line)} if config.model.weights == PREVIOUS else {}
+
+
+def read_previous(line: str, *runs: str) -> str | None:
+    """Return the training that the first of these runs has recorded, or where none has, the newest now.
+
+    Args:
+        line: URI of the line's folder.
+        runs: Ids.
+    """
+    for run in runs:
+        try:
+            start = json.loads(storage.read_bytes(storage.join(run_uri(line, run), RUN_START_NAME)))
+        except FileNotFoundError:
+            continue
+        if _FIELD in start:
+            found: str | None = start[_FIELD]
+            return found
+    return find_previous(line)
+
+
+def find_previous(line: str) -> str | None:
+    """Return the URI of the newest finished training of a line; None: there is none yet."""
+    finished = [(manifest.finished_at, uri) for uri, manifest in list_finished(line).items()]
+    return max(finished)[1] if finished else None
+
+
+def list_finished(line: str) -> dict[str, CheckpointManifest]:
+    """Return the finished trainings of a line, by URI; one whose manifest is damaged is none."""
+    trainings = storage.join(line, "train")
+    found = {}
+    for name in storage.list_names(trainings):
+        uri = storage.join(trainings, name)
+        if storage.exists(storage.join(uri, MANIFEST_NAME)):
+            try:
+                found[uri] = CheckpointManifest.load(uri)
+            except DataError:
+                continue
+    return found

@@ -1,0 +1,10 @@
+"""Weights that training starts from (model.weights): found, read, matched with the network's tensors.
+
+    source.py   what a URI names, its files, classes and hash; reads no tensor, imports no torch
+    tensors.py  tensors by name, from any source; nothing is unpickled but what torch's weights_only loader allows
+    head.py     the rows of a classifier's head, by class name
+    start.py    the network takes what fits, and says what it took; called by trainer/model/network.py
+    fit.py      the same question before any stage runs, by names and shapes alone (trainer/check)
+
+docs/fine-tuning.md is the user's page.
+"""

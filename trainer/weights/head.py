@@ -1,0 +1,73 @@
+"""The classifier's head: which tensors it is made of, and rows of another head by class name.
+
+Equal shape is not equal meaning: a head of ten classes fits one of ten others, and knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from contracts.errors import ModelError
+from trainer.model.trial import random_state_kept
+
+
+def find_head(build: Callable[[int], nn.Module], num_classes: int) -> dict[str, int]:
+    """Return the tensors whose shape depends on the number of classes, with the dimension that does, by name.
+
+    Args:
+        build: Builds the network for a number of classes. It is called for one class more, where that can be on the
+            meta device.
+        num_classes: Of the network.
+    """
+    shapes = []
+    with random_state_kept(torch.device("cpu")):
+        for number in (num_classes, num_classes + 1):
+            found = _shapes(build, number)
+            if found is None:
+                return {}
+            shapes.append(found)
+    ours, wider = shapes
+    head = {}
+    for name, shape in ours.items():
+        other = wider.get(name, shape)
+        changed = [at for at, (one, two) in enumerate(zip(shape, other, strict=False)) if one != two]
+        if len(shape) == len(other) and len(changed) == 1:
+            head[name] = changed[0]
+    return head
+
+
+def _shapes(build: Callable[[int], nn.Module], num_classes: int) -> dict[str, tuple[int, ...]] | None:
+    for device in ("meta", "cpu"):
+        try:
+            with torch.device(device):
+                network = build(num_classes)
+            return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        except ModelError:
+            # A network that cannot be on the meta device; or one that is made for one number of classes.
+            continue
+    return None
+
+
+def take_head_rows(
+    target: torch.Tensor, given: torch.Tensor, dim: int, *, ours: Sequence[str], theirs: Sequence[str]
+) -> list[str]:
+    """Copy the rows of classes that both heads have; return these classes.
+
+    Args:
+        target: A tensor of the network's head; rows of other classes stay as they were drawn.
+        given: The tensor of that name in the source.
+        dim: The dimension of the classes.
+        ours: Classes of the network, by row.
+        theirs: Classes of the source, by row.
+    """
+    expected = (*target.shape[:dim], len(theirs), *target.shape[dim + 1 :])
+    if tuple(given.shape) != expected:
+        return []
+    rows = {name: row for row, name in enumerate(theirs)}
+    shared = [(place, rows[name]) for place, name in enumerate(ours) if name in rows]
+    for place, row in shared:
+        target.select(dim, place).copy_(given.select(dim, row))
+    return [ours[place] for place, _ in shared]

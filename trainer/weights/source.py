@@ -1,0 +1,193 @@
+"""What model.weights names: the kind of the source, its files, its classes, and a hash of its content.
+
+Tensors are not read here, and torch is not imported: the launcher of training asks too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, RunRecord
+from contracts.errors import ModelError
+from contracts.result import RUN_START_NAME
+
+TRANSFORMERS_CONFIG = "config.json"
+SAFETENSORS = ".safetensors"
+TORCH_SUFFIXES = (".pt", ".pth")
+RUN_NAME = "run.json"
+LABELS_NAME = "labels.json"
+ALLOWED = (
+    "a folder that transformers saved (config.json and .safetensors files), a .safetensors, .pt or .pth file, or a "
+    "run, finished training, checkpoint or export of this tool"
+)
+# Of a checkpoint: the network, and averages of its parameters where training keeps them.
+GROUPS = ("model", "ema")
+_INDEX_NAME = "model.safetensors.index.json"
+_WEIGHTS_NAME = "model.safetensors"
+# One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
+_PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Weights that were found."""
+
+    uri: str
+    """Folder, or file."""
+    kind: Literal["transformers", "file", "checkpoint", "export"]
+    files: tuple[str, ...]
+    """URIs of the files that hold tensors, and of config.json of a transformers folder."""
+    classes: tuple[str, ...] | None = None
+    """Classes of the head's rows, in their order; None: unknown."""
+    manifest: CheckpointManifest | None = None
+    """Of a checkpoint."""
+    config: dict[str, Any] | None = None
+    """Of a transformers folder: its config.json."""
+
+    @property
+    def tensor_files(self) -> list[str]:
+        """URIs of the files that hold tensors."""
+        return [uri for uri in self.files if not uri.endswith(f"/{TRANSFORMERS_CONFIG}")]
+
+    def sha256(self) -> str:
+        """Return the hash of sizes and checksums of its files, and of its classes."""
+        if self.manifest is not None:
+            # Compared with the files when they are read.
+            files = [(file.bytes, file.crc32c) for group in GROUPS for file in self.manifest.files_of(group)]
+        else:
+            files = [(storage.size(uri), storage.crc32c_of(uri)) for uri in self.files]
+        return hashlib.sha256(json.dumps([self.kind, self.classes, files]).encode()).hexdigest()
+
+
+def find_source(uri: str) -> WeightSource:
+    """Find what `model.weights` names.
+
+    Args:
+        uri: URI of a folder or file.
+
+    Raises:
+        ModelError: It is not there, is a kind of file that is not loaded, or is one part of several.
+        DataError: A document in it is damaged.
+    """
+    name = uri.rstrip("/").rpartition("/")[2].lower()
+    if name.endswith((SAFETENSORS, *TORCH_SUFFIXES)):
+        return _find_file(uri.rstrip("/"), name)
+    names = set(storage.list_names(uri))
+    if not names:
+        if storage.exists(uri):
+            raise refused(uri, "is a file of another kind", todo="save its state_dict() by safetensors or torch.save")
+        raise refused(uri, "is not there", todo="correct the path or URI")
+    if RUN_NAME in names:
+        return _find_run(uri)
+    if MANIFEST_NAME in names:
+        return _find_own(uri, names)
+    if TRANSFORMERS_CONFIG in names:
+        return _find_transformers(uri, names)
+    if RUN_START_NAME in names:
+        raise refused(uri, "is a run that has not ended well", todo="wait for it, or name another run")
+    if "checkpoints" in names:
+        raise refused(
+            uri,
+            "is a training that is not finished",
+            todo="let it finish, or name the folder of one of its checkpoints (checkpoints/step-...)",
+        )
+    raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
+
+
+def refused(uri: str, why: str, *, todo: str) -> ModelError:
+    """Return the error about weights that cannot be used."""
+    return ModelError(f"model.weights {storage.display(uri)} {why}", allowed=ALLOWED, todo=todo)
+
+
+def _find_file(uri: str, name: str) -> WeightSource:
+    if not storage.exists(uri):
+        raise refused(uri, "is not there", todo="correct the path or URI")
+    if _PART.fullmatch(name):
+        raise refused(uri, "is one part of several that make a network", todo="name the folder that it is in")
+    return WeightSource(uri, "file", (uri,))
+
+
+def _find_run(uri: str) -> WeightSource:
+    record = RunRecord.parse(storage.read_bytes(storage.join(uri, RUN_NAME)), where=storage.join(uri, RUN_NAME))
+    trained = next((stage.uri for stage in record.stages if stage.name == "train" and stage.uri), None)
+    if trained is None:
+        raise refused(uri, f"is run {record.id}, which finished no training", todo="name another run")
+    if MANIFEST_NAME not in storage.list_names(trained):
+        raise refused(uri, f"is run {record.id}, whose training is gone", todo="name another run")
+    return _find_own(trained, set())
+
+
+def _find_own(uri: str, names: set[str]) -> WeightSource:
+    content = storage.read_bytes(storage.join(uri, MANIFEST_NAME))
+    try:
+        kind = json.loads(content).get("kind")
+    except (ValueError, AttributeError):
+        kind = None
+    if kind == "checkpoint":
+        return _of_checkpoint(uri, CheckpointManifest.load(uri))
+    if kind == "export":
+        ExportManifest.load(uri)
+        if TRANSFORMERS_CONFIG in names:
+            found = _find_transformers(uri, names)
+            return WeightSource(uri, "export", found.files, found.classes, config=found.config)
+        classes = json.loads(storage.read_bytes(storage.join(uri, LABELS_NAME)))
+        return WeightSource(uri, "export", (storage.join(uri, _WEIGHTS_NAME),), tuple(classes))
+    raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
+
+
+def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
+    wanted = [file for group in GROUPS for file in manifest.files_of(group)]
+    if not manifest.files_of("model"):
+        raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
+    files = tuple(file.uri(uri) for file in wanted)
+    return WeightSource(uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest)
+
+
+def _find_transformers(uri: str, names: set[str]) -> WeightSource:
+    try:
+        config = json.loads(storage.read_bytes(storage.join(uri, TRANSFORMERS_CONFIG)))
+    except ValueError as error:
+        raise refused(
+            uri, f"has a {TRANSFORMERS_CONFIG} that is no JSON: {error}", todo="save the model again"
+        ) from None
+    if not isinstance(config, dict):
+        raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
+    tensors = [_WEIGHTS_NAME] if _WEIGHTS_NAME in names else _shards(uri, names)
+    if not tensors:
+        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")))
+        has = f"{', '.join(others[:3])}, and no .safetensors file" if others else "no .safetensors file"
+        raise refused(
+            uri,
+            f"has {has}",
+            todo="load it in transformers where you trust it, and save_pretrained() it again",
+        )
+    files = (storage.join(uri, TRANSFORMERS_CONFIG), *(storage.join(uri, name) for name in tensors))
+    return WeightSource(uri, "transformers", files, _classes_of(config), config=config)
+
+
+def _shards(uri: str, names: set[str]) -> list[str]:
+    """Return the names of the files of a network that transformers cut into several, and of their index."""
+    if _INDEX_NAME not in names:
+        return []
+    index = json.loads(storage.read_bytes(storage.join(uri, _INDEX_NAME)))
+    found = sorted({str(name) for name in index.get("weight_map", {}).values()})
+    if missing := [name for name in found if name not in names]:
+        raise refused(uri, f"lacks {', '.join(missing[:3])}, which its index names", todo="copy the folder whole")
+    return [_INDEX_NAME, *found]
+
+
+def _classes_of(config: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the classes of config.json in the order of the head's rows; None: it has no such names."""
+    labels = config.get("id2label")
+    if not isinstance(labels, dict) or not labels:
+        return None
+    try:
+        by_row = {int(row): str(label) for row, label in labels.items()}
+    except ValueError:
+        return None
+    return tuple(by_row[row] for row in sorted(by_row)) if sorted(by_row) == list(range(len(by_row))) else None

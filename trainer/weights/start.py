@@ -1,0 +1,213 @@
+"""A network takes the weights that it starts from: what fits by name and shape, and the head's rows by class name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from contracts import storage
+from contracts.artifacts import InitialWeights
+from contracts.config import RunConfig
+from contracts.errors import DataError, ModelError
+from trainer.weights.head import take_head_rows
+from trainer.weights.source import WeightSource, find_source
+from trainer.weights.tensors import plain_name, read_tensors, saved_names
+
+# Names that a message gives; the manifest has all.
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class StartWeights:
+    """Weights that a training was told to start from."""
+
+    uri: str
+    sha256: str
+    """Hash of the content that the training is named by."""
+    classes: tuple[str, ...]
+    """Of the training, by row of the head."""
+    min_matched_fraction: float
+
+    @classmethod
+    def of(cls, config: RunConfig, made_from: Mapping[str, str], classes: Sequence[str]) -> StartWeights | None:
+        """Return the weights of a training whose launcher has found them; None: they are random.
+
+        Args:
+            config: Its configuration.
+            made_from: The hashes that it is named by.
+            classes: Its classes, by row of the head.
+        """
+        model = config.model
+        if not model.weights:
+            return None
+        return cls(model.weights, made_from["weights"], tuple(classes), model.min_matched_fraction)
+
+
+def start_from(network: nn.Module, wanted: StartWeights, head: Mapping[str, int]) -> InitialWeights:
+    """Give a network the weights that it starts from, and return what was taken.
+
+    Args:
+        network: With random weights, whole, on any device.
+        wanted: Where they are.
+        head: Tensors of its classifier's head, with the dimension of the classes.
+
+    Raises:
+        ModelError: They cannot be read, or too few of them fit.
+        DataError: They have changed since training was planned, or a checkpoint is damaged.
+    """
+    source = find_source(wanted.uri)
+    sha256 = source.sha256()
+    if sha256 != wanted.sha256:
+        raise DataError(
+            f"model.weights {storage.display(wanted.uri)} has changed since this training was started",
+            allowed="the same content for all attempts",
+            todo="run the command again: it is another training then",
+        )
+    given = read_tensors(source, network)
+    found = take_tensors(network, given, head, ours=wanted.classes, theirs=source.classes)
+    report = InitialWeights(source=source.uri, kind=source.kind, sha256=sha256, **found)  # type: ignore[arg-type]
+    require_match(report, wanted.min_matched_fraction, network, source)
+    return report
+
+
+@torch.no_grad()
+def take_tensors(
+    network: nn.Module,
+    given: Mapping[str, torch.Tensor],
+    head: Mapping[str, int],
+    *,
+    ours: Sequence[str],
+    theirs: Sequence[str] | None,
+) -> dict[str, object]:
+    """Copy the tensors that fit by name and shape; return the fields of InitialWeights that tell of it.
+
+    Args:
+        network: The network.
+        given: Tensors by name; on the meta device where only their shape is known.
+        head: Tensors of the head, with the dimension of the classes.
+        ours: Classes of the network, by row.
+        theirs: Classes of the source, by row; None: unknown, and the head is drawn anew.
+    """
+    by_name = {plain_name(name): name for name in given}
+    aliases = saved_names(network)
+    state = network.state_dict()
+    used: set[str] = set()
+    taken: list[str] = []
+    missing: list[str] = []
+    other_shape: list[str] = []
+    classes_taken: list[str] = []
+    for name, tensor in state.items():
+        found = next((by_name[key] for key in (plain_name(name), aliases.get(name)) if key in by_name), None)
+        if found is not None:
+            used.add(found)
+        if name in head:
+            if found is not None and theirs is not None:
+                rows = take_head_rows(tensor, given[found], head[name], ours=ours, theirs=theirs)
+                classes_taken = rows or classes_taken
+        elif found is None:
+            missing.append(name)
+        elif given[found].shape != tensor.shape:
+            other_shape.append(name)
+        else:
+            tensor.copy_(given[found])
+            taken.append(name)
+    # A tensor under two names has come when it came under one.
+    came = {_memory(state[name]) for name in taken}
+    missing = [name for name in missing if _memory(state[name]) not in came]
+    elements = {name: state[name].numel() for name in state if name not in head}
+    total = sum(elements.values())
+    return {
+        "matched_fraction": 1.0
+        if not total
+        else 1.0 - sum(elements[name] for name in [*missing, *other_shape]) / total,
+        "taken": len(taken),
+        "missing": missing,
+        "unexpected": sorted(name for name in given if name not in used),
+        "other_shape": other_shape,
+        "head": sorted(head),
+        "classes_taken": classes_taken,
+    }
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    # state_dict() gives a tensor of its own for each name; on the meta device memory has no address.
+    return int(tensor.untyped_storage()._cdata)
+
+
+def require_match(report: InitialWeights, least: float, network: nn.Module, source: WeightSource) -> None:
+    """Refuse weights that are those of another network.
+
+    Raises:
+        ModelError: Fewer elements than `least` match.
+    """
+    if report.matched_fraction >= least and (report.taken or not least):
+        return
+    parts = [
+        f"{len(names)} {word} ({some(names)})"
+        for word, names in (
+            ("missing", report.missing),
+            ("of another shape", report.other_shape),
+            ("unexpected", report.unexpected),
+        )
+        if names
+    ]
+    raise ModelError(
+        f"model.weights {storage.display(report.source)} has {report.matched_fraction:.2f} of the network's elements, "
+        f"its head left out: {'; '.join(parts)}",
+        allowed=f"at least {least} (model.min_matched_fraction)",
+        todo=advise(network, source),
+    )
+
+
+def advise(network: nn.Module, source: WeightSource) -> str:
+    """Return what may be wrong with the configuration, by what the source says of its network."""
+    if source.manifest is not None:
+        model = source.manifest.model
+        return (
+            f"set model.architecture={model['architecture']} and model.arguments={model['arguments']}, or other weights"
+        )
+    config = getattr(network, "config", None)
+    if source.config is None or config is None:
+        return "correct model.architecture or model.arguments, or name other weights"
+    kind = source.config.get("model_type")
+    if kind != config.model_type:
+        return f"set model.architecture={kind}, whose weights they are, or name other weights"
+    ours = config.to_dict()
+    skipped = ("transformers_version", "architectures", "id2label", "label2id", "dtype", "torch_dtype", "_name_or_path")
+    different = {
+        name: value
+        for name, value in source.config.items()
+        if name in ours and name not in skipped and ours[name] != value
+    }
+    return f"set model.arguments={different}" if different else "name other weights"
+
+
+def describe(report: InitialWeights) -> str:
+    """Say in one line what was taken."""
+    share = f"{100 * report.matched_fraction:.4g} % of the elements without the head"
+    parts = [f"weights from {storage.display(report.source)}: {report.taken} tensors, {share}"]
+    for word, names in (
+        ("missing (random)", report.missing),
+        ("of another shape (random)", report.other_shape),
+        ("not used", report.unexpected),
+    ):
+        if names:
+            parts.append(f"{word}: {some(names)}")
+    rows = (
+        f"rows of {len(report.classes_taken)} classes by name, the others random" if report.classes_taken else "random"
+    )
+    parts.append(
+        f"head ({', '.join(report.head)}): {rows}"
+        if report.head
+        else "no head was found: nothing depends on num_classes"
+    )
+    return "; ".join(parts)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,185 @@
+"""The tensors of a source of weights, by name, on the CPU.
+
+What is read is data alone: safetensors files, torch files by its weights_only loader, checkpoints of this tool by their
+own loader, folders of transformers by from_pretrained without remote code.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from contracts import storage
+from trainer.checkpoint.loading import load_groups
+from trainer.model.build import is_of_transformers
+from trainer.weights.source import SAFETENSORS, WeightSource, refused
+
+# What wrappers put before the names of a network's tensors: DDP, torch.compile, and this tool up to release 0.1.0.
+_PREFIXES = ("module.", "_orig_mod.", "network.")
+# Keys under which files hold the tensors beside other things.
+_HOLDERS = ("state_dict", "model")
+# What loaders raise for a file that is cut short, or no such file.
+_UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, AttributeError, TypeError, IndexError)
+
+
+def read_tensors(source: WeightSource, network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a source by the network's names, where it has such, else by their own.
+
+    Args:
+        source: Where they are.
+        network: What they are for: of transformers' networks it knows how names were converted.
+
+    Raises:
+        ModelError: A file is cut short, no such file, or holds more than tensors.
+        DataError: A checkpoint is damaged.
+    """
+    if source.kind == "checkpoint":
+        assert source.manifest is not None
+        groups = load_groups(source.uri, source.manifest, "model", "ema")
+        # Averages are the result of a training that keeps them; at the top of its folder they are the network.
+        return groups["model"] | groups.get("ema", {})
+    with _on_disk(source) as folder:
+        if source.config is not None and is_of_transformers(network):
+            return _by_transformers(source, folder, network)
+        tensors: dict[str, torch.Tensor] = {}
+        for uri in source.tensor_files:
+            if not uri.endswith(".json"):
+                tensors |= _read_file(uri, folder / uri.rpartition("/")[2])
+    return tensors
+
+
+def plain_name(name: str) -> str:
+    """Return a tensor's name without what wrappers have put before it."""
+    while prefix := next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def saved_names(network: nn.Module) -> dict[str, str]:
+    """Return names that transformers gives tensors in files, where they differ from the network's, by the latter."""
+    if not is_of_transformers(network):
+        return {}
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state = network.state_dict()
+    places = {id(tensor): name for name, tensor in state.items()}
+    saved = revert_weight_conversion(network, state)  # type: ignore[arg-type]
+    # One that was computed from others has no name of its own in the network.
+    return {places[id(tensor)]: name for name, tensor in saved.items() if places.get(id(tensor), name) != name}
+
+
+@contextmanager
+def _on_disk(source: WeightSource) -> Iterator[Path]:
+    """Give a folder of this machine that has the source's files."""
+    if storage.is_local(source.uri):
+        path = storage.local_path(source.uri)
+        yield path if source.kind != "file" else path.parent
+        return
+    with tempfile.TemporaryDirectory(prefix="shardline-weights-") as name:
+        for uri in source.files:
+            with (Path(name) / uri.rpartition("/")[2]).open("wb") as file:
+                storage.copy_range(uri, 0, storage.size(uri), file.write)
+        yield Path(name)
+
+
+def _read_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
+    return _read_safetensors(uri, path) if path.suffix.lower() == SAFETENSORS else _read_torch(uri, path)
+
+
+def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_file
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        tensors = load_file(path)
+    except (SafetensorError, *_UNREADABLE) as error:
+        raise refused(uri, f"cannot be read as safetensors: {error}", todo="copy or save it again") from error
+    if "rows" in metadata:
+        raise refused(uri, "is the part of one rank alone", todo="name the folder of its checkpoint")
+    return tensors
+
+
+def _read_torch(uri: str, path: Path) -> dict[str, torch.Tensor]:
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise refused(
+            uri,
+            f"holds more than tensors, and would execute code: {_first_line(error)}",
+            todo="where you trust it, load it yourself and save its state_dict() by safetensors",
+        ) from error
+    except _UNREADABLE as error:
+        raise refused(uri, f"cannot be read: {_first_line(error)}", todo="copy or save it again") from error
+    while isinstance(loaded, Mapping) and (key := next((key for key in _HOLDERS if _holds(loaded, key)), None)):
+        loaded = loaded[key]
+    if not isinstance(loaded, Mapping):
+        raise refused(uri, f"holds a {type(loaded).__name__}", todo="save the network's state_dict()")
+    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        keys = ", ".join(str(key) for key in list(loaded)[:5]) or "nothing"
+        raise refused(uri, f"holds no tensors by name ({keys})", todo="save the network's state_dict()")
+    return tensors
+
+
+def _holds(loaded: Mapping[Any, Any], key: str) -> bool:
+    return isinstance(loaded.get(key), Mapping)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # torch's advice, to load without weights_only, is the one that must not be followed.
+    told = [line for line in lines if "Unsupported" in line or "GLOBAL" in line] or lines
+    return (told or [type(error).__name__])[0][:200]
+
+
+def _by_transformers(source: WeightSource, folder: Path, network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return what transformers loads from a folder, under the network's names; the head has the source's classes."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config: Any = copy.deepcopy(network.config)
+    if source.classes is not None:
+        config.num_labels = len(source.classes)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        # The initial values of what is missing are drawn: they are not used, and must move no generator.
+        with torch.random.fork_rng(devices=[]):
+            loaded, info = type(network).from_pretrained(  # type: ignore[attr-defined]
+                folder,
+                config=config,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                dtype=torch.float32,
+            )
+    except (SafetensorError, *_UNREADABLE) as error:
+        raise refused(
+            source.uri, f"is refused by transformers: {error}", todo="save it again by save_pretrained()"
+        ) from error
+    finally:
+        logging.set_verbosity(level)
+    state: dict[str, torch.Tensor] = loaded.state_dict()
+    mismatched = {key if isinstance(key, str) else key[0]: key for key in info["mismatched_keys"]}
+    for name in [*info["missing_keys"], *mismatched]:
+        state.pop(name, None)
+    for name, key in mismatched.items():
+        # Kept for the report, with the shape that the file has.
+        shape = tuple(key[1]) if not isinstance(key, str) else ()
+        state[name] = torch.empty(shape, device="meta")
+    for name in info["unexpected_keys"]:
+        state[name] = torch.empty(0, device="meta")
+    return state
