@@ -252,14 +252,13 @@ def _find_device(precision: str, threads: int) -> Device:
 def _load_network(
     model: Mapping[str, Any], weights: Path, *, num_classes: int, image_size: int, device: Device
 ) -> torch.nn.Module:
-    from safetensors.torch import load_file
-
     from contracts.config import ModelSection
     from trainer.model.build import build_model
+    from trainer.weights.save import load_saved
 
     section = ModelSection.model_validate(dict(model))
     network = build_model(section, num_classes=num_classes, image_size=image_size)
-    network.load_state_dict(load_file(weights))
+    load_saved(network, weights)
     return network.eval().to(device.kind, device.dtype)
 
 

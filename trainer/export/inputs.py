@@ -106,10 +106,12 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
         DataError: The shards have no test samples.
     """
     todo = "pass the checkpoint that was trained with this configuration, or correct the configuration"
-    model = config.model.model_dump(mode="json")
-    if model != checkpoint.model:
+    # What it was trained from, and how, makes it no other network.
+    model = config.model.model_dump(mode="json", include={"architecture", "arguments"})
+    trained = {name: checkpoint.model.get(name) for name in model}
+    if model != trained:
         raise ConfigError(
-            f"checkpoint of another model: it holds {checkpoint.model}, the configuration says {model}",
+            f"checkpoint of another model: it holds {trained}, the configuration says {model}",
             allowed="a checkpoint of the configuration's model",
             todo=todo,
         )

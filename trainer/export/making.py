@@ -23,9 +23,9 @@ from trainer.export.processes import Cost
 from trainer.export.proof import TestImages
 from trainer.export.targets import Builder, gpu_target, gpus_of
 from trainer.export.workshop import Workshop, describe_failed, hash_file
+from trainer.weights.source import WEIGHTS_NAME
 
 FP32_NAME = "model.fp32.onnx"
-WEIGHTS_NAME = "model.safetensors"
 # A batch differs from its images one by one by how sums are grouped; an image that leaks into others differs by far.
 BATCH_LIMIT = 1e-5
 
@@ -56,7 +56,7 @@ def _write_fp32(work: Workshop) -> None:
         _trace,
         work.inputs,
         traced,
-        work.shipment / WEIGHTS_NAME,
+        work.shipment,
         work.images,
         torch_logits,
         opset=work.settings.opset,
@@ -239,17 +239,17 @@ def _write_bundle(work: Workshop) -> None:
 
 
 def _trace(
-    inputs: Inputs, path: Path, weights: Path, images: TestImages, logits: Path, *, opset: int, threads: int
+    inputs: Inputs, path: Path, shipment: Path, images: TestImages, logits: Path, *, opset: int, threads: int
 ) -> float:
     """Write graph and weights, and the logits that all is compared with; return the seconds of the latter."""
     import torch
-    from safetensors.torch import save
+
+    from trainer.weights.save import save_weights
 
     torch.set_num_threads(threads)
     model = inputs.load_model()
     onnx_graph.export_graph(model, path, image_size=inputs.image_size, opset=opset)
-    # A copy each: tensors that share memory are refused otherwise. Written here: the library tells no full disk apart.
-    weights.write_bytes(save({name: tensor.clone() for name, tensor in model.state_dict().items()}))
+    save_weights(model, inputs.checkpoint.classes, shipment)
     began = time.monotonic()
     proof.write_torch_logits(model, images, logits)
     return time.monotonic() - began

@@ -4,6 +4,8 @@
     tensors.py  tensors by name, from any source; nothing is unpickled but what torch's weights_only loader allows
     head.py     the rows of a classifier's head, by class name
     start.py    the network takes what fits, and says what it took; called by trainer/model/network.py
+    save.py     a folder that others load, of the export
+    previous.py what `model.weights: previous` and the training's name are made of; imports no torch
     fit.py      the same question before any stage runs, by names and shapes alone (trainer/check)
 
 docs/fine-tuning.md is the user's page.

@@ -28,7 +28,7 @@ ALLOWED = (
 # Of a checkpoint: the network, and averages of its parameters where training keeps them.
 GROUPS = ("model", "ema")
 _INDEX_NAME = "model.safetensors.index.json"
-_WEIGHTS_NAME = "model.safetensors"
+WEIGHTS_NAME = "model.safetensors"
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 
@@ -136,7 +136,7 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
             found = _find_transformers(uri, names)
             return WeightSource(uri, "export", found.files, found.classes, config=found.config)
         classes = json.loads(storage.read_bytes(storage.join(uri, LABELS_NAME)))
-        return WeightSource(uri, "export", (storage.join(uri, _WEIGHTS_NAME),), tuple(classes))
+        return WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(classes))
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
 
 
@@ -157,7 +157,7 @@ def _find_transformers(uri: str, names: set[str]) -> WeightSource:
         ) from None
     if not isinstance(config, dict):
         raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
-    tensors = [_WEIGHTS_NAME] if _WEIGHTS_NAME in names else _shards(uri, names)
+    tensors = [WEIGHTS_NAME] if WEIGHTS_NAME in names else _shards(uri, names)
     if not tensors:
         others = sorted(name for name in names if name.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")))
         has = f"{', '.join(others[:3])}, and no .safetensors file" if others else "no .safetensors file"

@@ -63,7 +63,8 @@ def saved_folder(path: Path, architecture: str, classes: tuple[str, ...] = CLASS
     arguments = {**ARCHITECTURES[architecture], "image_size": SIZE}
     config = AutoConfig.for_model(architecture, **arguments, id2label=labels, num_labels=len(classes))
     torch.manual_seed(1)
-    theirs = AutoModelForImageClassification.from_config(config).eval()
+    theirs: Any = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
+    theirs.eval()
     theirs.save_pretrained(path)
     return path, theirs
 

@@ -1,0 +1,55 @@
+"""A network's weights as a folder that others load: model.safetensors, and config.json where transformers knows it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from contracts import storage
+from trainer.model.build import is_of_transformers
+from trainer.weights.source import TRANSFORMERS_CONFIG, WEIGHTS_NAME, find_source
+from trainer.weights.tensors import read_tensors
+
+
+def save_weights(network: nn.Module, classes: Sequence[str], folder: Path) -> None:
+    """Write the network so that from_pretrained loads the folder, where it is one of transformers'.
+
+    Not by save_pretrained: the library tells no full disk apart.
+
+    Args:
+        network: On the CPU.
+        classes: Names of its classes, by row of the head.
+        folder: Is there.
+    """
+    state: dict[str, torch.Tensor] = network.state_dict()
+    if is_of_transformers(network):
+        from transformers.core_model_loading import revert_weight_conversion
+
+        # As save_pretrained names them: releases before the last one know no other names.
+        state = revert_weight_conversion(network, state)  # type: ignore[arg-type]
+        config: Any = copy.deepcopy(network.config)
+        config.id2label = dict(enumerate(classes))
+        config.label2id = {name: row for row, name in enumerate(classes)}
+        config.architectures = [type(network).__name__]
+        config.to_json_file(folder / TRANSFORMERS_CONFIG)
+    # A copy each: tensors that share memory are refused otherwise.
+    content = save({name: tensor.clone().contiguous() for name, tensor in state.items()}, metadata={"format": "pt"})
+    (folder / WEIGHTS_NAME).write_bytes(content)
+
+
+def load_saved(network: nn.Module, weights: Path) -> None:
+    """Give a network the weights that `save_weights` wrote.
+
+    Args:
+        network: Built by the same section.
+        weights: The file; what is beside it says whose names it has.
+    """
+    has_config = (weights.parent / TRANSFORMERS_CONFIG).exists()
+    source = find_source(storage.normalise(weights.parent if has_config else weights))
+    network.load_state_dict(read_tensors(source, network))
