@@ -14,7 +14,7 @@ from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
 from trainer.weights.head import take_head_rows
 from trainer.weights.source import WeightSource, find_source
-from trainer.weights.tensors import plain_name, read_tensors, saved_names
+from trainer.weights.tensors import other_names, plain_name, read_tensors
 
 # Names that a message gives; the manifest has all.
 _SHOWN = 5
@@ -81,18 +81,20 @@ def take_tensors(
     *,
     ours: Sequence[str],
     theirs: Sequence[str] | None,
+    looks: bool = False,
 ) -> dict[str, object]:
     """Copy the tensors that fit by name and shape; return the fields of InitialWeights that tell of it.
 
     Args:
         network: The network.
-        given: Tensors by name; on the meta device where only their shape is known.
+        given: Tensors by name.
         head: Tensors of the head, with the dimension of the classes.
         ours: Classes of the network, by row.
         theirs: Classes of the source, by row; None: unknown, and the head is drawn anew.
+        looks: Only tell: nothing is copied.
     """
     by_name = {plain_name(name): name for name in given}
-    aliases = saved_names(network)
+    others = other_names(network)
     state = network.state_dict()
     used: set[str] = set()
     taken: list[str] = []
@@ -100,7 +102,7 @@ def take_tensors(
     other_shape: list[str] = []
     classes_taken: list[str] = []
     for name, tensor in state.items():
-        found = next((by_name[key] for key in (plain_name(name), aliases.get(name)) if key in by_name), None)
+        found = next((by_name[key] for key in (plain_name(name), *others.get(name, ())) if key in by_name), None)
         if found is not None:
             used.add(found)
         if name in head:
@@ -112,7 +114,8 @@ def take_tensors(
         elif given[found].shape != tensor.shape:
             other_shape.append(name)
         else:
-            tensor.copy_(given[found])
+            if not looks:
+                tensor.copy_(given[found])
             taken.append(name)
     # A tensor under two names has come when it came under one.
     came = {_memory(state[name]) for name in taken}

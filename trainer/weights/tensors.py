@@ -63,17 +63,24 @@ def plain_name(name: str) -> str:
     return name
 
 
-def saved_names(network: nn.Module) -> dict[str, str]:
-    """Return names that transformers gives tensors in files, where they differ from the network's, by the latter."""
+def other_names(network: nn.Module) -> dict[str, list[str]]:
+    """Return the names beside its own that a tensor of a transformers network has in files.
+
+    They are those that save_pretrained writes, and both without the prefix of the part below the head.
+    """
     if not is_of_transformers(network):
         return {}
     from transformers.core_model_loading import revert_weight_conversion
 
     state = network.state_dict()
-    places = {id(tensor): name for name, tensor in state.items()}
-    saved = revert_weight_conversion(network, state)  # type: ignore[arg-type]
-    # One that was computed from others has no name of its own in the network.
-    return {places[id(tensor)]: name for name, tensor in saved.items() if places.get(id(tensor), name) != name}
+    saved = {id(tensor): name for name, tensor in revert_weight_conversion(network, state).items()}  # type: ignore[arg-type]
+    prefix = f"{network.base_model_prefix}."
+    found = {}
+    for name, tensor in state.items():
+        # One that is saved as a part of another, or cut up, has no other name.
+        names = [name, saved.get(id(tensor), name)]
+        found[name] = [other for one in names for other in (one, one.removeprefix(prefix)) if other != name]
+    return found
 
 
 @contextmanager
@@ -91,7 +98,7 @@ def _on_disk(source: WeightSource) -> Iterator[Path]:
 
 
 def _read_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
-    return _read_safetensors(uri, path) if path.suffix.lower() == SAFETENSORS else _read_torch(uri, path)
+    return _read_safetensors(uri, path) if path.suffix.lower() == SAFETENSORS else tensors_of_torch_file(uri, path)
 
 
 def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
@@ -109,9 +116,19 @@ def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _read_torch(uri: str, path: Path) -> dict[str, torch.Tensor]:
+def tensors_of_torch_file(uri: str, path: Path, *, maps: bool = False) -> dict[str, torch.Tensor]:
+    """Return the tensors in a file that torch.save wrote, by the names that they have there.
+
+    Args:
+        uri: What the user knows it by.
+        path: Where it is.
+        maps: Leave the data on the disk until it is read.
+
+    Raises:
+        ModelError: It is cut short, no such file, or holds more than tensors.
+    """
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=maps)
     except pickle.UnpicklingError as error:
         raise refused(
             uri,
