@@ -13,6 +13,7 @@ from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileRep
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
+from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import with_data_date
@@ -91,6 +92,18 @@ def test_a_run_begins_once(tmp_path: Path, line: str) -> None:
     assert start["config"]["train"]["global_batch_size"] == 64
     assert begin(tmp_path, line, config) == 0
     assert storage.read_bytes(uri) == first
+
+
+def test_a_run_begins_with_the_training_before_it(tmp_path: Path, line: str) -> None:
+    """Found once: a training that ends meanwhile is not what the run's attempts start from."""
+    config = publish_config(line, RunConfig.model_validate({"model": {"weights": "previous"}}))
+    first = publish_output(line, "train")
+    assert begin(tmp_path, line, config) == 0
+    later = DOCUMENTS["train"].model_copy(update={"finished_at": "2026-12-01T00:00:00Z"})
+    storage.replace(storage.join(line, "train", "f" * 16, MANIFEST_NAME), later.to_json())
+    assert begin(tmp_path, line, config) == 0
+    assert find_previous(line) == storage.join(line, "train", "f" * 16)
+    assert read_previous(line, RUN) == first
 
 
 def test_a_configuration_that_was_changed_begins_nothing(tmp_path: Path, line: str) -> None:
