@@ -4,6 +4,7 @@ import json
 import math
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from contracts.stage import run_stage
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
-from trainer.checkpoint.loading import load_model_state
+from trainer.checkpoint.loading import load_group, load_model_state
+from trainer.evaluate import Evaluation
 from trainer.finish import finish
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
+from trainer.report.outcomes import Outcomes
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
 
@@ -263,13 +266,26 @@ def states(folder: Path) -> dict[int, dict[str, torch.Tensor]]:
 
 
 def test_a_best_checkpoint_from_before_unfreezing_is_the_result(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    """Its average lacks what was frozen; the second epoch's rate spoils the network."""
-    options = {"unfreeze_epoch": 1, "ema_decay": 0.5, "schedule": "constant", "learning_rates": {"*classifier*": 1e6}}
-    model = {**FROZEN, "freeze": ["*classifier*"]}
-    by_loss = {"every_steps": 3, "best_metric": "validation_loss"}
-    result = train(rank, tmp_path, small_shards, config(options, model=model, checkpoint=by_loss))
+    """Its average lacks what was frozen."""
+    training = make_training(rank, tmp_path, small_shards, OPTIONS["unfrozen"])
+    evaluate = training.evaluate_split
+
+    def evaluate_split(split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
+        found = evaluate(split, outcomes)
+        assert found is not None
+        return replace(found, accuracy=0.0) if training.step == 10 and split == "validation" else found
+
+    training.evaluate_split = evaluate_split  # type: ignore[method-assign]
+    training.run()
+    finish(training)
+    result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
     assert (result.step, newest(tmp_path).step) == (5, 10)
-    assert result.parameters_sha256 == parameters_sha256(load_model_state(storage.normalise(tmp_path / "out"), result))
+    (best,) = (tmp_path / "out/checkpoints").glob("step-00000005*")
+    manifest = CheckpointManifest.load(storage.normalise(best))
+    average = load_group(storage.normalise(best), manifest, "ema")
+    assert len(average) == 2
+    expected = {**load_model_state(storage.normalise(best), manifest), **average}
+    assert result.parameters_sha256 == parameters_sha256(expected)
 
 
 KEEP = {"every_steps": 3, "keep_last": 9}
