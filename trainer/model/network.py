@@ -51,7 +51,13 @@ class Examination:
 
 
 def make_network(
-    config: RunConfig, num_classes: int, rank: Rank, numerics: Numerics, log: Callable[[str], None], *, freezes: bool
+    config: RunConfig,
+    num_classes: int,
+    rank: Rank,
+    numerics: Numerics,
+    log: Callable[[str], None],
+    *,
+    freezes: bool = True,
 ) -> Network:
     """Return the network with the weights of run.seed; all ranks must call this.
 
