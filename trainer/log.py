@@ -120,6 +120,11 @@ class Reporting:
         self._show_first_slot()
         self.scalars.flush()
 
+    def follow(self, stepper: Stepper) -> None:
+        """Go on with another stepper, which takes the steps from now on."""
+        self._stepper = stepper
+        self._readings.follow(stepper.guard)
+
     def close(self) -> None:
         """Write what is still in memory, and end the file."""
         self._show_first_slot()

@@ -1,9 +1,13 @@
-"""The optimizer with decay where it belongs, the norm of gradients, and a learning rate that only the step decides."""
+"""The optimizer with decay where it belongs, the norm of gradients, and a learning rate that only the step decides.
+
+The rate of a parameter is that of the step times a factor of its own, which the names of parameters decide.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -12,27 +16,38 @@ from torch.distributed.tensor import DTensor
 from torch.optim.sgd import sgd
 
 from contracts.config import TrainSection
+from contracts.errors import ConfigError
 from trainer.checkpoint.tensors import Group, Rows, global_shape
+from trainer.model.freeze import no_match
+from trainer.model.recompute import find_repeated_blocks
 from trainer.parallel import copy_tensor, full_tensor, local_tensor
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
 
 
-def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, train: TrainSection, factors: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer:
     """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
 
     Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
+
+    Args:
+        model: The network; parameters that ask for no gradient are left out.
+        train: The configuration's section.
+        factors: Of the learning rate, by names of parameters, as `rate_factors` gives them; None: 1 for all.
     """
-    asking = [p for p in model.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
+    asking = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
+    for name, p in asking.items():
+        factor = 1.0 if factors is None else factors[name]
         # Sharded parameters and whole ones, of a network that is sharded, cannot be in one call of an optimizer.
-        {"params": [p for p in asking if (p.ndim >= 2) == decays and isinstance(p, DTensor) == sharded]}
-        | {"weight_decay": train.weight_decay if decays else 0.0}
-        for decays in (True, False)
-        for sharded in (False, True)
+        by_kind.setdefault((p.ndim < 2, isinstance(p, DTensor), factor), []).append(p)
+    groups: list[dict[str, Any]] = [
+        {"params": of_kind, "weight_decay": 0.0 if is_vector else train.weight_decay, "rate_factor": factor}
+        for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
     ]
-    groups = [group for group in groups if group["params"]]
     rate = peak_learning_rate(train)
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
@@ -40,7 +55,7 @@ def make_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimiz
     if train.momentum:
         # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
         # step leaves the gradient in them, as it should.
-        for parameter in asking:
+        for parameter in asking.values():
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
 
@@ -139,10 +154,67 @@ def learning_rate(step: int, *, total_steps: int, steps_per_epoch: int, train: T
     return peak * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
+    """Return by what the learning rate of each parameter is multiplied: train.learning_rates times train.layer_decay.
+
+    Args:
+        model: The network, which nothing has wrapped yet.
+        train: The configuration's section.
+
+    Raises:
+        ConfigError: A pattern matches no parameter, two of them match one, or there are no blocks to count.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    factors = _decayed_by_layer(model, names, train.layer_decay) if train.layer_decay else dict.fromkeys(names, 1.0)
+    decided: dict[str, str] = {}
+    for pattern, factor in train.learning_rates.items():
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise no_match("train.learning_rates", pattern, names)
+        for name in matched:
+            if (other := decided.setdefault(name, pattern)) != pattern:
+                raise ConfigError(
+                    f"train.learning_rates: {other!r} and {pattern!r} both match {name}",
+                    allowed="patterns of which one matches a parameter: their order is kept by no fingerprint",
+                    todo="narrow one of them; what none matches has train.learning_rate itself",
+                )
+            factors[name] *= factor
+    return factors
+
+
+def _decayed_by_layer(model: nn.Module, names: list[str], decay: float) -> dict[str, float]:
+    """Return decay ** (L - i) for parameters of block i of L (from 0), decay ** (L + 1) before them, 1 after them.
+
+    Layer-wise decay is that of ELECTRA's fine-tuning (Clark et al., arXiv 2003.10555); that embeddings are a layer
+    before the first block, and the head has the whole rate, is of BEiT (Bao et al., arXiv 2106.08254).
+    Blocks are counted over all stages in the order in which modules are registered; what lies between two blocks, such
+    as Swin's patch merging, has the rate of the one before it.
+
+    Raises:
+        ConfigError: The network repeats no blocks.
+    """
+    blocks = [name for name in find_repeated_blocks(model) if name]
+    if not blocks:
+        raise ConfigError(
+            "train.layer_decay is set, and the network has no repeated blocks: no ModuleList or Sequential of modules "
+            "of one class with two or more layers of weights",
+            allowed="networks of blocks, such as vit, swin, beit or convnext",
+            todo="leave train.layer_decay out, or name layers in train.learning_rates",
+        )
+    of_block = {name: number for number, block in enumerate(blocks) for name in names if name.startswith(f"{block}.")}
+    last_of_blocks = max(index for index, name in enumerate(names) if name in of_block)
+    factors, seen = {}, -1
+    for index, name in enumerate(names):
+        seen = of_block.get(name, seen)
+        before = len(blocks) + 1 if seen < 0 else len(blocks) - seen
+        factors[name] = 1.0 if index > last_of_blocks else decay**before
+    return factors
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the rate of all parameter groups."""
+    """Set the rate of all parameter groups, each times its factor."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group["rate_factor"]
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

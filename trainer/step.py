@@ -6,6 +6,7 @@ training reads it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal
@@ -26,6 +27,7 @@ from trainer.data.transforms import TrainTransform
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage
+from trainer.model.freeze import keep_statistics, statistics_released
 from trainer.model.guard import GradientGuard
 from trainer.model.network import make_network
 from trainer.model.precision import LossScale, Numerics
@@ -36,6 +38,7 @@ from trainer.optim import (
     load_named_state,
     make_optimizer,
     named_state,
+    rate_factors,
     set_learning_rate,
     step_optimizer,
 )
@@ -43,6 +46,7 @@ from trainer.parallel import (
     check_parallel,
     distribute,
     full_tensor,
+    host_part,
     load_state,
     local_part,
     release_gathered,
@@ -65,6 +69,7 @@ class Stepper:
         numerics: What steps compute in.
         log: Is told what was found about the network.
         start: The weights to start from; None: random ones, or those of a checkpoint that is loaded.
+        freezes: Whether model.freeze holds; None: as at the end of training, when the most is learnt.
     """
 
     def __init__(
@@ -75,13 +80,17 @@ class Stepper:
         numerics: Numerics,
         log: Callable[[str], None],
         start: StartWeights | None = None,
+        *,
+        freezes: bool | None = None,
     ) -> None:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
         train = config.train
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
-        network = make_network(config, num_classes, rank, numerics, log, start)
+        freezes = train.unfreeze_epoch is None if freezes is None else freezes
+        network = make_network(config, num_classes, rank, numerics, log, start, freezes=freezes)
+        factors = rate_factors(network.module, train)
         self.initial = network.initial
         """What was taken of `start`."""
         self._parallel = distribute(
@@ -93,10 +102,14 @@ class Stepper:
             dtype=numerics.dtype,
             setup_timeout_s=config.resources.setup_timeout_s,
         )
+        if freezes:
+            # Another module may stand there: SyncBatchNorm.
+            keep_statistics(self.model, network.frozen.norms)
+        self._learns_later = network.frozen.parameters if train.unfreeze_epoch is not None else frozenset()
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
         wrapped = self._parallel.wrapped
         self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
-        self._optimizer = make_optimizer(self.model, train)
+        self._optimizer = make_optimizer(self.model, train, factors)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
         self._changing_buffers: list[tuple[nn.Module, str]] | None = None
@@ -125,7 +138,12 @@ class Stepper:
             "(parallel.slot_size) leave a slot of one sample"
         )
         todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
-        fault = find_single_sample_fault(self.model, self._images(1))
+        # Layers that keep their statistics take one sample: after train.unfreeze_epoch they must too.
+        later = self._config.train.unfreeze_epoch is not None
+        with statistics_released(self.model) if later else nullcontext():
+            self.model.train()
+            fault = find_single_sample_fault(self.model, self._images(1))
+            has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
         release_gathered(self.model)
         if fault is not None:
             raise ConfigError(
@@ -133,7 +151,7 @@ class Stepper:
                 allowed="slots of two samples or more for this model",
                 todo=todo,
             )
-        if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
+        if has_batch_norm:
             self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def warm_up(self, slot_size: int, samples: int | None = None) -> None:
@@ -207,6 +225,24 @@ class Stepper:
         self.share_buffers()
         return {group: {name: local_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
 
+    def take_state(self) -> dict[str, Group]:
+        """Return what this rank has of `state`, in host memory, and let go of the network: this object is at its end.
+
+        For `load` of another stepper, since the network cannot be set up anew beside the old one: two may not fit. All
+        ranks must call this: buffers are the first rank's afterwards.
+        """
+        self.share_buffers()
+        groups: dict[str, Group]
+        groups = {group: {name: host_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
+        # With DDP's wrapper go its hooks on parameters (torch/csrc/distributed/c10d/reducer.cpp, Reducer's destructor).
+        del self._parallel, self._forward, self._optimizer, self._average, self._changing_buffers
+        gc.collect()
+        if self._numerics.compile:
+            torch._dynamo.reset()
+        if self._rank.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return groups
+
     def share_buffers(self) -> None:
         """Give every rank the first rank's buffers, all of them; every rank must call this."""
         share_buffers(self.model.buffers())
@@ -242,7 +278,10 @@ class Stepper:
         require_groups(groups, set(mine) - {"guard"}, where=where)
         require_same(groups["model"], mine["model"], where=where)
         if "ema" in mine:
-            require_same(groups["ema"], mine["ema"], where=where)
+            # Of what was frozen when it was saved there is no average.
+            begin_now = self._learns_later - groups["ema"].keys()
+            expected = {name: tensor for name, tensor in mine["ema"].items() if name not in begin_now}
+            require_same(groups["ema"], expected, where=where)
         require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
         load_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])

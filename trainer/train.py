@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NoReturn
 
-import numpy as np
 import torch
 
 from contracts import storage
@@ -26,27 +25,20 @@ from trainer.checkpoint.progress import Progress
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device import to_device
 from trainer.data.training_data import TrainingData
-from trainer.data.transforms import EvaluationTransform
 from trainer.evaluate import Batch, Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
-from trainer.launch.auto import (
-    BatchLayout,
-    check_flags,
-    choose_batch_layout,
-    choose_flags,
-    describe_flags,
-    find_spare_cores,
-)
+from trainer.launch.auto import BatchLayout, choose_batch_layout, find_spare_cores
 from trainer.log import Reporting
-from trainer.model.precision import Numerics, fix_numerics
+from trainer.model.precision import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
-from trainer.parallel import describe_parallel
 from trainer.parallel.process_group import Rank, limit_collectives
+from trainer.report.environment import describe_environment, find_differences
 from trainer.report.memory import is_allocation_error, out_of_memory_explained
 from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
+from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.signals import StopRequest
 from trainer.supervise.supervisor import RankSupervisor
@@ -56,6 +48,7 @@ from trainer.weights.start import StartWeights
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
 LOG_EVERY_STEPS = 20
+EndedBy = Reason | Literal["epochs", "max_steps", "early_stopping"]
 
 
 class Training:
@@ -67,6 +60,7 @@ class Training:
         self.config = RunConfig.model_validate(assignment.config)
         fix_numerics(assignment.threads, rank.device)
         self.data = TrainingData(assignment, self.config, rank, self.log)
+        require_validation(self.config.train.early_stopping, self.data.manifest.splits["validation"].samples)
         self.total_steps = self.data.total_steps
         self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
@@ -86,16 +80,17 @@ class Training:
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
-        self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
+        recorded = checkpoint.numerics if checkpoint else {}
+        self.numerics = decide_numerics(self.config.train, profile, recorded, self.log)
+        self.layout = self._decide_layout(profile, checkpoint)
+        self.order = self.data.choose_order(self.layout, checkpoint)
+        self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
         # A checkpoint has its own.
         start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, self.data.manifest.classes)
-        self.stepper = Stepper(self.config, len(self.data.manifest.classes), rank, self.numerics, self.log, start)
+        self.stepper = self._set_up_stepper(start)
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
-        self.layout = self._decide_layout(profile, checkpoint)
-        self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
-        self.order = self.data.choose_order(self.layout, checkpoint)
-        self.stepper.warm_up(self.layout.slot_size, self.data.samples)
-        self.progress = Progress() if checkpoint is None else self._restore(found.uri, checkpoint)
+        if checkpoint is not None:
+            self._restore(found.uri, checkpoint)
         self.reporting = Reporting(
             self.config,
             rank,
@@ -107,7 +102,7 @@ class Training:
             first_step=self.step,
             spent_s=checkpoint.spent_s if checkpoint else 0.0,
         )
-        self.ended_by: Reason | Literal["epochs", "max_steps"] = ""
+        self.ended_by: EndedBy = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
 
     @property
@@ -138,14 +133,6 @@ class Training:
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
-    def _decide_numerics(self, profile: ProfileReport | None, recorded: dict[str, str]) -> Numerics:
-        if said := describe_flags(self.config.train, profile):
-            self.log(said)
-        flags = choose_flags(self.config.train, profile)
-        if not recorded:
-            check_flags(self.config.train, flags)
-        return Numerics.of(self.config.train, flags).or_recorded(recorded, self.log)
-
     def _decide_layout(self, profile: ProfileReport | None, checkpoint: CheckpointManifest | None) -> BatchLayout:
         recorded = checkpoint.slot_size if checkpoint else None
         layout = choose_batch_layout(
@@ -158,31 +145,37 @@ class Training:
         self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return layout
 
-    def _restore(self, uri: str, manifest: CheckpointManifest) -> Progress:
+    def _set_up_stepper(self, start: StartWeights | None = None) -> Stepper:
+        self._frozen = self.progress.freezes(self.data.samples, self.config.train.unfreeze_epoch)
+        classes = len(self.data.manifest.classes)
+        stepper = Stepper(self.config, classes, self.rank, self.numerics, self.log, start, freezes=self._frozen)
+        stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
+        stepper.warm_up(self.layout.slot_size, self.data.samples)
+        return stepper
+
+    def _unfreeze_if_due(self) -> None:
+        """After train.unfreeze_epoch set up the network anew, and take over the state as a resume at this step does."""
+        if not self._frozen or self.progress.freezes(self.data.samples, self.config.train.unfreeze_epoch):
+            return
+        self.log(f"train.unfreeze_epoch: all parameters learn from step {self.step} on")
+        with self.ledger.sections.inside("set-up"):
+            state = self.stepper.take_state()
+            self.stepper = self._set_up_stepper()
+            self.stepper.load(state, where=self.assignment.folder)
+            self.reporting.follow(self.stepper)
+            # Of groups that sharding has made.
+            limit_collectives(longest_wait_s(self.config.resources), besides=self.peers.group)
+
+    def _restore(self, uri: str, manifest: CheckpointManifest) -> None:
         sections, rows = self.ledger.sections, self.stepper.wanted_rows
         with sections.inside("restore"):
             self.stepper.load(load_parts(uri, manifest, rows, on_piece=sections.alive), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
-        different = [
-            f"{name} {manifest.environment.get(name)} -> {value}"
-            for name, value in self._environment().items()
-            if manifest.environment.get(name) != value and name != "num_workers"
-        ]
-        if different:
+        if different := find_differences(manifest, self._environment()):
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
-        return Progress.of(manifest)
 
     def _environment(self) -> dict[str, str]:
-        return {
-            "ranks": str(self.rank.ranks),
-            "threads_per_rank": str(torch.get_num_threads()),
-            "num_workers": str(self.layout.num_workers),
-            "parallel": describe_parallel(self.config.parallel, self.rank.ranks, self.numerics.precision),
-            "device": self.rank.device.type,
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-        }
+        return describe_environment(self.config, self.rank, self.layout, self.numerics)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -211,11 +204,14 @@ class Training:
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait()
         self.reporting.close()
+        if self.ended_by == "early_stopping" and self.progress.early_stopping and self.config.train.early_stopping:
+            self.log(describe_stop(self.progress.early_stopping, self.config.train.early_stopping))
 
     def _take_steps(self, ahead: Prefetcher) -> None:
-        if self.step >= self.total_steps:
-            self.ended_by = self._last_step_is_of()
+        if self._is_over():
+            self.ended_by = self._is_over()
             return
+        self._unfreeze_if_due()
         sections, clock = self.ledger.sections, self.reporting.data.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
         loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
@@ -248,14 +244,19 @@ class Training:
             elif self.schedule.is_due(self.step):
                 self._save()
             self.ledger.tell_sometimes()
-            if ends or stop:
-                self.ended_by = stop or self._last_step_is_of()
+            # What a checkpoint tells comes first: a resume from this one does not know of a budget.
+            self.ended_by = self._is_over() or stop
+            if self.ended_by:
                 return
+            self._unfreeze_if_due()
             self.schedule.restart()
             clock.restart()
 
-    def _last_step_is_of(self) -> Literal["epochs", "max_steps"]:
-        return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
+    def _is_over(self) -> EndedBy:
+        """Return what ends training here, as far as a checkpoint tells; empty: nothing."""
+        if self.step >= self.total_steps:
+            return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
+        return "early_stopping" if is_over(self.progress.early_stopping, self.config.train.early_stopping) else ""
 
     def _epoch_is_over(self) -> bool:
         return self.progress.position % self.data.samples == 0
@@ -277,7 +278,7 @@ class Training:
             return
         if found is not None:
             self.reporting.require_finite("validation loss", found.loss, self.step)
-        self.progress = self.progress.with_evaluation(found, self.step)
+        self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
         if found is None:
             return
         self.reporting.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
@@ -358,12 +359,13 @@ class Training:
             order=self.order,
             model=self.config.model.model_dump(mode="json"),
             classes=self.data.manifest.classes,
-            data=_transform_document(self.data.transform),
+            data=self.data.transform.document(),
             shards_fingerprint=self.data.manifest.fingerprint,
             metrics=self.progress.metrics or {},
             best_step=0,
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
             evaluation_due=self.progress.evaluation_due,
+            early_stopping=self.progress.early_stopping,
             parameters_sha256="",
             skipped_steps=skipped,
             spent_s=self.reporting.budget.spent_s(),
@@ -394,7 +396,3 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
         training.run()
         finish(training)
         supervisor.finished()
-
-
-def _transform_document(transform: EvaluationTransform) -> dict[str, object]:
-    return {"image_size": transform.image_size, "mean": list(transform.mean), "std": list(transform.std)}

@@ -55,10 +55,11 @@ class TrainSection(Section):
     learning_rate: Annotated[float, Field(gt=0), NotBool] = 1e-3
     """Peak learning rate, before `scale_learning_rate`."""
     learning_rates: dict[str, Annotated[float, Field(gt=0), NotBool]] = {}
-    """Factor of the learning rate of some parameters, by glob pattern of their names; of several that match, the first
-    one counts."""
+    """Factor of the learning rate of some parameters, by glob pattern of their names; no two patterns may match one
+    parameter."""
     layer_decay: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
-    """Factor of the learning rate from each transformer block to the one before it; unset: all learn at one rate."""
+    """Factor of the learning rate from each block to the one before it (docs/training.md); unset: all learn at one
+    rate."""
     unfreeze_epoch: PositiveInt | None = None
     """Epochs after which what model.freeze names learns too; unset: it never does."""
     early_stopping: EarlyStoppingSection | None = None

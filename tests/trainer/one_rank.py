@@ -20,6 +20,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.parallel.process_group import Rank, process_group
+from trainer.step import Stepper
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.signals import StopRequest
 from trainer.train import Training
@@ -116,22 +117,24 @@ def train(
 ) -> CheckpointManifest:
     """Train to the end and return the document at the top; or crash after `crash_at` steps of this attempt."""
     training = make_training(rank, folder, shards, config, attempt, profile=profile)
-    update, taken = training.stepper.update, 0
+    update, taken = Stepper.update, 0
 
-    def counted(step: int, rate: float) -> torch.Tensor:
+    def counted(stepper: Stepper, step: int, rate: float) -> torch.Tensor:
         nonlocal taken
         if taken == crash_at:
             raise Crash
         taken += 1
-        return update(step, rate)
+        return update(stepper, step, rate)
 
-    training.stepper.update = counted  # type: ignore[method-assign]
-    try:
-        training.run()
-    except Crash:
-        # The thread that writes would go on in this process, beside the next attempt; a kill ends it.
-        training.checkpoints.wait()
-        raise
+    with pytest.MonkeyPatch.context() as patch:
+        # Of the class: after train.unfreeze_epoch another stepper takes the steps.
+        patch.setattr(Stepper, "update", counted)
+        try:
+            training.run()
+        except Crash:
+            # The thread that writes would go on in this process, beside the next attempt; a kill ends it.
+            training.checkpoints.wait()
+            raise
     finish(training)
     return CheckpointManifest.load(storage.normalise(folder / "out"))
 

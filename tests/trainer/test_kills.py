@@ -121,3 +121,57 @@ def test_a_kill_in_every_phase(
     went_on = check(tmp_path, small_shards, EVERY_PHASE, config)
     within_an_epoch = Counter(step // STEPS_PER_EPOCH for step in went_on if step % STEPS_PER_EPOCH)
     assert max(within_an_epoch.values()) >= 3, went_on
+
+
+# With 12 steps an epoch, in the first two of which the body is frozen. The second process comes to `restore` a second
+# time where it takes over its own state to go on with all of the network; each other time it is a checkpoint's.
+AROUND_UNFREEZING = ("optimizer:10:1", "restore:2:1", "forward:3:1")
+UNFREEZES = {"epochs": 3, "unfreeze_epoch": 2, "ema_decay": 0.9}
+
+
+@pytest.mark.line
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("ranks", "parallel"),
+    [
+        (2, BUCKETS),
+        pytest.param(2, {"strategy": "fsdp"}, marks=pytest.mark.slow),
+        pytest.param(3, BUCKETS, marks=pytest.mark.slow),
+    ],
+)
+def test_kills_around_the_epoch_at_which_all_begins_to_learn(
+    small_shards: str, tmp_path: Path, ranks: int, parallel: dict[str, Any]
+) -> None:
+    config = small_config(
+        model={"freeze": ["*resnet*"]},
+        train={**BATCH, **UNFREEZES},
+        checkpoint={"every_steps": 4},
+        parallel={"slot_size": 2, **parallel},
+        resources={"ranks": ranks, "max_attempts": 100},
+    )
+    went_on = check(tmp_path, small_shards, AROUND_UNFREEZING, config)
+    assert min(went_on) < 2 * STEPS_PER_EPOCH <= max(went_on)
+
+
+@pytest.mark.line
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_early_stopping_under_kills_ends_at_the_same_epoch(small_shards: str, tmp_path: Path, ranks: int) -> None:
+    config = small_config(
+        # Until it overfits, which no one knows beforehand.
+        train={**BATCH, "epochs": 40, "learning_rate": 0.05, "early_stopping": {"patience": 2}},
+        checkpoint={"every_steps": 5},
+        parallel={"slot_size": 2},
+        resources={"ranks": ranks, "max_attempts": 100},
+    )
+    # In an evaluation, and behind one whose checkpoint is not there yet: each process writes at steps 5, 10 and 12.
+    pauses = ("evaluation:1:1", "before-manifest:3:0")
+    check(tmp_path, small_shards, pauses, config)
+    ends = [CheckpointManifest.load(f"file://{tmp_path}/{name}/training") for name in ("undisturbed", "disturbed")]
+    assert {end.ended_by for end in ends} == {"early_stopping"}
+    last = [find_newest_step(tmp_path / name / "training") for name in ("undisturbed", "disturbed")]
+    assert last[0] == last[1] < 40 * STEPS_PER_EPOCH
+
+
+def find_newest_step(folder: Path) -> int:
+    return max(int(path.parent.name.split("-")[1].split(".")[0]) for path in folder.glob("checkpoints/*/manifest.json"))

@@ -1,7 +1,10 @@
 """Each option of the loop: what it does, and that training that is killed with it ends in the same bits."""
 
+import json
 import math
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,19 @@ import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, Preempted
+from contracts.stage import run_stage
+from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
-from trainer.checkpoint.loading import load_model_state
+from trainer.checkpoint.loading import load_group, load_model_state
+from trainer.evaluate import Evaluation
 from trainer.finish import finish
+from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
+from trainer.report.outcomes import Outcomes
+from trainer.supervise.signals import StopCause
+from trainer.supervise.vote import StopAgreement
 
 VIT = {
     "architecture": "vit",
@@ -29,6 +39,7 @@ VIT = {
         "attention_probs_dropout_prob": 0.1,
     },
 }
+FROZEN = {**small_config()["model"], "freeze": ["*resnet*"]}
 EXPLODING = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {}}
 
 
@@ -72,6 +83,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
     ),
     "budget of steps": config({"max_steps": 8}),
+    # Resumes from within the first epoch, from its end, which is where all begins to learn, and from the second.
+    "unfrozen": config({"unfreeze_epoch": 1, "ema_decay": 0.9}, model=FROZEN),
+    "unfrozen, sgd": config({"unfreeze_epoch": 1, "optimizer": "sgd", "non_finite": "skip"}, model=FROZEN),
+    "rates": config({"learning_rates": {"*classifier*": 3.0}, "layer_decay": 0.5}),
 }
 
 
@@ -105,7 +120,7 @@ def check_equal(one: CheckpointManifest, other: CheckpointManifest) -> None:
     # The attempt is in the name of the evaluation's folder; what it says counts.
     checksums = {entry.crc32c if (entry := document.evaluation) else None for document in (one, other)}
     assert len(checksums) == 1
-    left_out = {"files", "spent_s", "environment", "evaluation", "attempt"}
+    left_out = {"files", "spent_s", "environment", "evaluation", "attempt", "finished_at"}
     assert one.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
 
 
@@ -223,6 +238,128 @@ def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_pat
     skipped = int(training.stepper.state()["guard"]["skipped"])
     assert skipped > 0
     assert math.log2(float(training.stepper.state()["scaler"]["scale"])) == 16 - skipped
+
+
+def test_what_is_frozen_learns_after_its_epoch_and_the_old_network_is_gone(
+    rank: Rank, small_shards: str, tmp_path: Path
+) -> None:
+    training = make_training(rank, tmp_path, small_shards, config({"unfreeze_epoch": 1}, model=FROZEN, checkpoint=KEEP))
+    old = weakref.ref(training.stepper.model)
+    begin = {name: tensor.clone() for name, tensor in training.stepper.model.state_dict().items()}
+    training.run()
+    assert old() is None
+    first, last = (states(tmp_path)[step] for step in (5, 10))
+    assert {name for name in begin if not torch.equal(begin[name], first[name])} == {
+        name for name in begin if "classifier" in name
+    }
+    # All, BatchNorm's statistics too.
+    assert {name for name in begin if torch.equal(first[name], last[name])} == set()
+    assert "all parameters learn from step 5 on" in logs(tmp_path)
+    finish(training)
+
+
+def states(folder: Path) -> dict[int, dict[str, torch.Tensor]]:
+    """Return the parameters and buffers of each checkpoint, by step."""
+    found = {storage.normalise(path.parent): path for path in (folder / "out/checkpoints").glob("*/manifest.json")}
+    manifests = {uri: CheckpointManifest.load(uri) for uri in found}
+    return {manifest.step: load_model_state(uri, manifest) for uri, manifest in manifests.items()}
+
+
+def test_a_best_checkpoint_from_before_unfreezing_is_the_result(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    """Its average lacks what was frozen."""
+    training = make_training(rank, tmp_path, small_shards, OPTIONS["unfrozen"])
+    evaluate = training.evaluate_split
+
+    def evaluate_split(split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
+        found = evaluate(split, outcomes)
+        assert found is not None
+        return replace(found, accuracy=0.0) if training.step == 10 and split == "validation" else found
+
+    training.evaluate_split = evaluate_split  # type: ignore[method-assign]
+    training.run()
+    finish(training)
+    result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
+    assert (result.step, newest(tmp_path).step) == (5, 10)
+    (best,) = (tmp_path / "out/checkpoints").glob("step-00000005*")
+    manifest = CheckpointManifest.load(storage.normalise(best))
+    average = load_group(storage.normalise(best), manifest, "ema")
+    assert len(average) == 2
+    expected = {**load_model_state(storage.normalise(best), manifest), **average}
+    assert result.parameters_sha256 == parameters_sha256(expected)
+
+
+KEEP = {"every_steps": 3, "keep_last": 9}
+# It never gets better by so much, so training ends after the third evaluation.
+STOPS = {"epochs": 6, "early_stopping": {"metric": "validation_accuracy", "patience": 2, "min_delta": 1.0}}
+
+
+def test_early_stopping_ends_training_and_is_told(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    result = train(rank, tmp_path, small_shards, config(STOPS))
+    assert (result.finished, result.ended_by, newest(tmp_path).epoch) == (True, "early_stopping", 3)
+    seen = newest(tmp_path).early_stopping
+    assert seen is not None and seen.since_best == 2
+    assert "validation_accuracy was not better" in logs(tmp_path)
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_resume_after_the_last_evaluation_takes_no_step(
+    rank: Rank, small_shards: str, tmp_path: Path, evaluates: bool
+) -> None:
+    """Killed between the last checkpoint and the end; or told to stop before the evaluation that would end training."""
+    whole = train(rank, tmp_path / "whole", small_shards, config(STOPS))
+    training = make_training(rank, tmp_path / "cut", small_shards, config(STOPS))
+    if evaluates:
+        training.run()
+    else:
+        vote = training.vote
+
+        def told() -> StopAgreement | None:
+            if training.step == 15:
+                vote.agreed = StopAgreement(StopCause.SIGTERM, 0)
+            return vote.agreed
+
+        vote.step_done = told  # type: ignore[method-assign]
+        with pytest.raises(Preempted):
+            training.run()
+    assert newest(tmp_path / "cut").evaluation_due == (not evaluates)
+    cut = train(rank, tmp_path / "cut", small_shards, config(STOPS), "b", crash_at=0)
+    assert (cut.ended_by, cut.step) == ("early_stopping", whole.step)
+    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+
+
+def test_the_evaluation_that_is_due_is_of_what_was_frozen(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    """Told to stop at the very step at which all begins to learn."""
+    options = {**OPTIONS["unfrozen, sgd"], "checkpoint": KEEP}
+    train(rank, tmp_path / "whole", small_shards, options)
+    training = make_training(rank, tmp_path / "cut", small_shards, options)
+    vote = training.vote
+
+    def told() -> StopAgreement | None:
+        if training.step == 5:
+            vote.agreed = StopAgreement(StopCause.SIGTERM, 0)
+        return vote.agreed
+
+    vote.step_done = told  # type: ignore[method-assign]
+    with pytest.raises(Preempted):
+        training.run()
+    assert newest(tmp_path / "cut").evaluation_due
+    train(rank, tmp_path / "cut", small_shards, options, "b")
+    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+    (first,) = (tmp_path / "cut/out/checkpoints").glob("step-00000005.000002/optimizer.safetensors")
+    assert b"resnet" not in first.read_bytes()
+
+
+def test_early_stopping_needs_evaluations(rank: Rank, pictures: Path, tmp_path: Path) -> None:
+    sharding = {
+        **small_config()["sharding"],
+        "source": str(pictures),
+        "splits": {"train": 0.8, "validation": 0, "test": 0.2},
+    }
+    text = json.dumps({"sharding": sharding})
+    assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", text]) == 0
+    with pytest.raises(ConfigError, match="no validation split") as caught:
+        make_training(rank, tmp_path, storage.normalise(tmp_path / "shards"), config(STOPS))
+    assert caught.value.exit_code == 2
 
 
 # torch warns about its own code when the compiler is imported, and DDP about the memory layout of compiled gradients.

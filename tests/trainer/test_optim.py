@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.config import TrainSection
+from contracts.config import ModelSection, TrainSection
+from contracts.errors import ConfigError
+from trainer.model.build import build_model
 from trainer.optim import (
     clip_divisor,
     gradient_norm,
@@ -15,6 +17,7 @@ from trainer.optim import (
     make_optimizer,
     named_state,
     peak_learning_rate,
+    rate_factors,
     set_learning_rate,
     step_optimizer,
 )
@@ -146,3 +149,95 @@ def test_gradients_are_clipped_as_torch_does(most: float) -> None:
     step_optimizer(plain, found_inf=TAKEN)
     for one, expected in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one, expected, rtol=1e-5, atol=1e-8)
+
+
+def rate_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
+    (group,) = [g for g in optimizer.param_groups if any(parameter is one for one in g["params"])]
+    return float(group["lr"])
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_factor_scales_the_step_of_its_parameters_alone(name: str) -> None:
+    section = {"optimizer": name, "learning_rates": {"2.*": 0.5}, "weight_decay": 0.0, "momentum": 0.0}
+    train = TrainSection.model_validate(section)
+    moved = []
+    for factors in (None, "configured"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        optimizer = make_optimizer(model, train, rate_factors(model, train) if factors else None)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        model(torch.ones(2, 3)).square().sum().backward()
+        set_learning_rate(optimizer, 0.1)
+        step_optimizer(optimizer, found_inf=TAKEN)
+        moved.append([parameter.detach() - old for parameter, old in zip(model.parameters(), before, strict=True)])
+    assert rate_of(optimizer, model[0].weight) == 0.1
+    assert rate_of(optimizer, model[2].weight) == 0.05
+    for plain, scaled, factor in zip(*moved, (1, 1, 0.5, 0.5), strict=True):
+        assert torch.allclose(scaled, plain * factor, atol=1e-7)
+
+
+def test_patterns_must_match_and_must_not_overlap() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    for rates, said in (({"2.*": 2.0}, "matches no parameter"), ({"0.*": 2.0, "*weight": 3.0}, "both match 0.weight")):
+        with pytest.raises(ConfigError, match=said) as caught:
+            rate_factors(model, TrainSection(learning_rates=rates))
+        assert caught.value.exit_code == 2
+
+
+VIT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16, "patch_size": 8}
+SWIN = {"embed_dim": 8, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 4}
+CONVNEXT = {"hidden_sizes": [8, 16], "depths": [2, 1], "num_stages": 2}
+# L blocks; the end of a parameter's name, and how many layers lie behind it.
+LAYERS: dict[str, tuple[dict[str, Any], int, dict[str, int]]] = {
+    "vit": (VIT, 3, {"cls_token": 4, "position_embeddings": 4, "classifier.weight": 0, "vit.layernorm.weight": 0}),
+    "swin": (
+        SWIN,
+        3,
+        {
+            "patch_embeddings.projection.weight": 4,
+            "layers.0.blocks.0.layernorm_before.weight": 3,
+            "layers.0.blocks.1.layernorm_before.weight": 2,
+            "layers.0.downsample.norm.weight": 2,
+            "layers.1.blocks.0.layernorm_before.weight": 1,
+            "swin.layernorm.weight": 0,
+            "classifier.weight": 0,
+        },
+    ),
+    "convnext": (
+        CONVNEXT,
+        3,
+        {
+            "embeddings.patch_embeddings.weight": 4,
+            "stages.0.layers.0.dwconv.weight": 3,
+            "stages.0.layers.1.dwconv.weight": 2,
+            "stages.1.downsampling_layer.1.weight": 2,
+            "stages.1.layers.0.dwconv.weight": 1,
+            "classifier.weight": 0,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", LAYERS)
+def test_rates_fall_from_block_to_block(architecture: str) -> None:
+    arguments, blocks, expected = LAYERS[architecture]
+    section = ModelSection(architecture=architecture, arguments=arguments)
+    model = build_model(section, num_classes=3, image_size=16)
+    plain = rate_factors(model, TrainSection(layer_decay=0.5))
+    assert set(plain.values()) == {0.5**layers for layers in range(blocks + 2)}
+    for end, layers in expected.items():
+        (name,) = [name for name in plain if name.endswith(end)]
+        assert plain[name] == 0.5**layers, name
+    if architecture == "vit":
+        for number in range(3):
+            of_block = {value for name, value in plain.items() if f".{number}.layernorm_before" in name}
+            assert of_block == {0.5 ** (3 - number)}
+    both = rate_factors(model, TrainSection(layer_decay=0.5, learning_rates={"*classifier*": 3.0, "*embeddings*": 4.0}))
+    assert {both[name] / plain[name] for name in plain if "classifier" in name} == {3.0}
+    assert {both[name] / plain[name] for name in plain if "embeddings" in name} == {4.0}
+    assert {both[name] / plain[name] for name in plain} == {1.0, 3.0, 4.0}
+
+
+def test_without_blocks_there_is_no_decay_by_layer() -> None:
+    with pytest.raises(ConfigError, match="no repeated blocks"):
+        rate_factors(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), TrainSection(layer_decay=0.5))

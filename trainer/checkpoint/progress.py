@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from contracts.artifacts import CheckpointManifest
+from contracts.artifacts import CheckpointManifest, EarlyStopping
+from contracts.config import EarlyStoppingSection
 from trainer.evaluate import Evaluation
+from trainer.supervise.early_stopping import judge
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,31 @@ class Progress:
     """Step of the newest evaluation of this attempt."""
     evaluation_due: bool = False
     """The evaluation that belongs here was not made: ranks were told to stop."""
+    early_stopping: EarlyStopping | None = None
+    """None without train.early_stopping, and before the first evaluation."""
 
     @classmethod
     def of(cls, manifest: CheckpointManifest) -> Progress:
         """Return the progress that a checkpoint records."""
-        return cls(manifest.position, manifest.metrics, evaluation_due=manifest.evaluation_due)
+        seen = manifest.early_stopping
+        return cls(manifest.position, manifest.metrics, evaluation_due=manifest.evaluation_due, early_stopping=seen)
 
-    def with_evaluation(self, found: Evaluation | None, step: int) -> Progress:
+    def with_evaluation(self, found: Evaluation | None, step: int, rule: EarlyStoppingSection | None) -> Progress:
         """Take in an evaluation; None: there is no validation split."""
         metrics = {} if found is None else {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
-        return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False)
+        seen = self.early_stopping
+        if found is not None and rule is not None:
+            seen = judge(seen or EarlyStopping(), rule, accuracy=found.accuracy, loss=found.loss)
+        return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False, early_stopping=seen)
+
+    def freezes(self, samples: int, unfreeze_epoch: int | None) -> bool:
+        """Whether what model.freeze names is frozen in the step or evaluation that comes next.
+
+        Args:
+            samples: Of an epoch.
+            unfreeze_epoch: Epochs after which it learns; None: it never does.
+        """
+        if unfreeze_epoch is None:
+            return True
+        end = unfreeze_epoch * samples
+        return self.position < end or (self.position == end and self.evaluation_due)

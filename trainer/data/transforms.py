@@ -72,6 +72,10 @@ class EvaluationTransform:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
+    def document(self) -> dict[str, object]:
+        """Return what a checkpoint says of it."""
+        return {"image_size": self.image_size, "mean": list(self.mean), "std": list(self.std)}
+
     def pixels(self, image: Pixels) -> Pixels:
         """Map an image [H, W, 3] to [image_size, image_size, 3]."""
         height, width = image.shape[:2]

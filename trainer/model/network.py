@@ -18,6 +18,7 @@ from contracts.errors import ConfigError, UserError
 from trainer.checkpoint.staging import require_storable
 from trainer.model.attention import describe_attention, watch_attention
 from trainer.model.build import build_model, complete_model, find_gradient_use, model_builder
+from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learns
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
@@ -41,6 +42,8 @@ class Network:
     """With fsdp: names of the blocks that are gathered as one."""
     initial: InitialWeights | None
     """The weights that it was given; None: random ones. With ddp only the first rank has them yet."""
+    frozen: Frozen
+    """What model.freeze names, whether it is frozen now or not."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ def make_network(
     numerics: Numerics,
     log: Callable[[str], None],
     start: StartWeights | None = None,
+    *,
+    freezes: bool = True,
 ) -> Network:
     """Return the network with the weights of run.seed, or those to start from; all ranks must call this.
 
@@ -72,11 +77,12 @@ def make_network(
         numerics: What it computes in.
         log: Is told what was found about it.
         start: The weights to start from; None: random ones. The first rank alone reads them.
+        freezes: Whether what model.freeze names is frozen: not after train.unfreeze_epoch.
 
     Raises:
         ModelError: It cannot be built, trained or saved, or the weights are not its own.
         DataError: The weights have changed.
-        ConfigError: It cannot be trained as parallel.find_unused_parameters says.
+        ConfigError: It cannot be trained as parallel.find_unused_parameters says, or as model.freeze does.
     """
     examine = partial(_examine, config=config, numerics=numerics, log=log, start=start)
     if config.parallel.strategy == "ddp":
@@ -90,6 +96,13 @@ def make_network(
         module, found = build_on_first_rank(build, examine, config, num_classes, rank, log)
     for name in found.frozen:
         module.get_parameter(name).requires_grad_(False)
+    frozen = find_frozen(module, config.model.freeze)
+    if freezes and config.model.freeze:
+        freeze(module, frozen)
+        require_some_learns(module, config.model.freeze)
+        elements = sum(module.get_parameter(name).numel() for name in frozen.parameters)
+        kept = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
+        log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{kept}")
     blocks = recompute_blocks(module, numerics.activation_checkpointing)
     if blocks == [""]:
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
@@ -99,7 +112,7 @@ def make_network(
     module.train()
     if found.initial is not None:
         log(describe(found.initial))
-    return Network(module, found.gathered_blocks, found.initial)
+    return Network(module, found.gathered_blocks, found.initial, frozen)
 
 
 def _start_on_first_rank(module: nn.Module, config: RunConfig, start: StartWeights, rank: Rank) -> InitialWeights:
@@ -161,9 +174,13 @@ def _examine(
     images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
     with numerics.autocast(device), watch_attention() as attention:
         use = find_gradient_use(module, images)
-    if use.at_random and not parallel.find_unused_parameters:
+    # What is frozen for good asks for no gradient; what learns after train.unfreeze_epoch is refused at once.
+    frozen = find_frozen(module, config.model.freeze)
+    for_good = frozen.parameters if config.train.unfreeze_epoch is None else frozenset()
+    at_random = [name for name in use.at_random if name not in for_good]
+    if at_random and not parallel.find_unused_parameters:
         raise ConfigError(
-            f"in training {config.model.architecture} leaves out parameters at random ({_some(use.at_random)}), and "
+            f"in training {config.model.architecture} leaves out parameters at random ({_some(at_random)}), and "
             "ranks would wait for gradients that do not come",
             allowed="networks whose parameters all get a gradient in each pass, unless parallel.strategy is ddp and "
             "parallel.find_unused_parameters is true",

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from contracts.artifacts import Flags
+from contracts.artifacts import Flags, ProfileReport
 from contracts.config import TrainSection
 from contracts.errors import ConfigError
-from trainer.launch.auto import choose_flags
+from trainer.launch.auto import check_flags, choose_flags, describe_flags
 
 # Asks for deterministic algorithms on a GPU: 1.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
@@ -123,6 +123,28 @@ class Numerics:
     def memory_format(self) -> torch.memory_format:
         """The memory layout of images, from where they are normalised on."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+
+def decide_numerics(
+    train: TrainSection, profile: ProfileReport | None, recorded: dict[str, str], log: Callable[[str], None]
+) -> Numerics:
+    """Return what a training computes in: what its first checkpoint recorded, else by configuration and profile.
+
+    Args:
+        train: The configuration's section.
+        profile: The report of the profiling run, if there is one.
+        recorded: `Numerics.document` of the checkpoint that training resumes from; empty: there is none.
+        log: Is told what was decided.
+
+    Raises:
+        ConfigError: Options do not fit each other.
+    """
+    if said := describe_flags(train, profile):
+        log(said)
+    flags = choose_flags(train, profile)
+    if not recorded:
+        check_flags(train, flags)
+    return Numerics.of(train, flags).or_recorded(recorded, log)
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:

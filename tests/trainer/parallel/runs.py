@@ -59,12 +59,13 @@ def make_config(model: dict[str, Any] | None = None, train: dict[str, Any] | Non
 class Run:
     """Training steps of one rank, from the beginning or from where another run has saved."""
 
-    def __init__(self, config: RunConfig, rank: Rank, before: Run | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, rank: Rank, before: Run | None = None, *, freezes: bool | None = None
+    ) -> None:
         self.config, self.rank = config, rank
         self.position = 0 if before is None else before.position
         self.said: list[str] = []
-        self.stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), self.said.append)
-        self.stepper.warm_up(config.parallel.slot_size)  # type: ignore[arg-type]
+        self.stepper = self._make_stepper(freezes)
         if before is not None:
             uri, document = before.saved
             self.stepper.load(load_parts(uri, document, self.stepper.wanted_rows), where=uri)
@@ -78,6 +79,18 @@ class Run:
         self.saved: tuple[str, CheckpointManifest]
         self.losses: list[float] = []
         self.left_out = 0.0
+
+    def _make_stepper(self, freezes: bool | None) -> Stepper:
+        config = self.config
+        stepper = Stepper(config, CLASSES, self.rank, Numerics.of(config.train), self.said.append, freezes=freezes)
+        stepper.warm_up(config.parallel.slot_size)  # type: ignore[arg-type]
+        return stepper
+
+    def unfreeze(self) -> None:
+        """Go on with a network of which all learns."""
+        state = self.stepper.take_state()
+        self.stepper = self._make_stepper(False)
+        self.stepper.load(state, where="memory")
 
     def take(self, steps: int) -> State:
         """Take optimizer steps and save; return the whole state, as the checkpoint has it."""

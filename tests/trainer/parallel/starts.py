@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from contracts.errors import UserError
+from tests.conftest import small_config
 from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
 from trainer.checkpoint.loading import load_parts
 from trainer.checkpoint.tensors import Group, Rows
@@ -183,7 +184,39 @@ def types_inside(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def unfreezes(rank: Rank) -> dict[str, Any]:
+    """Three steps with a part frozen and three of all, in one process and resumed in between."""
+    found: dict[str, Any] = {}
+    resnet = {**small_config()["model"], "freeze": ["*resnet*"]}
+    kinds = {"resnet": resnet, "vit": {**VIT, "freeze": ["*embeddings*", "*layer*.0.*", "*layer*.1.*"]}}
+    options: dict[str, Any] = {"unfreeze_epoch": 1, "ema_decay": 0.9, "learning_rate": 0.01}
+    ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP, "copies": {"shard_ranks": 1, **FSDP}}
+    for name, kind, optimizer in (
+        ("ddp", "resnet", "adamw"),
+        ("ddp", "vit", "sgd"),
+        ("fsdp", "resnet", "sgd"),
+        ("fsdp", "vit", "adamw"),
+        ("copies", "vit", "adamw"),
+    ):
+        config = make_config(kinds[kind], train={**options, "optimizer": optimizer}, **ways[name])
+        run = Run(config, rank, freezes=True)
+        begin = everything(run.stepper.model)
+        frozen = run.take(3)
+        resumed = Run(config, rank, run, freezes=False).take(3)
+        run.unfreeze()
+        found[f"{name} {kind}"] = {
+            "begin": begin,
+            "frozen": frozen,
+            "whole": run.take(3),
+            "resumed": resumed,
+            "ranks": gather(rank, everything(run.stepper.model)),
+            "losses": run.losses,
+        }
+    return found
+
+
 SCENARIOS = {
+    "unfreezes": unfreezes,
     "builds": builds,
     "failures": failures,
     "conditional": conditional,

@@ -1,0 +1,67 @@
+"""Early stopping as a function of the evaluations so far."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.artifacts import EarlyStopping
+from contracts.config import EarlyStoppingSection
+from contracts.errors import ConfigError
+from trainer.supervise.early_stopping import describe_stop, is_over, judge, require_validation
+
+
+def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int | None:
+    """Return the number of evaluations after which training ends."""
+    seen = EarlyStopping()
+    for number, value in enumerate(values, 1):
+        # What is not watched would say the opposite.
+        other = -value
+        accuracy, loss = (value, other) if section.metric == "validation_accuracy" else (other, value)
+        seen = judge(EarlyStopping.model_validate_json(seen.model_dump_json()), section, accuracy=accuracy, loss=loss)
+        if is_over(seen, section):
+            assert f"{section.metric} was not better than {seen.best:.6g}" in describe_stop(seen, section)
+            return number
+    return None
+
+
+@pytest.mark.parametrize(
+    ("values", "section", "expected"),
+    [
+        ([3.0, 2.0, 1.0, 1.0, 1.0], {"patience": 2}, 5),
+        ([3.0, 2.0, 2.5, 1.0, 1.5], {"patience": 2}, None),
+        ([3.0, 3.0], {"patience": 1}, 2),
+        # Each is better, and none by enough; the best stays the first.
+        ([3.0, 2.6, 2.2, 2.1], {"patience": 2, "min_delta": 1.0}, 3),
+        ([3.0, 2.6, 1.9, 1.8, 1.7], {"patience": 2, "min_delta": 1.0}, 5),
+        ([0.5, 0.6, 0.6, 0.7], {"metric": "validation_accuracy", "patience": 2}, None),
+        ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_accuracy", "patience": 2}, 4),
+    ],
+)
+def test_training_ends_after_so_many_evaluations_without_a_better_one(
+    values: list[float], section: dict[str, object], expected: int | None
+) -> None:
+    assert stopped_after(EarlyStoppingSection.model_validate(section), values) == expected
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 4), st.integers(0, 2))
+def test_it_is_that_of_its_definition(values: list[int], patience: int, min_delta: int) -> None:
+    """Against a plain loop over the whole history; what a checkpoint keeps is enough."""
+    section = EarlyStoppingSection(patience=patience, min_delta=min_delta)
+    better = []
+    for number, value in enumerate(values):
+        if not better or value < values[better[-1]] - min_delta:
+            better.append(number)
+        if number - better[-1] == patience:
+            assert stopped_after(section, [float(one) for one in values]) == number + 1
+            return
+    assert stopped_after(section, [float(one) for one in values]) is None
+
+
+def test_it_needs_a_validation_split() -> None:
+    require_validation(None, 0)
+    require_validation(EarlyStoppingSection(), 1)
+    with pytest.raises(ConfigError, match="no validation split"):
+        require_validation(EarlyStoppingSection(), 0)
+    assert not is_over(None, EarlyStoppingSection()) and not is_over(EarlyStopping(since_best=9), None)

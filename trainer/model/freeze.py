@@ -1,0 +1,129 @@
+"""Frozen parameters: chosen by glob patterns of their names, and normalisation layers that keep their statistics.
+
+Names are those of `named_parameters` and `named_buffers`; `*` matches dots too (fnmatch.fnmatchcase).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MethodType
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from contracts.errors import ConfigError
+
+# Names that a message gives as examples.
+_MOST_NAMES = 6
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What patterns name of a network."""
+
+    parameters: frozenset[str] = frozenset()
+    norms: tuple[str, ...] = ()
+    """Modules with running statistics that keep them."""
+
+
+def find_frozen(model: nn.Module, patterns: Sequence[str]) -> Frozen:
+    """Return what glob patterns of names freeze.
+
+    A normalisation layer with running statistics (BatchNorm, InstanceNorm) keeps them when all its own parameters are
+    named, or its running mean and variance are.
+
+    Args:
+        model: The network.
+        patterns: model.freeze.
+
+    Raises:
+        ConfigError: A pattern matches neither a parameter nor running statistics.
+    """
+    if not patterns:
+        return Frozen()
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    norms = {name: module for name, module in model.named_modules() if _has_statistics(module)}
+    statistics = {_join(norm, own) for norm in norms for own in ("running_mean", "running_var")}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in [*parameters, *statistics]):
+            raise no_match("model.freeze", pattern, parameters)
+    named = {name for name in [*parameters, *statistics] if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    kept = []
+    for norm, module in norms.items():
+        own = {_join(norm, name) for name, _ in module.named_parameters(recurse=False)}
+        if (own and own <= named) or {_join(norm, "running_mean"), _join(norm, "running_var")} <= named:
+            kept.append(norm)
+    return Frozen(frozenset(named - statistics), tuple(kept))
+
+
+def freeze(model: nn.Module, frozen: Frozen) -> None:
+    """Let parameters ask for no gradient, and normalisation layers keep their statistics."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in frozen.parameters:
+            parameter.requires_grad_(False)
+    keep_statistics(model, frozen.norms)
+
+
+def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
+    """Keep modules in evaluation mode, whoever calls `train` of a module around them; of copies of them too.
+
+    To be called again where modules were replaced, as convert_sync_batchnorm does.
+    """
+    for name in norms:
+        module = model.get_submodule(name)
+        # An attribute of this one module hides the method of its class.
+        module.__dict__["train"] = MethodType(_stay_in_evaluation, module)
+        module.train(False)
+
+
+@contextmanager
+def statistics_released(model: nn.Module) -> Iterator[None]:
+    """Let all modules follow `train` inside the block, as after train.unfreeze_epoch."""
+    kept = [name for name, module in model.named_modules() if "train" in module.__dict__]
+    for name in kept:
+        del model.get_submodule(name).__dict__["train"]
+    try:
+        yield
+    finally:
+        keep_statistics(model, kept)
+
+
+def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
+    """Return the error about a pattern that matches no name; it gives close names, or the first ones."""
+    close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
+    shown = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
+    return ConfigError(
+        f"{field}: the pattern {pattern!r} matches no parameter of the network",
+        allowed=f"glob patterns of names, {'such as these close ones' if close else 'which are'}: {', '.join(shown)}",
+        todo=f"correct the pattern ('*{pattern.strip('*')}*' matches anywhere in a name), or leave it out",
+    )
+
+
+def require_some_learns(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Refuse to train a network of which all parameters are frozen.
+
+    Raises:
+        ConfigError: None asks for a gradient.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            f"model.freeze {list(patterns)} freezes all parameters of the network",
+            allowed="patterns that leave some parameters to learn, such as those of the classifier's head",
+            todo="name less in model.freeze",
+        )
+
+
+def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
+    return nn.Module.train(module, False)
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, _NormBase) and module.running_mean is not None
+
+
+def _join(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name

@@ -1,0 +1,55 @@
+"""When training ends before its last epoch since evaluations stopped getting better (train.early_stopping).
+
+Every evaluation counts, those before train.unfreeze_epoch too. What was seen is in each checkpoint, so a resume decides
+as training without a stop does; nothing here looks at a clock, or at what one rank alone knows.
+"""
+
+from __future__ import annotations
+
+from contracts.artifacts import EarlyStopping
+from contracts.config import EarlyStoppingSection
+from contracts.errors import ConfigError
+
+
+def judge(seen: EarlyStopping, section: EarlyStoppingSection, *, accuracy: float, loss: float) -> EarlyStopping:
+    """Return what was seen with one more evaluation on the validation split.
+
+    An evaluation is better when it beats the best before it by more than `min_delta`; the first one always is.
+    """
+    value = accuracy if section.metric == "validation_accuracy" else loss
+    sign = 1 if section.metric == "validation_accuracy" else -1
+    if seen.best is None or sign * (value - seen.best) > section.min_delta:
+        return EarlyStopping(best=value, since_best=0)
+    return EarlyStopping(best=seen.best, since_best=seen.since_best + 1)
+
+
+def is_over(seen: EarlyStopping | None, section: EarlyStoppingSection | None) -> bool:
+    """Whether training ends after what was seen."""
+    return section is not None and seen is not None and seen.since_best >= section.patience
+
+
+def describe_stop(seen: EarlyStopping, section: EarlyStoppingSection) -> str:
+    """Say why training ended."""
+    margin = f" by more than {section.min_delta:g}" if section.min_delta else ""
+    return (
+        f"train.early_stopping: {section.metric} was not better than {seen.best:.6g}{margin} in {seen.since_best} "
+        f"evaluations in a row (patience {section.patience}): training ends"
+    )
+
+
+def require_validation(section: EarlyStoppingSection | None, samples: int) -> None:
+    """Refuse early stopping where there is nothing to evaluate on.
+
+    Args:
+        section: train.early_stopping.
+        samples: Of the validation split.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if section is not None and samples == 0:
+        raise ConfigError(
+            f"train.early_stopping watches {section.metric}, and the shards have no validation split",
+            allowed="shards with samples in their validation split",
+            todo="set sharding.splits with a share for validation, or leave train.early_stopping out",
+        )
