@@ -1,0 +1,90 @@
+"""The recipes of docs/fine-tuning.md, as they stand there, on a small network and small shards."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
+from tests.conftest import CLASSES, small_config
+from tests.trainer.one_rank import logs, one_rank, train
+from trainer.checkpoint.loading import load_model_state
+
+PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
+NAMES = ("the head alone", "the head first", "layer-wise decay")
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "patch_size": 8,
+}
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """Return the YAML blocks of the page, in their order."""
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)]
+    return dict(zip(NAMES, blocks, strict=True))
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that transformers has saved: a small ViT, with one of our classes and two others."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(1)
+    config = ViTConfig(**SMALL, image_size=16, id2label={0: "red", 1: "pink", 2: "grey"})
+    ViTForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+def configured(recipe: dict[str, Any], pretrained: Path) -> dict[str, Any]:
+    """Return the recipe for the small shards, in two epochs; everything else is the page's."""
+    recipe["model"] |= {"arguments": SMALL, "weights": storage.normalise(pretrained)}
+    recipe["train"] |= {"epochs": 2, "global_batch_size": 16}
+    return small_config(**recipe, checkpoint={"keep_last": 9})
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], where: str) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one if name.startswith(where))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_trains(name: str, small_shards: str, pretrained: Path, tmp_path: Path) -> None:
+    config = configured(recipes()[name], pretrained)
+    with one_rank() as rank:
+        result = train(rank, tmp_path, small_shards, config)
+    assert result.initial is not None and result.initial.matched_fraction == 1.0
+    assert result.initial.classes_taken == ["red"] and CLASSES.index("red") == 2
+    states = {
+        path.name: load_model_state(storage.normalise(path), CheckpointManifest.load(storage.normalise(path)))
+        for path in sorted((tmp_path / "out" / "checkpoints").glob("step-*"))
+    }
+    first, last = list(states.values())
+    theirs = start_of(config)
+    if name == "the head alone":
+        assert all(torch.equal(last[key], theirs[key]) for key in theirs if key.startswith("vit."))
+        assert difference(last, first, "classifier") > 0
+    elif name == "the head first":
+        assert all(torch.equal(first[key], theirs[key]) for key in theirs if key.startswith("vit."))
+        assert difference(last, first, "vit.") > 0
+        assert "all parameters learn from step" in logs(tmp_path)
+    else:
+        # Adam's steps are about as large as the rate: each block moves less than the one above it.
+        moved = [difference(first, theirs, f"vit.layers.{number}.mlp.fc1.weight") for number in range(3)]
+        assert 0 < moved[0] < moved[1] < moved[2] < difference(first, theirs, "classifier.weight")
+
+
+def start_of(config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors that the training began with, under the network's names."""
+    from transformers import ViTForImageClassification
+
+    state: dict[str, torch.Tensor] = ViTForImageClassification.from_pretrained(
+        storage.local_path(config["model"]["weights"]), local_files_only=True
+    ).state_dict()
+    return state
