@@ -138,7 +138,8 @@ def _start(module: nn.Module, config: RunConfig, start: StartWeights) -> Initial
         complete_model(built, config.model, num_classes=num_classes, image_size=size)
         return built
 
-    return start_from(module, start, find_head(build, len(start.classes)))
+    head = find_head(build, len(start.classes), on_meta=":" not in config.model.architecture)
+    return start_from(module, start, head)
 
 
 def _build(config: RunConfig, num_classes: int, place: Callable[[nn.Module], torch.device]) -> nn.Module:

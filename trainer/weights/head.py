@@ -14,18 +14,19 @@ from contracts.errors import ModelError
 from trainer.model.trial import random_state_kept
 
 
-def find_head(build: Callable[[int], nn.Module], num_classes: int) -> dict[str, int]:
+def find_head(build: Callable[[int], nn.Module], num_classes: int, *, on_meta: bool) -> dict[str, int]:
     """Return the tensors whose shape depends on the number of classes, with the dimension that does, by name.
 
     Args:
-        build: Builds the network for a number of classes. It is called for one class more, where that can be on the
-            meta device.
+        build: Builds the network for a number of classes. It is called for one class more, too.
         num_classes: Of the network.
+        on_meta: Build on the meta device where that can be. Not where code of others may keep tensors, in a cache, for
+            the next network, which would have no values.
     """
     shapes = []
     with random_state_kept(torch.device("cpu")):
         for number in (num_classes, num_classes + 1):
-            found = _shapes(build, number)
+            found = _shapes(build, number, ("meta", "cpu") if on_meta else ("cpu",))
             if found is None:
                 return {}
             shapes.append(found)
@@ -39,8 +40,10 @@ def find_head(build: Callable[[int], nn.Module], num_classes: int) -> dict[str, 
     return head
 
 
-def _shapes(build: Callable[[int], nn.Module], num_classes: int) -> dict[str, tuple[int, ...]] | None:
-    for device in ("meta", "cpu"):
+def _shapes(
+    build: Callable[[int], nn.Module], num_classes: int, devices: Sequence[str]
+) -> dict[str, tuple[int, ...]] | None:
+    for device in devices:
         try:
             with torch.device(device):
                 network = build(num_classes)

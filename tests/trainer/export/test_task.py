@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
+from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import Finished, write_checkpoint
@@ -108,6 +109,7 @@ def test_a_checkpoint_becomes_an_engine_with_its_proof(finished_line: Finished) 
     assert json.loads((folder / "labels.json").read_text()) == [str(digit) for digit in range(10)]
     weights = load_file(folder / "model.safetensors")
     assert parameters_sha256(weights) == manifest.checkpoint_sha256
+    check_plain_transformers(folder, line)
     assert "0.5" in (folder / "preprocess.json").read_text()
     assert manifest.engines[0].target in (folder / "MODEL_CARD.md").read_text()
     check_events(line, uri)
@@ -116,6 +118,21 @@ def test_a_checkpoint_becomes_an_engine_with_its_proof(finished_line: Finished) 
     assert manifest.calibration is not None and manifest.calibration.samples == 160
     # Only the process that traces has torch's graph tools in memory.
     assert manifest.steps["fp16"]["peak_bytes"] < manifest.steps["trace"]["peak_bytes"]
+
+
+def check_plain_transformers(folder: Path, line: Any) -> None:
+    """Its from_pretrained loads the export's folder, and computes what the trained network computes."""
+    from transformers import AutoModelForImageClassification
+
+    theirs: Any = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True).eval()
+    shards_uri, checkpoint_uri = (storage.normalise(line.folder / name) for name in ("shards", "train"))
+    checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
+    config = RunConfig.model_validate(line.config)
+    ours = inputs.Inputs(checkpoint_uri, checkpoint, shards_uri, shards, choose_builder(["l4"]), config.data)
+    images = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(pixel_values=images).logits, ours.load_model()(images), rtol=0, atol=1e-6)
+    assert list(theirs.config.id2label.values()) == checkpoint.classes
 
 
 def check_engine(manifest: ExportManifest, folder: Path) -> None:

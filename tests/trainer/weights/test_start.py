@@ -46,7 +46,7 @@ def head_of(architecture: str) -> dict[str, int]:
     def build(num_classes: int) -> nn.Module:
         return model_builder(section(architecture), num_classes=num_classes, image_size=SIZE)()
 
-    return find_head(build, 3)
+    return find_head(build, 3, on_meta=True)
 
 
 def start(net: nn.Module, path: Path, architecture: str, classes: tuple[str, ...] = CLASSES, least: float = 0.5) -> Any:
@@ -296,5 +296,6 @@ def test_heads_of_a_callable_and_of_one_that_cannot_be_on_meta() -> None:
             raise ModelError("no meta", allowed="", todo="")
         return nn.Sequential(nn.Linear(3, 8), nn.Linear(8, num_classes))
 
-    assert find_head(build, 8) == {"1.weight": 0, "1.bias": 0}
-    assert find_head(lambda _: nn.Linear(3, 8), 8) == {}
+    for on_meta in (True, False):
+        assert find_head(build, 8, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
+    assert find_head(lambda _: nn.Linear(3, 8), 8, on_meta=True) == {}
