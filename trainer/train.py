@@ -322,7 +322,7 @@ class Training:
         node = agreed.rank // self.assignment.ranks
         told = bool(self._stop.wanted) or node == self.assignment.node_rank
         kind = Preempted if told else PeerPreempted
-        raise kind(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
+        raise kind(f"stopped by {agreed.words} at step {self.step}, {saved}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -53,12 +53,13 @@ b.good,b.bad{color:var(--c)}
 .s3{stroke:var(--s3);stroke-dasharray:10 3 2 3}.s4{stroke:var(--s4);stroke-dasharray:4 3}
 .plot path.grid{stroke:var(--line);stroke-width:1;vector-effect:non-scaling-stroke;fill:none}
 .gap{fill:var(--gap);stroke:none}
-.rule-preemption,.rule-crash,.rule-resume{fill:none;stroke-width:1;vector-effect:non-scaling-stroke}
+.rule-preemption,.rule-interruption,.rule-kill,.rule-crash,.rule-resume{fill:none;stroke-width:1;vector-effect:non-scaling-stroke}
 .rule-preemption{stroke:var(--warning);stroke-dasharray:4 3}.rule-crash{stroke:var(--bad);stroke-dasharray:2 3}
 .rule-resume{stroke:var(--good);stroke-dasharray:1 3}
+.rule-interruption,.rule-kill{stroke:var(--soft);stroke-dasharray:4 3}
 .mark{stroke:var(--card);stroke-width:1}
 .m-start,.m-resume{fill:var(--good)}.m-end{fill:var(--ink)}.m-checkpoint{fill:var(--s0)}.m-best{fill:var(--s3)}
-.m-preemption{fill:var(--warning)}.m-crash{fill:var(--bad)}
+.m-preemption{fill:var(--warning)}.m-crash{fill:var(--bad)}.m-interruption,.m-kill{fill:var(--soft)}
 .legend svg{display:inline-block;vertical-align:-2px;margin-right:5px}.legend b{color:var(--ink)}
 .strips{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:14px 24px}
 .strip p{margin:0 0 4px;font-size:13px;color:var(--soft)}.strip strong{color:var(--ink)}
