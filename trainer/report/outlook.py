@@ -51,11 +51,9 @@ class Outlook:
     def evaluated(self, step: int, found: Evaluation) -> None:
         """Take in an evaluation on the validation split; of equal ones the earlier is the best, as in checkpoints."""
         self._accuracy, self._loss = found.accuracy, found.loss
-        best = self._best
-        if best.accuracy is not None and best.loss is not None:
-            now, before = (score(one.accuracy, one.loss, self._metric) for one in (found, best))
-            if now <= before:
-                return
+        best, now = self._best, score(found.accuracy, found.loss, self._metric)
+        if best.accuracy is not None and best.loss is not None and now <= score(best.accuracy, best.loss, self._metric):
+            return
         self._best = Best(step, found.accuracy, found.loss)
 
     def epoch(self, step: int) -> str:
