@@ -76,13 +76,12 @@ min-width:2px;background:var(--k);color:#10161f}
 .g-productive{--k:var(--g-productive)}.g-start-up{--k:var(--g-start-up)}.g-data-wait{--k:var(--g-data-wait)}
 .g-checkpoint{--k:var(--g-checkpoint)}.g-evaluation{--k:var(--g-evaluation)}.g-lost{--k:var(--g-lost)}
 .g-recovery{--k:var(--g-recovery)}.g-stop{--k:var(--g-stop)}
-.matrix{border-spacing:2px}.matrix td{min-width:34px;padding:4px 6px;font-size:13px}.matrix td>*{display:inline}
+.matrix{border-spacing:2px}.matrix td{min-width:24px;padding:3px 4px;font-size:12px}.matrix td>*{display:inline}
 .matrix .none{color:var(--soft)}.matrix .off{outline:2px solid var(--bad);outline-offset:-2px}
-.matrix tbody th{text-align:right;max-width:160px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.matrix tbody th{text-align:right;max-width:220px;white-space:normal;overflow-wrap:anywhere;padding:3px 6px}
 .matrix thead th{max-width:90px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .upright thead th:not(.corner){vertical-align:bottom;padding:4px 2px;max-width:none}
-.upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);max-height:120px;overflow:hidden;
-text-overflow:ellipsis;display:inline-block}
+.upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;display:inline-block}
 td.words{min-width:110px}#stages td:nth-child(3){min-width:200px}
 td:has(>.chip){white-space:nowrap;padding-right:14px}
 .tried{list-style:none;padding:0;margin:0 0 12px;display:grid;gap:8px}
