@@ -16,6 +16,7 @@ A stage that fails leaves its error as JSON (`ErrorDocument`), since orchestrato
 
 from __future__ import annotations
 
+import signal
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +26,8 @@ EXIT_CHECK_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_FAULT = 70
 EXIT_TRY_AGAIN = 75
+_SIGNAL_EXIT_BASE = 128
+INTERRUPTED = "Interrupted"
 
 
 class ShardlineError(Exception):
@@ -108,6 +111,14 @@ class ErrorDocument(BaseModel):
     @classmethod
     def of(cls, error: BaseException, traceback: str = "") -> ErrorDocument:
         """Describe `error`; anything that is not ours counts as a fault of ours."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls.interrupted(signal.SIGINT)
         code = error.exit_code if isinstance(error, ShardlineError) else EXIT_FAULT
         message = str(error) if isinstance(error, ShardlineError) else f"{type(error).__name__}: {error}"
         return cls(kind=type(error).__name__, exit_code=code, message=message, traceback=traceback)
+
+    @classmethod
+    def interrupted(cls, number: signal.Signals) -> ErrorDocument:
+        """Describe the end by a user's signal, with the exit code that shells give it."""
+        message = f"interrupted by {number.name}; the same command again continues"
+        return cls(kind=INTERRUPTED, exit_code=_SIGNAL_EXIT_BASE + number, message=message)

@@ -12,10 +12,12 @@ and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` 
     finish     uri: the stage's document is committed; made says what it made
     error      exit_code, message
     exit       the process ended: exit_code, launched_at, wall_s; written by whoever started it
+    interrupted  signal: a user's signal (SIGINT, SIGTERM, SIGHUP) ends it; written by the command that received it
     hang       rank, section, step, message: the watchdog ended a rank
 
-and, of a training: machine (node_rank, nodes) by each machine; life, resume, spent, checkpoint and stop, the ledger's,
-by the first rank (contracts/goodput.py).
+and, of a training: machine (node_rank, nodes; preemptible: a platform may take it away) by each machine; life, resume,
+spent, checkpoint and stop, the ledger's, by the first rank (contracts/goodput.py). A training's `log` at the end of an
+epoch says what its validation came to; beside its step, a `progress` message says the last one and the best.
 """
 
 from __future__ import annotations

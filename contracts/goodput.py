@@ -1,12 +1,12 @@
 """The goodput ledger: from the events of a training's attempts to where its time went. Pure arithmetic.
 
-The launcher of each machine tells its place (machine: node_rank, nodes), and the first rank tells of itself
+The launcher of each machine tells its place (machine: node_rank, nodes, preemptible), and the first rank of itself
 (trainer/supervise/sections.py):
 
     life     life, started_at: its process is up; `life` names it in the events below
     resume   life, step, ranks, nodes: training goes on from a step (0: from the start)
     spent    life, step, seconds: by section, since the life's last such event; the step it has come to
-    stop     life, step, cause, preempted: all ranks agreed to stop here
+    stop     life, step, cause, preempted: all ranks agreed to stop here; by a signal or a notice where preempted
 
 Beside them, outside of the account: checkpoint (life, step, seconds), told once when a checkpoint is committed. Its
 seconds are those from the copy of the state on; only for `spent`'s of them did steps stand still.
@@ -109,10 +109,20 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
         steps=lives[-1].step if lives else 0,
         lost_steps=lost_steps,
         preemptions=preemptions,
+        interruptions=stops.count("interruption"),
+        kills=stops.count("kill"),
         crashes=stops.count("crash"),
         node_hours=round(node_hours, 6),
         preemptions_per_node_hour=round(preemptions / node_hours, 4) if wall_s > 1 else None,
     )
+
+
+def count_stops(record: GoodputRecord) -> str:
+    """Return in words how often a training was disturbed, by cause; interruptions and kills where there were any."""
+    more = (
+        f"{count} {name}" for name, count in (("interruptions", record.interruptions), ("kills", record.kills)) if count
+    )
+    return ", ".join((f"{record.preemptions} preemptions", *more, f"{record.crashes} crashes"))
 
 
 def _read(events: Sequence[Event]) -> _Attempt:

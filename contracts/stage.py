@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -278,6 +279,9 @@ def run_stage(
         stage = _make_stage(name, options, events, keeper)
         print(execute(stage), flush=True)
         _tell_result(stage, options)
+    except KeyboardInterrupt as error:
+        events.emit("interrupted", signal=signal.SIGINT.name)
+        return _report(name, error, events, debug=False)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         if marker is not None and isinstance(error, UserError):
             _end_job(name, marker, error)
@@ -323,7 +327,7 @@ def _end_job(name: str, marker: JobMarker, error: UserError) -> None:
         print(f"{name}: the end of job {marker.job_id} could not be written down: {unsaid}", file=sys.stderr)
 
 
-def _report(name: str, error: Exception, events: EventLog, *, debug: bool) -> int:
+def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -> int:
     document = ErrorDocument.of(error, traceback.format_exc())
     try:
         events.emit("error", exit_code=document.exit_code, message=document.message)

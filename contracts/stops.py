@@ -1,4 +1,4 @@
-"""How a training came to stand still: preemptions, crashes and ends, from the events of its attempts.
+"""How a training came to stand still: preemptions, interruptions, kills, crashes and ends, by its attempts' events.
 
 The one place that tells them apart: the account (contracts/goodput.py) counts what is found here, and the marks on the
 time axis of a run's page are drawn from it.
@@ -22,11 +22,21 @@ _MOST_STEPS = 2**53
 _MOST_SECONDS = 1e12
 
 
+StopKind = Literal["preemption", "interruption", "kill", "crash", "end"]
+# What a signal to a process means on a machine that nobody takes away.
+_KIND_OF_SIGNAL: Mapping[signal.Signals, StopKind] = {
+    signal.SIGINT: "interruption",
+    signal.SIGTERM: "interruption",
+    signal.SIGHUP: "interruption",
+    signal.SIGKILL: "kill",
+}
+
+
 @dataclass(frozen=True)
 class Stop:
     """A moment at which a training stood still."""
 
-    kind: Literal["preemption", "crash", "end"]
+    kind: StopKind
     time: float
     """Seconds since the epoch."""
     step: int | None
@@ -50,9 +60,13 @@ def began_at(events: Sequence[Event]) -> float:
 def find_stops(attempts: Sequence[Sequence[Event]]) -> list[Stop]:
     """Return how a training came to stand still, in the order of its attempts.
 
-    preemption: all ranks agreed to stop because of a notice, or an attempt ended without a word before another began.
+    preemption: on a machine that a platform may take away (event machine, `preemptible`), all ranks agreed to stop
+    because of a signal or a notice, or an attempt ended without a word before another began.
+    interruption: a user's signal, Ctrl-C or SIGTERM, to the command or, on a machine that nobody takes away, to ranks.
+    kill: on such a machine an attempt ended without a word before another began, or by SIGKILL.
     crash: ranks were started again within an attempt without having agreed to stop, or an attempt ended by a fault or
     a signal that nobody sends on purpose. end: another agreed stop, or an end that the attempt itself has told.
+    Attempts of versions that do not tell of their machine count as on one that may be taken away.
 
     Args:
         attempts: The events of each attempt, as they were written; those that tell nothing of the training are passed
@@ -60,7 +74,14 @@ def find_stops(attempts: Sequence[Sequence[Event]]) -> list[Stop]:
     """
     told = [place for place, events in enumerate(attempts) if tells_of_training(events)]
     told.sort(key=lambda place: began_at(attempts[place]))
-    return [stop for place in told for stop in _of_attempt(place, attempts[place], is_last=place == told[-1])]
+    found: list[Stop] = []
+    # What ended before it could tell is on a machine like that of the others.
+    said = [flag for place in told if (flag := _preemptible(attempts[place])) is not None]
+    for place in told:
+        flag = _preemptible(attempts[place])
+        preemptible = (not said or said[0]) if flag is None else flag
+        found += _of_attempt(place, attempts[place], is_last=place == told[-1], preemptible=preemptible)
+    return found
 
 
 def step_after(event: Event, before: int | None) -> int | None:
@@ -71,13 +92,20 @@ def step_after(event: Event, before: int | None) -> int | None:
     return before
 
 
-def _of_attempt(place: int, events: Sequence[Event], *, is_last: bool) -> list[Stop]:
+def _preemptible(events: Sequence[Event]) -> bool | None:
+    """Return whether a platform may take an attempt's machine away, as the attempt tells; None: it does not."""
+    flags = [event["preemptible"] for event in events if event["event"] == "machine" and "preemptible" in event]
+    return bool(flags[-1]) if flags else None
+
+
+def _of_attempt(place: int, events: Sequence[Event], *, is_last: bool, preemptible: bool) -> list[Stop]:
     found: list[Stop] = []
     step: int | None = None
     lives = 0
     agreed = finished = False
     ending: Event | None = None
     message = ""
+    interrupted = next((f"interrupted by {e.get('signal')}" for e in events if e["event"] == "interrupted"), "")
     for event in events:
         kind, time = event["event"], float(event["time"])
         # Told by a thread, of an earlier step.
@@ -89,8 +117,9 @@ def _of_attempt(place: int, events: Sequence[Event], *, is_last: bool) -> list[S
             agreed = False
         elif kind == "stop":
             agreed = True
-            words = f"stopped at step {step}: {event.get('cause', '')}"[:300]
-            found.append(Stop("preemption" if event.get("preempted") else "end", time, step, place, words))
+            words = f"stopped at step {step}: {interrupted or event.get('cause', '')}"[:300]
+            by_signal: StopKind = "preemption" if preemptible and not interrupted else "interruption"
+            found.append(Stop(by_signal if event.get("preempted") else "end", time, step, place, words))
         elif kind == "finish":
             finished = True
             found.append(Stop("end", time, step, place, f"finished: {event.get('made', '')}"[:300]))
@@ -98,18 +127,25 @@ def _of_attempt(place: int, events: Sequence[Event], *, is_last: bool) -> list[S
             ending, message = event, str(event.get("message", message))
     if finished or agreed:
         return found
-    if ending is not None:
+    if interrupted:
+        last = ending or events[-1]
+        found.append(Stop("interruption", float(last["time"]), step, place, interrupted[:300]))
+    elif ending is not None:
         code = ending.get("exit_code")
         known = isinstance(code, int) and not isinstance(code, bool)
-        kind = "end" if known and code in _NO_CRASH else "crash"
         words = f"the attempt ended with exit code {code if known else EXIT_FAULT}" + (
             f": {message}" if message else ""
         )
         # What nobody told, 0 included, brought training to no end of its own.
-        found.append(Stop(kind, float(ending["time"]), step, place, words[:300]))  # type: ignore[arg-type]
+        ended: StopKind = "end" if known and code in _NO_CRASH else "crash"
+        # As a parent, or a shell, sees a process that a signal ended.
+        number = next((one for one in _KIND_OF_SIGNAL if known and code in (-one, 128 + one)), None)
+        if number is not None and not preemptible:
+            ended, words = _KIND_OF_SIGNAL[number], f"the attempt was ended by {number.name}"
+        found.append(Stop(ended, float(ending["time"]), step, place, words[:300]))
     elif not is_last:
-        words = "the attempt ended without a word"
-        found.append(Stop("preemption", float(events[-1]["time"]), step, place, words))
+        words = "the attempt ended without a word" + ("" if preemptible else ": killed, or out of memory")
+        found.append(Stop("preemption" if preemptible else "kill", float(events[-1]["time"]), step, place, words))
     return found
 
 

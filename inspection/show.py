@@ -9,8 +9,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
 from contracts import storage
-from contracts.artifacts import Duplicates, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, Duplicates, ShardManifest
+from contracts.errors import ConfigError, DataError
 from inspection.payloads import read_payloads
+from inspection.run.find import find_place
+from inspection.run.read import find_folder
 from records.decode import decode_rgb
 from records.index import RECORD, Index, read_part
 
@@ -22,6 +25,31 @@ _CELL_PIXELS = 128
 _CAPTION_PIXELS = 16
 # Of the index, read at a time: 40 MB.
 _PIECE_RECORDS = 1 << 20
+
+
+def find_shards(given: str) -> str:
+    """Return the URI of the folder of shards that a user means.
+
+    Args:
+        given: The folder itself, or a run as `find_place` takes it.
+
+    Raises:
+        DataError: It is neither, or the run has no shards.
+    """
+    uri = storage.normalise(given)
+    if storage.exists(storage.join(uri, MANIFEST_NAME)):
+        return uri
+    try:
+        found = find_folder(find_place(given), "shard")
+    except ConfigError:
+        found = None
+    if found is None or not storage.exists(storage.join(found, MANIFEST_NAME)):
+        raise DataError(
+            f"{given} holds no {MANIFEST_NAME}, and is no run that has shards",
+            allowed="the folder that stage shard has printed, or a run (LINE, LINE/runs/ID or an id below ./runs)",
+            todo="check the path; `shardline runs` lists the runs",
+        )
+    return found
 
 
 def describe(manifest: ShardManifest) -> Iterator[str]:

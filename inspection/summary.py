@@ -41,6 +41,7 @@ def make_record(
     traces: Sequence[StageTrace],
     times: Times,
     error: str,
+    interrupted: bool = False,
     goodput: GoodputRecord | None = None,
 ) -> RunRecord:
     """Build the record of a run that ended.
@@ -52,6 +53,7 @@ def make_record(
         traces: What the events told about each stage.
         times: Where the time went.
         error: Why it failed; empty when it did not.
+        interrupted: The error is a user's signal: it ended the run, and nothing failed.
         goodput: Where the time of its training went.
     """
     manifests = {trace.name: _manifest_sha256(trace) for trace in traces}
@@ -63,7 +65,7 @@ def make_record(
         fingerprint=combine(made_from),
         made_from=made_from,
         id=run_id,
-        state="failed" if error else "succeeded",
+        state="interrupted" if interrupted else "failed" if error else "succeeded",
         error=error,
         started_at=started_at,
         config=config.model_dump(mode="json"),

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts import storage
+from contracts.goodput import count_stops
 from inspection.profile import describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
@@ -27,6 +28,7 @@ _STYLES = {
     "reused": "cyan",
     "running": "yellow",
     "failed": "red",
+    "interrupted": "yellow",
     "stopped": "red",
     "silent": "magenta",
 }
@@ -101,6 +103,8 @@ def _head(view: RunView) -> Iterator[str]:
         last = f"; last word {_moment(view.last_word_at)} UTC" if view.last_word_at else ""
         why = "its process is gone" if view.state == "stopped" else "no record, and no word for a while"
         yield f"{why}{last}. The same command goes on where it stopped"
+    if view.state == "interrupted" and view.error:
+        yield view.error.splitlines()[0]
 
 
 def _rows(view: RunView) -> Iterator[tuple[str, str]]:
@@ -121,7 +125,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
             "goodput",
             (
                 f"{goodput.goodput_percent:.1f} % of {seconds(goodput.wall_s)}; {goodput.attempts} attempts, "
-                f"{goodput.preemptions} preemptions, {goodput.crashes} crashes, {goodput.lost_steps} steps lost"
+                f"{count_stops(goodput)}, {goodput.lost_steps} steps lost"
             ),
         )
     if (money := view.money) is not None:

@@ -30,6 +30,8 @@ class StageTrace:
     reused: bool = False
     exit_code: int | None = None
     exit_wall_s: float | None = None
+    interrupted: bool = False
+    """A user's signal ended it."""
     _reader: EventReader | None = field(default=None, repr=False)
 
     def poll(self) -> Iterator[Event]:
@@ -52,6 +54,8 @@ class StageTrace:
                 self.uri, self.reused = event["uri"], True
             case "finish":
                 self.uri, self.made = event["uri"], event["made"]
+            case "interrupted":
+                self.interrupted = True
             case "exit":
                 self.launched_at = float(event["launched_at"])
                 self.exit_code, self.exit_wall_s = int(event["exit_code"]), float(event["wall_s"])
@@ -89,7 +93,7 @@ class StageTrace:
 
     def record(self, manifest_sha256: str | None) -> StageRecord:
         """Return what a run's record says of this stage."""
-        state = "failed" if self.started else "not started"
+        state = ("interrupted" if self.interrupted else "failed") if self.started else "not started"
         if self.finished:
             state = "reused" if self.reused else "done"
         return StageRecord.model_validate(

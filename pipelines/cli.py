@@ -31,6 +31,7 @@ app = typer.Typer(
     name="shardline",
     help="Raw images to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -74,6 +75,23 @@ Checkpoint = Annotated[
 def main() -> None:
     """Run the command line; the entry of the console script."""
     app(obj=time.time())
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata
+
+        print(f"shardline {importlib.metadata.version('shardline')}", flush=True)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself; its help is the app's."""
 
 
 @app.command()
@@ -250,7 +268,9 @@ def predict(
             autocompletion=inspection_commands.complete_run,
         ),
     ],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files.", show_default=False)],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.", show_default=False)
+    ],
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels an image.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
     debug: Debug = False,
@@ -298,21 +318,24 @@ def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) 
 
 @data_app.command("show")
 def show_data(
-    uri: ShardsFolder,
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="URI", help="Folder of shards, or a RUN as for inspect.", show_default=False),
+    ],
     grid: Annotated[Path | None, typer.Option("--grid", metavar="FILE.png", help="Write pictures too.")] = None,
     debug: Debug = False,
 ) -> None:
     """Print what shards hold."""
     with reported(debug):
         from contracts.artifacts import ShardManifest
-        from contracts.storage import normalise
-        from inspection.show import describe, draw_grid
+        from inspection.show import describe, draw_grid, find_shards
 
-        manifest = ShardManifest.load(normalise(uri))
+        folder = find_shards(uri)
+        manifest = ShardManifest.load(folder)
         for line in describe(manifest):
             print(line)
         if grid is not None:
-            print(f"{grid}: {draw_grid(normalise(uri), manifest, grid)} pictures")
+            print(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
 
 
 @data_app.command()

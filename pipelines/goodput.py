@@ -7,6 +7,7 @@ from typing import TextIO
 
 from contracts.artifacts import GoodputRecord
 from contracts.errors import ConfigError
+from contracts.goodput import count_stops
 from inspection.goodput import read_goodput
 from pipelines.place import find_run
 
@@ -55,9 +56,9 @@ def print_goodput(record: GoodputRecord, stream: TextIO) -> None:
     starts = f"{record.attempts} attempts and {record.starts} starts"
     print(f"{record.steps} steps in {starts}; {record.lost_steps} steps lost", file=stream)
     print(
-        f"{record.preemptions} preemptions in {record.node_hours:.3f} node-hours"
-        + (f" ({rate:.3f} per node-hour)" if rate is not None else "")
-        + f", {record.crashes} crashes; {record.between_attempts_s:.1f} s between attempts",
+        f"{count_stops(record)}; {record.node_hours:.3f} node-hours"
+        + (f" ({rate:.3f} preemptions per node-hour)" if rate is not None else "")
+        + f"; {record.between_attempts_s:.1f} s between attempts",
         file=stream,
     )
 

@@ -30,7 +30,7 @@ from components.launch import attempt_folder
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
-from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, StorageError
+from contracts.errors import EXIT_FAULT, INTERRUPTED, ConfigError, ErrorDocument, Preempted, StorageError
 from contracts.output import Lock
 from contracts.pinned import pin
 from contracts.previous import describe_previous
@@ -96,6 +96,7 @@ def _run(config: RunConfig, line: str, run_id: str, *, fresh: bool, debug: bool,
         traces=traces,
         times=Times(wall_s=time.time() - started_at_s, orchestrator_s=ending.wall_s),
         error=error.message if error else "",
+        interrupted=error is not None and error.kind in (INTERRUPTED, Preempted.__name__),
         goodput=read_goodput(line, run_id),
     )
     close_run(record, line=line)
@@ -183,6 +184,8 @@ def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDoc
     """Return why the run failed: the stage's own error, else kfp's; None: it did not."""
     for trace in traces:
         if (error := trace.find_error()) is not None:
+            # Told to stop by a signal of its own: on this machine that is somebody who sits here.
+            trace.interrupted = trace.interrupted or error.kind in (INTERRUPTED, Preempted.__name__)
             return error.model_copy(update={"message": f"stage {trace.name}: {error.message}"})
     missing = [trace.name for trace in traces if not trace.finished]
     if ending.exit_code == 0 and not missing:

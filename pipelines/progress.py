@@ -109,8 +109,10 @@ class Bars:
                 progress.update(task, completed=1, total=1, what=trace.summary)
                 progress.stop_task(task)
             case "error":
-                progress.update(task, what="failed")
+                progress.update(task, what="interrupted" if trace.interrupted else "failed")
                 progress.stop_task(task)
+            case "interrupted":
+                progress.update(task, what="interrupted")
             case "log":
                 progress.console.print(f"{trace.name}: {event['message']}", markup=False, highlight=False)
 
@@ -126,7 +128,9 @@ def describe(trace: StageTrace, event: Event) -> str | None:
             return "reused: finished before, nothing to do"
         case "finish":
             return f"done: {event['made']}"
-        case "error":
+        case "interrupted":
+            return f"interrupted by {event['signal']}"
+        case "error" if not trace.interrupted:
             return "failed"
         case "exit" if event["exit_code"] < 0:
             return f"ended by signal {-event['exit_code']}"

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
+from contracts.goodput import count_stops
 from inspection.goodput import read_goodput
 from pipelines.diagnosis import Diagnosis
 from pipelines.evidence import explain, line_of
@@ -167,7 +168,7 @@ def _lines(status: Status) -> Iterator[str]:
     if (found := status.goodput) is not None:
         yield (
             f"training: {found.steps} steps, {found.attempts} attempts and {found.starts} starts, "
-            f"{found.preemptions} preemptions, {found.crashes} crashes, {found.goodput_percent:.1f} % goodput"
+            f"{count_stops(found)}, {found.goodput_percent:.1f} % goodput"
         )
     if status.note:
         yield status.note

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import IO
 
 from contracts.errors import ErrorDocument
+from contracts.events import EventLog
 from inspection.trace import StageTrace
 from pipelines.progress import View
 
@@ -20,7 +21,6 @@ from pipelines.progress import View
 _POLL_S = 0.1
 # Time that an interrupted stage has to end by itself. Nothing is lost without it: results are committed by manifests.
 _GRACE_S = 3.0
-_SIGNAL_EXIT_BASE = 128
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,11 +36,10 @@ class Ending:
 
 
 def find_interruption(ending: Ending) -> ErrorDocument | None:
-    """Return the error of a command that a signal ended, with the exit code that shells give it; None: none did."""
+    """Return the error of a command that a signal ended; None: none did."""
     if ending.interrupted_by is None:
         return None
-    message = f"interrupted by {signal.Signals(ending.interrupted_by).name}; the same command again continues"
-    return ErrorDocument(kind="Interrupted", exit_code=_SIGNAL_EXIT_BASE + ending.interrupted_by, message=message)
+    return ErrorDocument.interrupted(signal.Signals(ending.interrupted_by))
 
 
 def watch(
@@ -73,10 +72,21 @@ def watch(
             while _runs(process) and not received:
                 _show(traces, view)
         finally:
+            if received:
+                _show(traces, view)
+                _tell(traces, signal.Signals(received[0]))
             if received or process.returncode is None:
                 _end_group(process)
             _show(traces, view)
     return Ending(process.returncode, received[0] if received else None, time.monotonic() - started)
+
+
+def _tell(traces: Sequence[StageTrace], number: signal.Signals) -> None:
+    """Write into the events of the stages that work that a user ends them: they may have no time to say so."""
+    for trace in traces:
+        if trace.started and trace.uri is None and trace.exit_code is None:
+            events = EventLog(trace.folder, stage=trace.name, attempt=trace.folder.name)
+            events.emit("interrupted", signal=number.name)
 
 
 def _runs(process: subprocess.Popen[bytes]) -> bool:

@@ -71,13 +71,19 @@ def find_duplicates(folder: str, shards: Sequence[ShardEntry], index: Index) -> 
     return Findings(report=report, drop=sorted(drop))
 
 
-def describe_duplicates(found: Duplicates) -> str:
-    """Return one line that says what was found, with the first groups."""
+def describe_duplicates(found: Duplicates, *, left_out: bool = False) -> str:
+    """Return one line that says what was found, with the first groups.
+
+    Args:
+        found: What was found.
+        left_out: Whether the copies are about to be left out: then nothing leaks.
+    """
     shown = "; ".join(
         " = ".join(f"{one.path} ({one.split})" for one in group.copies) for group in found.listed[:_SHOWN_GROUPS]
     )
     more = f"; and {found.groups - _SHOWN_GROUPS} more" if found.groups > _SHOWN_GROUPS else ""
-    leaking = f"{found.leaking_groups} of {found.groups} groups straddle splits (leakage)"
+    straddle = "would straddle splits" if left_out else "straddle splits (leakage)"
+    leaking = f"{found.leaking_groups} of {found.groups} groups {straddle}"
     return f"{found.copies} images are copies of others; {leaking}: {shown}{more}"
 
 

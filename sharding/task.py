@@ -271,7 +271,7 @@ def _write(stage: Stage, prepared: _Prepared) -> None:
         raise error
     stage.log(f"ran on {engine}")
     if findings := take_findings(output.uri):
-        stage.log(f"{describe_duplicates(findings.report)}; a second pass leaves the copies out")
+        stage.log(f"{describe_duplicates(findings.report, left_out=True)}; a second pass leaves the copies out")
         remove_leftovers(output.uri)
         _write(stage, _plan_second_pass(stage, prepared, findings))
         return

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import torch
 
+from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
 from trainer.data.device import ModelInput
 from trainer.data.training_data import TrainingData
+from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
 from trainer.report.data import DataReport
 from trainer.report.first_slot import FirstSlot
 from trainer.report.gpu import GpuGauges
 from trainer.report.memory import read_memory
+from trainer.report.outlook import Outlook
 from trainer.report.readings import Readings
 from trainer.report.scalars import Scalars
 from trainer.step import Stepper
@@ -36,7 +39,7 @@ class Reporting:
         log: Says something once, not once per rank.
         tensorboard_folder: For the scalars.
         first_step: That training begins at, in this attempt.
-        spent_s: Seconds that the attempts before took.
+        checkpoint: That it goes on from; None: it begins.
     """
 
     def __init__(
@@ -50,12 +53,19 @@ class Reporting:
         *,
         tensorboard_folder: Path,
         first_step: int,
-        spent_s: float,
+        checkpoint: CheckpointManifest | None,
     ) -> None:
         self._rank, self._stepper, self._log = rank, stepper, log
         self._steps_per_epoch = feed.steps_per_epoch
         self._learning_rate = config.train.learning_rate
-        self.budget = Budget(config.resources, spent_s)
+        self.budget = Budget(config.resources, checkpoint.spent_s if checkpoint else 0.0)
+        self.outlook = Outlook(
+            config,
+            steps_per_epoch=feed.steps_per_epoch,
+            total_steps=feed.total_steps,
+            checkpoint=checkpoint,
+            budget=self.budget,
+        )
         self.data = DataReport(rank.device, events, replace_bad=feed.dataset.replace_bad)
         self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
@@ -74,6 +84,7 @@ class Reporting:
         """Take in a step, as `Readings.end_step` does."""
         self._readings.end_step(left_out, batch_samples)
         self._samples += batch_samples
+        self.outlook.step_taken()
 
     def send(self, step: int, rate: float) -> None:
         """Ask for the mean loss since the last report, and what else is to be known, over all ranks."""
@@ -111,9 +122,39 @@ class Reporting:
             self._show_first_slot()
             values |= read_memory(self._rank.device) | self._gauges.values()
             self.scalars.add(reading.step, values)
-        skipped = f", {found.skipped} steps left out (gradients not finite)" if found.skipped else ""
-        say(f"loss {reading.loss:.4f}, {said}{skipped}", reading.step)
+        if found.skipped:
+            said += f", {found.skipped} steps left out (gradients not finite)"
+        outlook = self.outlook
+        # What a narrow terminal may cut off stands last.
+        stands = (outlook.epoch(reading.step), outlook.left(reading.step), f"loss {reading.loss:.4f}")
+        parts = (", ".join(filter(None, stands)), outlook.validation(), said)
+        say("; ".join(filter(None, parts)), reading.step)
         return self.budget.exceeded_by(spent_s)
+
+    def evaluated(
+        self, step: int, found: Evaluation | None, stop: Reason, *, epoch_is_over: bool, say: Callable[[str, int], None]
+    ) -> None:
+        """Say what an evaluation on the validation split came to, and where training stands.
+
+        Args:
+            step: At which it was made.
+            found: None: there is no validation split.
+            stop: The budget that is spent; empty: none.
+            epoch_is_over: Else train.max_steps ends training within an epoch, where no budget does.
+            say: Takes the words of the progress line and their step.
+        """
+        outlook, validation = self.outlook, "done, and there is no validation split"
+        if found is not None:
+            self.scalars.add(step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+            outlook.evaluated(step, found)
+            validation = outlook.validation()
+        done, left = outlook.epoch(step), outlook.left(step)
+        if stop:
+            done, left = f"resources.{stop} is reached at step {step}, training ends", ""
+        elif not epoch_is_over:
+            done = f"train.max_steps {step} is reached"
+        self._log("; ".join(filter(None, (f"{done}: {validation}", left))))
+        say("; ".join(filter(None, (done, left, validation))), step)
 
     def flush(self) -> None:
         """Write what is still in memory."""

@@ -28,6 +28,7 @@ from trainer.launch.auto import (
 )
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
+from trainer.supervise.notice import metadata_host
 from trainer.weights.previous import find_initial_weights
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
@@ -95,7 +96,9 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     stage.keep(assignment.tensorboard_folder, output.uri)
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
         stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
-    stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes)
+    # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/stops.py).
+    preemptible = nodes.platform != "local" or metadata_host() is not None
+    stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes, preemptible=preemptible)
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     run_ranks(Launcher(assignment, nodes, stage.config.resources, record, stage.log))

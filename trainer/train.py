@@ -36,6 +36,7 @@ from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.environment import describe_environment, find_differences
 from trainer.report.memory import is_allocation_error, out_of_memory_explained
 from trainer.report.outcomes import Outcomes
+from trainer.report.voice import Voice
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
 from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
@@ -56,7 +57,8 @@ class Training:
 
     def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: StopRequest) -> None:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
-        self._stop = stop
+        self._stop, self._voice = stop, Voice(events, is_first=rank.is_first)
+        self.log = self._voice.log
         self.config = RunConfig.model_validate(assignment.config)
         fix_numerics(assignment.threads, rank.device)
         self.data = TrainingData(assignment, self.config, rank, self.log)
@@ -100,7 +102,7 @@ class Training:
             self.log,
             tensorboard_folder=assignment.tensorboard_folder,
             first_step=self.step,
-            spent_s=checkpoint.spent_s if checkpoint else 0.0,
+            checkpoint=checkpoint,
         )
         self.ended_by: EndedBy = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
@@ -121,15 +123,8 @@ class Training:
             step, total_steps=self.total_steps, steps_per_epoch=self.data.steps_per_epoch, train=self.config.train
         )
 
-    def log(self, message: str) -> None:
-        """Say something once, not once per rank."""
-        if self.rank.is_first:
-            self.events.emit("log", message=message)
-
-    def _say(self, message: str, step: int | None = None) -> None:
-        if self.rank.is_first:
-            done = self.step if step is None else step
-            self.events.emit("progress", done=done, total=self.total_steps, unit="steps", message=message)
+    def _say(self, message: str, step: int) -> None:
+        self._voice.progress(step, self.total_steps, message)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
@@ -279,15 +274,7 @@ class Training:
         if found is not None:
             self.reporting.require_finite("validation loss", found.loss, self.step)
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
-        if found is None:
-            return
-        self.reporting.scalars.add(self.step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
-        done = f"epoch {self.epoch} of {self.config.train.epochs} done"
-        if stop:
-            done = f"resources.{stop} is reached at step {self.step}: training ends"
-        elif not self._epoch_is_over():
-            done = f"train.max_steps {self.step} is reached"
-        self._say(f"{done}, validation accuracy {found.accuracy:.4f}")
+        self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._say)
 
     def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
@@ -327,7 +314,7 @@ class Training:
         node = agreed.rank // self.assignment.ranks
         told = bool(self._stop.wanted) or node == self.assignment.node_rank
         kind = Preempted if told else PeerPreempted
-        raise kind(f"stopped at step {self.step}, {saved}: {agreed.words}; the same command continues")
+        raise kind(f"stopped by {agreed.words} at step {self.step}, {saved}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,12 @@ class GoodputRecord(Document):
     lost_steps: int
     """Steps that were told and had to be taken again."""
     preemptions: int
-    """Agreed stops because of a notice, and attempts that ended without a word before another began."""
+    """On machines that a platform may take away: agreed stops because of a signal or a notice, and attempts that ended
+    without a word before another began."""
+    interruptions: int = 0
+    """Stops by a user's signal: Ctrl-C or SIGTERM."""
+    kills: int = 0
+    """On machines that nobody takes away: attempts that ended without a word before another began, or by SIGKILL."""
     crashes: int
     """Ranks that died and were started again within an attempt, and attempts that ended by a fault or a signal."""
     node_hours: float

@@ -12,7 +12,7 @@ class StageRecord(Document):
     """What one stage of a run did."""
 
     name: str
-    state: Literal["done", "reused", "failed", "not started"]
+    state: Literal["done", "reused", "failed", "interrupted", "not started"]
     wall_s: float = 0.0
     start_s: float = 0.0
     """Part of wall_s spent on process starts and imports."""
@@ -28,7 +28,8 @@ class RunRecord(Contract):
 
     kind: Literal["run"] = "run"
     id: str
-    state: Literal["succeeded", "failed"]
+    state: Literal["succeeded", "failed", "interrupted"]
+    """interrupted: a user's signal (Ctrl-C, SIGTERM) ended it; the same command continues."""
     error: str = ""
     started_at: str
     """UTC, ISO 8601."""

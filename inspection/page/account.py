@@ -19,7 +19,7 @@ PARTS: tuple[tuple[str, str, str], ...] = (
     ("data_wait_s", "data wait", "waiting for the loader, in steps that count"),
     ("checkpoint_s", "checkpoint stall", "steps stood still for a checkpoint"),
     ("evaluation_s", "evaluation", "evaluation that counts"),
-    ("lost_s", "lost work", "done, and done again after a preemption or crash"),
+    ("lost_s", "lost work", "done, and done again after a preemption, kill or crash"),
     ("recovery_s", "recovery", "from the death of ranks to the first word of those that followed"),
     ("stop_s", "stop", "agreed stops, and the end of all processes"),
 )
@@ -112,6 +112,8 @@ def _counts(found: GoodputRecord) -> Html:
             figure("time.preemptions", found.preemptions, count),
             f"{number(rate)} a node-hour" if rate is not None and math.isfinite(rate) else "",
         ),
+        tile("Interruptions", figure("time.interruptions", found.interruptions, count), "Ctrl-C, or SIGTERM by a user"),
+        tile("Kills", figure("time.kills", found.kills, count), "ended without a word on a machine nobody takes away"),
         tile(
             "Crashes",
             figure("time.crashes", found.crashes, count),

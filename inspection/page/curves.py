@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inspection.page.chart import Axis, Line, count_axis, legend, plot, time_axis, value_axis
-from inspection.page.marks import MARKS, find_gaps, mark_counts, mark_strip
+from inspection.page.marks import MARKS, STOPS, find_gaps, mark_counts, mark_strip
 from inspection.page.subject import NO_VALUE, Limits, Subject, evenly, finite
 from inspection.run.view import Curve, Mark
 from pages.markup import Html, element, figure, join, section, shorten, table
@@ -180,9 +180,7 @@ def _happened(subject: Subject, charts: Sequence[Chart]) -> list[Html]:
     x = time_axis(max(times) - start)
     found: Sequence[Mark] = marks.marks if marks is not None else []
     gaps = [(begin - start, end - start) for begin, end in find_gaps(found)]
-    rules = [
-        (kind, [mark.time - start for mark in found if mark.kind == kind]) for kind in ("preemption", "crash", "resume")
-    ]
+    rules = [(kind, [mark.time - start for mark in found if mark.kind == kind]) for kind in (*STOPS, "resume")]
     parts = [element("h3", "Over time, with what happened")]
     if marks is not None:
         parts += [mark_counts(marks), mark_strip(subject, found, x, start, gaps)]

@@ -77,7 +77,8 @@ def _register(view: RunView) -> list[StageView]:
         return [StageView(name="register", state="done", made=f"refused, unproven: {words}".rstrip(": "))]
     if found.get("upload"):
         return [StageView(name="register", state="done", made="uploaded to the model registry")]
-    state: StageState = "running" if open_ else view.state if view.state in ("failed", "stopped") else "not started"
+    ended: StageState = view.state if view.state in ("failed", "interrupted", "stopped") else "not started"
+    state: StageState = "running" if open_ else ended
     return [StageView(name="register", state=state, made="admitted; no upload is known")]
 
 

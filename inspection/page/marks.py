@@ -1,4 +1,4 @@
-"""What happened to a training, on its time axis: starts, checkpoints, preemptions, crashes, resumes, the end."""
+"""What happened to a training, on its time axis: starts, checkpoints, stops by their cause, resumes, the end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ MARKS: dict[str, tuple[int, str, str]] = {
     "checkpoint": (1, "M0 -5L5 0L0 5L-5 0z", "checkpoint"),
     "best": (1, "M0 -7L2 -2L7 -2L3 1.5L4.5 7L0 3.8L-4.5 7L-3 1.5L-7 -2L-2 -2z", "best checkpoint"),
     "preemption": (2, "M0 -5L5.5 5H-5.5z", "preemption"),
+    "interruption": (2, "M-4 -5h3v10h-3zM1 -5h3v10h-3z", "interruption"),
+    "kill": (2, "M0 -5L5 0L0 5L-5 0z", "kill"),
     "crash": (2, "M-5 -3L-3 -5L0 -2L3 -5L5 -3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "crash"),
 }
+STOPS = ("preemption", "interruption", "kill", "crash")
 ROWS = ("runs", "saves", "stops")
 ROW_H = 22
 
@@ -30,7 +33,7 @@ def find_gaps(marks: Sequence[Mark]) -> list[tuple[float, float]]:
     gaps: list[tuple[float, float]] = []
     ended: float | None = None
     for mark in sorted(marks, key=lambda each: each.time):
-        if mark.kind in ("preemption", "crash", "end"):
+        if mark.kind in (*STOPS, "end"):
             ended = mark.time if ended is None else ended
         elif mark.kind in ("start", "resume"):
             if ended is not None and mark.time > ended:

@@ -24,6 +24,7 @@ STATES = {
     "running": "it runs",
     "silent": "no record, and no word for a while",
     "stopped": "its process is gone and left no record",
+    "interrupted": "the same command continues",
     "failed": "it failed",
     "succeeded": "all stages are done",
 }
@@ -123,12 +124,20 @@ def _cost(subject: Subject) -> Html:
 
 
 def _failures(subject: Subject) -> list[Html]:
-    failed = [stage for stage in subject.view.stages if stage.state in ("failed", "stopped") and stage.error]
-    parts = [_failure(subject, f"Stage {stage.name} {stage.state}", stage.error, stage.name) for stage in failed]
+    failed = [
+        stage for stage in subject.view.stages if stage.state in ("failed", "interrupted", "stopped") and stage.error
+    ]
+    parts = [
+        _failure(subject, f"Stage {stage.name} {_ended(stage.state)}", stage.error, stage.name) for stage in failed
+    ]
     known = {stage.error for stage in failed}
     if subject.view.error and subject.view.error not in known:
-        parts.append(_failure(subject, f"The run {subject.view.state}", subject.view.error, "run"))
+        parts.append(_failure(subject, f"The run {_ended(subject.view.state)}", subject.view.error, "run"))
     return parts
+
+
+def _ended(state: str) -> str:
+    return "was interrupted" if state == "interrupted" else state
 
 
 def _failure(subject: Subject, title: str, error: str, name: str) -> Html:

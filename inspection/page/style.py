@@ -53,12 +53,13 @@ b.good,b.bad{color:var(--c)}
 .s3{stroke:var(--s3);stroke-dasharray:10 3 2 3}.s4{stroke:var(--s4);stroke-dasharray:4 3}
 .plot path.grid{stroke:var(--line);stroke-width:1;vector-effect:non-scaling-stroke;fill:none}
 .gap{fill:var(--gap);stroke:none}
-.rule-preemption,.rule-crash,.rule-resume{fill:none;stroke-width:1;vector-effect:non-scaling-stroke}
+.rule-preemption,.rule-interruption,.rule-kill,.rule-crash,.rule-resume{fill:none;stroke-width:1;vector-effect:non-scaling-stroke}
 .rule-preemption{stroke:var(--warning);stroke-dasharray:4 3}.rule-crash{stroke:var(--bad);stroke-dasharray:2 3}
 .rule-resume{stroke:var(--good);stroke-dasharray:1 3}
+.rule-interruption,.rule-kill{stroke:var(--soft);stroke-dasharray:4 3}
 .mark{stroke:var(--card);stroke-width:1}
 .m-start,.m-resume{fill:var(--good)}.m-end{fill:var(--ink)}.m-checkpoint{fill:var(--s0)}.m-best{fill:var(--s3)}
-.m-preemption{fill:var(--warning)}.m-crash{fill:var(--bad)}
+.m-preemption{fill:var(--warning)}.m-crash{fill:var(--bad)}.m-interruption,.m-kill{fill:var(--soft)}
 .legend svg{display:inline-block;vertical-align:-2px;margin-right:5px}.legend b{color:var(--ink)}
 .strips{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:14px 24px}
 .strip p{margin:0 0 4px;font-size:13px;color:var(--soft)}.strip strong{color:var(--ink)}
@@ -75,13 +76,12 @@ min-width:2px;background:var(--k);color:#10161f}
 .g-productive{--k:var(--g-productive)}.g-start-up{--k:var(--g-start-up)}.g-data-wait{--k:var(--g-data-wait)}
 .g-checkpoint{--k:var(--g-checkpoint)}.g-evaluation{--k:var(--g-evaluation)}.g-lost{--k:var(--g-lost)}
 .g-recovery{--k:var(--g-recovery)}.g-stop{--k:var(--g-stop)}
-.matrix{border-spacing:2px}.matrix td{min-width:34px;padding:4px 6px;font-size:13px}.matrix td>*{display:inline}
+.matrix{border-spacing:2px}.matrix td{min-width:24px;padding:3px 4px;font-size:12px}.matrix td>*{display:inline}
 .matrix .none{color:var(--soft)}.matrix .off{outline:2px solid var(--bad);outline-offset:-2px}
-.matrix tbody th{text-align:right;max-width:160px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.matrix tbody th{text-align:right;max-width:220px;white-space:normal;overflow-wrap:anywhere;padding:3px 6px}
 .matrix thead th{max-width:90px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .upright thead th:not(.corner){vertical-align:bottom;padding:4px 2px;max-width:none}
-.upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);max-height:120px;overflow:hidden;
-text-overflow:ellipsis;display:inline-block}
+.upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;display:inline-block}
 td.words{min-width:110px}#stages td:nth-child(3){min-width:200px}
 td:has(>.chip){white-space:nowrap;padding-right:14px}
 .tried{list-style:none;padding:0;margin:0 0 12px;display:grid;gap:8px}

@@ -82,8 +82,10 @@ class Subject:
     def _cause(self, stage: StageView) -> str:
         if stage.state == "failed" and stage.error:
             return f": {shorten(stage.error.splitlines()[0], 300)}"
-        failed = next((other.name for other in self.view.stages if other.state == "failed"), None)
-        return f": stage {failed} failed" if stage.state in ("not started", "waiting") and failed else ""
+        if stage.state not in ("not started", "waiting"):
+            return ""
+        ends = {"failed": "failed", "interrupted": "was interrupted"}
+        return next((f": stage {one.name} {ends[one.state]}" for one in self.view.stages if one.state in ends), "")
 
 
 _WHY = {
@@ -93,6 +95,7 @@ _WHY = {
     "reused": "stage {stage} was reused, but this could not be read; see “Missing”",
     "failed": "none: stage {stage} failed",
     "stopped": "none: stage {stage} was stopped before it was done",
+    "interrupted": "none: stage {stage} was interrupted before it was done",
     "not started": "none: stage {stage} was not started",
 }
 

@@ -19,6 +19,7 @@ from inspection.run.view import AttemptView, Missing, ProgressView, StageState, 
 MOST_CHARACTERS = 4000
 # Of very many attempts, the first and the last ones.
 MOST_ATTEMPTS = 100
+_NOT_DONE = ("failed", "interrupted", "stopped")
 
 
 def read_stage(
@@ -69,8 +70,8 @@ def read_stage(
         made=made if state in ("done", "reused") else "",
         uri=located(uri) if uri else None,
         manifest_sha256=recorded.manifest_sha256 if recorded else result.manifest_sha256 if result else None,
-        error=ended[-1].error if ended and state in ("failed", "stopped", "running") else "",
-        progress=_progress(told) if state in ("running", "stopped", "failed") else None,
+        error=ended[-1].error if ended and state in (*_NOT_DONE, "running") else "",
+        progress=_progress(told) if state in (*_NOT_DONE, "running") else None,
         attempts=views,
     )
 
@@ -114,6 +115,8 @@ def _state(
     if not views:
         return "not started" if over else "waiting"
     last = views[-1]
+    if over and "interrupted" in kinds:
+        return "interrupted"
     if last.exit_code not in (None, 0, EXIT_TRY_AGAIN) or (over and last.exit_code == EXIT_TRY_AGAIN):
         return "failed"
     return "stopped" if over else "running"

@@ -6,6 +6,8 @@ kernel drops with the process, however it dies. In a bucket nobody can be asked,
 
 from __future__ import annotations
 
+from typing import Literal
+
 from contracts import storage
 from contracts.output import is_locked
 from inspection.run.find import RunPlace
@@ -15,7 +17,10 @@ from inspection.run.view import State
 SILENT_S = 600.0
 
 
-def find_state(place: RunPlace, recorded: str | None, *, last_word_at: float | None, now: float) -> State:
+Recorded = Literal["succeeded", "failed", "interrupted"]
+
+
+def find_state(place: RunPlace, recorded: Recorded | None, *, last_word_at: float | None, now: float) -> State:
     """Return the state of a run.
 
     Args:
@@ -25,7 +30,7 @@ def find_state(place: RunPlace, recorded: str | None, *, last_word_at: float | N
         now: The same clock.
     """
     if recorded is not None:
-        return "succeeded" if recorded == "succeeded" else "failed"
+        return recorded
     locked = is_locked(place.folder) if storage.is_local(place.folder) else None
     if locked is not None:
         return "running" if locked else "stopped"

@@ -25,7 +25,7 @@ from inspection.run.view import Missing, RunLine, State
 
 _THREADS = 16
 # A run that was killed does not come back under its id.
-_ENDED = ("succeeded", "failed", "stopped")
+_ENDED = ("succeeded", "failed", "interrupted", "stopped")
 
 
 class RunLister:
@@ -78,12 +78,12 @@ def _read(place: RunPlace) -> RunLine:
 
 def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
     results = record.results
-    failed = next((stage.name for stage in record.stages if stage.state in ("failed", "not started")), "")
+    at = next((s.name for s in record.stages if s.state in ("failed", "interrupted", "not started")), "")
     exported = as_object(results.get("export"))
     return _line(
         place,
-        state="succeeded" if record.state == "succeeded" else "failed",
-        stage=failed if record.state == "failed" else "",
+        state=record.state,
+        stage="" if record.state == "succeeded" else at,
         error=(record.error.splitlines() or [""])[0][:300],
         started_at=as_moment(record.started_at),
         wall_s=record.wall_s,
@@ -119,7 +119,7 @@ def _of_events(door: Door, place: RunPlace) -> RunLine:
         )
         for name in STAGES
     ]
-    at = next((stage for stage in stages if stage.state in ("running", "failed", "stopped")), None)
+    at = next((stage for stage in stages if stage.state in ("running", "failed", "interrupted", "stopped")), None)
     where = ""
     if at is not None:
         progress = at.progress

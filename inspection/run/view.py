@@ -20,10 +20,11 @@ from contracts.artifacts import (
     Verification,
 )
 
-State = Literal["running", "silent", "stopped", "failed", "succeeded"]
-"""silent: in a bucket, no record and no word for a while; stopped: its process is gone and has left no record."""
-StageState = Literal["waiting", "running", "done", "reused", "failed", "stopped", "not started"]
-MarkKind = Literal["start", "checkpoint", "best", "preemption", "crash", "resume", "end"]
+State = Literal["running", "silent", "stopped", "interrupted", "failed", "succeeded"]
+"""silent: in a bucket, no record and no word for a while; stopped: its process is gone and has left no record;
+interrupted: a user's signal ended it."""
+StageState = Literal["waiting", "running", "done", "reused", "failed", "interrupted", "stopped", "not started"]
+MarkKind = Literal["start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end"]
 
 
 class Missing(Document):

@@ -28,6 +28,8 @@ _ACCOUNT = (
     "attempts",
     "starts",
     "preemptions",
+    "interruptions",
+    "kills",
     "crashes",
     "lost_steps",
     "node_hours",
@@ -122,8 +124,13 @@ def _disturbances(found: GoodputRecord | str) -> Iterator[str]:
     if isinstance(found, str):
         yield cell(found)
         return
+    by_user = "".join(
+        f"{several(number, name)}, "
+        for number, name in ((found.interruptions, "interruption"), (found.kills, "kill"))
+        if number
+    )
     yield (
-        f"{several(found.preemptions, 'preemption')}, {several(found.crashes, 'crash', 'crashes')}: "
+        f"{several(found.preemptions, 'preemption')}, {by_user}{several(found.crashes, 'crash', 'crashes')}: "
         f"{several(found.attempts, 'attempt')}, {several(found.starts, 'start')} of the ranks, "
         f"{several(found.lost_steps, 'step')} done in vain, {cell(seconds(found.between_attempts_s))} between attempts."
     )

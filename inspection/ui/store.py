@@ -31,7 +31,7 @@ _LEAST_FRESH_S = 1.0
 _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
 _PATIENCE_S = 0.5
-_ENDED = ("succeeded", "failed", "stopped")
+_ENDED = ("succeeded", "failed", "interrupted", "stopped")
 # What `read_run` calls the parts that come out of shards.
 _PICTURED = ("the contact sheet", "the worst-classified samples")
 

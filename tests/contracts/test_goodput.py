@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account
+from contracts.artifacts import GoodputRecord
+from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account, count_stops
 
 Events = list[dict[str, Any]]
 
@@ -109,6 +110,15 @@ def test_preemptions_are_agreed_stops_and_attempts_that_ended_without_a_word() -
     assert found.preemptions == 2
     assert found.node_hours == 6
     assert found.preemptions_per_node_hour == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_an_account_of_an_earlier_version_is_read_and_told() -> None:
+    agreed = Attempt(0).begin(0, 0, 0).spend(10, step=18).stop(10).exit(0, 75)
+    old = account([agreed]).model_dump(exclude={"interruptions", "kills"})
+    found = GoodputRecord.model_validate(old)
+    assert count_stops(found) == "1 preemptions, 0 crashes"
+    more = found.model_copy(update={"interruptions": 2, "kills": 1})
+    assert count_stops(more) == "1 preemptions, 2 interruptions, 1 kills, 0 crashes"
 
 
 def test_an_attempt_that_never_came_to_ranks_is_start_up() -> None:

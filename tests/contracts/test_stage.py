@@ -210,6 +210,15 @@ def test_a_user_error_leaves_its_message_and_no_traceback(tmp_path: Path, capsys
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_ctrl_c_is_an_interruption_and_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(stage: Stage) -> str:
+        raise KeyboardInterrupt
+
+    assert run(tmp_path, "a1", execute=interrupted) == 130
+    assert capsys.readouterr().err == "profile: error: interrupted by SIGINT; the same command again continues\n"
+    assert events_of(tmp_path, "a1") == ["start", "interrupted", "error"]
+
+
 def test_a_fault_of_ours_is_70_and_keeps_its_traceback(tmp_path: Path) -> None:
     def fail(stage: Stage) -> str:
         raise ZeroDivisionError("oops")

@@ -636,6 +636,16 @@ def stopped() -> RunView:
     return up_to("train", "stopped", curves=make_curves(60), marks=make_marks(checkpoints=3, whole_s=600))
 
 
+def interrupted() -> RunView:
+    """Ctrl-C while it trained."""
+    return up_to(
+        "train",
+        "interrupted",
+        error="interrupted by SIGINT; the same command again continues",
+        goodput=make_goodput(interruptions=1, kills=1),
+    )
+
+
 def silent() -> RunView:
     view = up_to("train", "running", curves=make_curves(60))
     return view.model_copy(update={"state": "silent", "line": "gs://bucket/flowers", "place": "vertex"})
@@ -667,6 +677,7 @@ KINDS = {
     "proven": proven,
     "running": running,
     "stopped": stopped,
+    "interrupted": interrupted,
     "silent": silent,
     "bare": bare,
     **{f"failed in {stage}": (lambda stage=stage: failed_in(stage)) for stage in STAGES},

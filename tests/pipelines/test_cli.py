@@ -1,3 +1,4 @@
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Callable
@@ -5,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from contracts.artifacts import ShardManifest
 from contracts.storage import normalise
+from pipelines.cli import app
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
@@ -27,6 +30,14 @@ def test_help_imports_nothing_heavy() -> None:
     assert "typer" in imported
     assert sorted(name for name in imported if name in HEAVY) == []
     assert "run" in answer.stdout
+
+
+def test_version_and_short_help() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.stdout) == (0, f"shardline {importlib.metadata.version('shardline')}\n")
+    for arguments in ([], ["run"], ["data", "show"]):
+        short, whole = (CliRunner().invoke(app, [*arguments, flag]) for flag in ("-h", "--help"))
+        assert short.exit_code == 0 and short.stdout == whole.stdout != ""
 
 
 @pytest.mark.parametrize(

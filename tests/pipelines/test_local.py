@@ -15,6 +15,8 @@ import pytest
 from contracts.artifacts import RunRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from inspection.run.find import find_place
+from inspection.run.read import read_run
 from pipelines.local import check_line
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
@@ -184,7 +186,12 @@ def test_a_signal_ends_every_process(
         assert f"interrupted by {number.name}" in stderr
         assert "Traceback" not in stderr
         assert stdout.splitlines()[-1] == f"{root.name}/tiny"
-        assert read_record(root / "tiny" / "run.json").state == "failed"
+        record = read_record(root / "tiny" / "run.json")
+        assert (record.state, record.stages[0].state) == ("interrupted", "interrupted")
+        assert record.stages[1].state == "not started"
+        view = read_run(find_place(str(root / "tiny")))
+        assert (view.state, view.stages[0].state) == ("interrupted", "interrupted")
+        assert "the same command again continues" in view.error
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals")

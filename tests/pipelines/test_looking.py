@@ -79,6 +79,14 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
     assert found["goodput"]["preemptions"] == 1 and found["pictures"] == []
 
 
+def test_data_show_takes_a_run(root: Path) -> None:
+    by_run = CliRunner().invoke(app, ["data", "show", RUN])
+    assert by_run.exit_code == 0, by_run.stderr
+    assert "3 classes" in by_run.stdout and "train: 70 samples" in by_run.stdout
+    answer = CliRunner().invoke(app, ["data", "show", "nowhere"])
+    assert answer.exit_code == 2 and "is no run that has shards" in answer.stderr
+
+
 def test_runs_lists_them(root: Path, small_shards: str) -> None:
     plant(root / "runs" / "other", small_shards, kind="failed", run_id="20261122-080000-0001")
     answer = CliRunner().invoke(app, ["runs"])

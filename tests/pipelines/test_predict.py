@@ -77,6 +77,24 @@ def test_an_export_names_what_images_show(exported: Path, images: dict[str, str]
     assert len(said.stderr.splitlines()) == 1
 
 
+def test_a_folder_is_the_images_in_and_below_it(
+    exported: Path, images: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "notes.txt").write_text("no image")
+    places = {name: tmp_path / ("below" if name == "red" else "") / f"{name}.JPG" for name in images}
+    for name, place in places.items():
+        shutil.copy(images[name], place)
+    code, out, err = answer(capfd, exported, str(tmp_path), "--json")
+    assert code == 0, err
+    told = {line["file"]: line["predictions"][0]["label"] for line in map(json.loads, out.splitlines())}
+    assert told == {str(place): name for name, place in places.items()}
+    assert list(told) == sorted(told)
+    (tmp_path / "empty").mkdir()
+    code, out, err = answer(capfd, exported, str(tmp_path / "empty"))
+    assert code == 2 and "holds no images" in err and "to do:" in err
+
+
 def test_the_shipped_program_gives_the_same_answers(
     exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:

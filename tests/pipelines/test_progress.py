@@ -66,6 +66,19 @@ def test_plain_lines_of_reuse_failure_and_a_killed_process() -> None:
     ]
 
 
+def test_an_interruption_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    events = [
+        RECORDED[0],
+        {"event": "interrupted", "signal": "SIGINT"},
+        {"event": "error", "exit_code": 75, "message": "stopped by SIGTERM (rank 0) at step 3"},
+    ]
+    draw(PlainLines(["train"], stream), events)
+    assert stream.getvalue().splitlines() == ["train  starts", "train  interrupted by SIGINT"]
+    draw(Bars(["train"]), events)
+    assert "failed" not in capsys.readouterr().err
+
+
 def test_bars_take_every_event(capsys: pytest.CaptureFixture[str]) -> None:
     failed = [RECORDED[0], {"event": "error", "exit_code": 2, "message": "m"}]
     for events in (RECORDED, failed, [{"event": "reused", "uri": "file:///f"}]):

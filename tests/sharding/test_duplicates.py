@@ -65,6 +65,7 @@ def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
 
 def test_drop_keeps_the_copy_that_is_furthest_from_training(run_shard, copies, source):
     result = run_shard(duplicates="drop")
+    assert "1 of 2 groups would straddle splits: " in result.stderr and "leakage" not in result.stderr
     assert result.code == 0, result.stderr
     assert "a second pass leaves the copies out" in result.stderr
     manifest = result.manifest

@@ -17,7 +17,7 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,14 @@ class Report:
 
 
 def drill(
-    config: dict[str, Any], inputs: dict[str, str], folder: Path, *, kills: int, mode: str | None, seed: int
+    config: dict[str, Any],
+    inputs: dict[str, str],
+    folder: Path,
+    *,
+    kills: int,
+    mode: str | None,
+    seed: int,
+    say: Callable[[str], None] = lambda message: None,
 ) -> Report:
     """Train twice and compare.
 
@@ -78,6 +85,7 @@ def drill(
         kills: Number of kills.
         mode: One of contracts.drill.DRILL_MODES; None: kills of ranks, every third while a checkpoint is written.
         seed: Of moments and ranks.
+        say: Takes a line for each thing that happens.
 
     Raises:
         ConfigError: There are no steps to kill in, or the folder is not a drill's.
@@ -85,7 +93,7 @@ def drill(
     """
     mark_folder(storage.normalise(folder), "drill")
     empty_folder(storage.normalise(folder))
-    undisturbed = DrillTraining("undisturbed", config, inputs, folder)
+    undisturbed = DrillTraining("undisturbed", config, inputs, folder, say=say)
     undisturbed.run([], random.Random(seed))
     steps = read_trace(undisturbed.trace)
     if len(steps) < 2:
@@ -94,10 +102,11 @@ def drill(
             allowed="2 or more",
             todo="train on more samples, more epochs or a smaller train.global_batch_size",
         )
-    disturbed = DrillTraining("disturbed", config, inputs, folder)
+    disturbed = DrillTraining("disturbed", config, inputs, folder, say=say)
     generator = random.Random(seed)
     planned = plan_kills(kills, mode, num_steps=len(steps), generator=generator)
     done = disturbed.run(planned, generator)
+    say(f"compares samples and losses of {len(steps)} steps, and the tensors of the last checkpoints")
     retaken = read_trace(disturbed.trace)
     report = Report(
         _describe(undisturbed, steps),
@@ -232,6 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kills=options.kills,
             mode=options.mode,
             seed=options.seed,
+            say=lambda message: print(f"drill: {message}", file=sys.stderr, flush=True),
         )
     except ShardlineError as error:
         print(f"drill: error: {error}", file=sys.stderr)

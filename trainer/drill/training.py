@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from contracts.errors import EXIT_OK, EXIT_TRY_AGAIN, ErrorDocument, ShardlineEr
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment
 from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
+from trainer.drill.progress import Progress
 from trainer.drill.trace import ENVIRONMENT as TRACE_VARIABLE
 from trainer.launch.process_tree import children, descendants, read_proc
 from trainer.model.precision import DETERMINISTIC_VARIABLE
@@ -63,12 +64,21 @@ def plan_kills(kills: int, mode: str | None, *, num_steps: int, generator: rando
 class DrillTraining:
     """A training in a folder of its own."""
 
-    def __init__(self, name: str, config: dict[str, Any], inputs: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: dict[str, Any],
+        inputs: dict[str, str],
+        folder: Path,
+        *,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.name, self._config, self._inputs, self._folder = name, config, inputs, folder / name
         self.trace = self._folder / "trace"
         self.pauses_file = self._folder / "pauses.jsonl"
         self._attempts = 0
         self._watch = TraceWatch(self.trace)
+        self._progress = Progress(name, say)
         self.trace.mkdir(parents=True)
 
     @property
@@ -89,6 +99,8 @@ class DrillTraining:
                 while left and self._comes_to(left[0], process, generator):
                     self._hit(left[0], process, generator)
                     done.append(left.pop(0))
+                    told = f"kill {len(done)} of {len(kills)}: {done[-1].what}, at step {done[-1].step}"
+                    self._progress.say(told)
                 code = self._wait(process)
             finally:
                 _end_family(process)
@@ -109,6 +121,8 @@ class DrillTraining:
         """
         self._attempts += 1
         attempt = f"a{self._attempts}"
+        self._progress.follow(self._folder / ATTEMPTS_FOLDER / attempt)
+        self._progress.say("starts" if self._attempts == 1 else f"starts again, attempt {self._attempts}")
         command = [sys.executable, "-m", "trainer.task", "--config-json", json.dumps(self._config)]
         command += [f"--output={self.output}", f"--attempt={attempt}"]
         command += [f"--{name}={uri}" for name, uri in self._inputs.items()]
@@ -139,6 +153,7 @@ class DrillTraining:
         """Wait for the moment of a kill; False when training ends before it."""
         while process.poll() is None:
             step = self._watch.look()
+            self._progress.look()
             if kill.mode == "mid-checkpoint":
                 if self.pauses_file.exists():
                     return True
@@ -169,8 +184,10 @@ class DrillTraining:
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while (code := process.poll()) is None:
             self._watch.look()
+            self._progress.look()
             self._refuse_silence()
             time.sleep(_LOOK_S)
+        self._progress.look()
         return code
 
     def _refuse_silence(self) -> None:

@@ -23,6 +23,9 @@ from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError,
 from contracts.process import end_with_parent, threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
 
+# Of files in a folder; a file that is named is tried whatever it is called.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -116,7 +119,8 @@ def within_profile(run: Runner, entry: EngineEntry) -> Runner:
 
 def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
     failed = 0
-    for answer in classifier.classify(options.images, top=options.top, read=_read):
+    images = [file for image in options.images for file in _files_of(image)]
+    for answer in classifier.classify(images, top=options.top, read=_read):
         if options.json:
             print(answer.to_json(), flush=True)
         elif not answer.error:
@@ -127,12 +131,33 @@ def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
     if not failed:
         return EXIT_OK
     print(
-        f"error: {failed} of {len(options.images)} files could not be used\n"
+        f"error: {failed} of {len(images)} files could not be used\n"
         "  allowed: image files in jpeg, png, webp, gif, bmp, tiff or ppm\n"
         "  to do: correct the paths, or leave these files out",
         file=sys.stderr,
     )
     return EXIT_USER_ERROR
+
+
+def _files_of(image: str) -> list[str]:
+    """Return an image itself; of a folder (of a bucket: a URI that ends with /) the images in and below it, by name."""
+    if "://" in image:
+        if not image.endswith("/"):
+            return [image]
+        uri = storage.normalise(image)
+        found = [storage.join(uri, *entry.name.split("/")) for entry in storage.list_objects(uri)]
+    elif Path(image).is_dir():
+        found = [str(path) for path in Path(image).rglob("*") if path.is_file()]
+    else:
+        return [image]
+    images = sorted(name for name in found if name.lower().endswith(IMAGE_SUFFIXES))
+    if not images:
+        raise ConfigError(
+            f"folder {image} holds no images",
+            allowed=f"files that end with {', '.join(IMAGE_SUFFIXES)}",
+            todo="correct the path, or name the files themselves",
+        )
+    return images
 
 
 def _read(image: str) -> bytes:

@@ -29,6 +29,14 @@ class Budget:
         """Return the seconds so far."""
         return self._before + time.monotonic() - self._start
 
+    def left_s(self) -> float:
+        """Return the seconds until the first limit; infinite without one."""
+        limits = self._resources
+        hours = [limits.max_hours] if limits.max_hours is not None else []
+        if limits.price_usd_per_h and limits.max_cost_usd is not None:
+            hours.append(limits.max_cost_usd / limits.price_usd_per_h)
+        return max(0.0, 3600 * min(hours) - self.spent_s()) if hours else float("inf")
+
     def exceeded_by(self, spent_s: float) -> Reason:
         """Return which limit a time is beyond; empty: none.
 

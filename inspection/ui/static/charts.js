@@ -11,6 +11,8 @@
     checkpoint: ["·", "--soft", false],
     best: ["★", "--good", false],
     preemption: ["✕", "--bad", true],
+    interruption: ["‖", "--soft", true],
+    kill: ["✕", "--soft", true],
     crash: ["✕", "--warning", true],
     resume: ["▶", "--good", true],
     end: ["□", "--soft", false],

@@ -33,6 +33,14 @@ def spent(at: float, step: int, name: str = "1", /, **seconds: float) -> dict[st
     return event(at, "spent", life=name, step=step, seconds=seconds)
 
 
+def machine(at: float, *, preemptible: bool) -> dict[str, Any]:
+    return event(at, "machine", node_rank=0, nodes=1, preemptible=preemptible)
+
+
+def interrupted(at: float) -> dict[str, Any]:
+    return event(at, "interrupted", signal="SIGINT")
+
+
 def stopped(at: float, step: int, name: str = "1", *, preempted: bool = True) -> dict[str, Any]:
     return event(at, "stop", life=name, step=step, preempted=preempted, cause="SIGTERM")
 
@@ -67,7 +75,37 @@ FIRST: dict[str, Events] = {
     "another machine": [event(0, "machine", node_rank=1, nodes=2), *BEGAN],
     "found it done": [*launched(0), event(2, "reused", uri="u")],
 }
-# Preemptions, crashes, and ends besides that of the last attempt.
+HERE = [*launched(0), machine(1, preemptible=False), *life(2), spent(10, 10, step=7.0)]
+CLOUD = [*launched(0), machine(1, preemptible=True), *life(2), spent(10, 10, step=7.0)]
+# What the account counts, and what the mark of the first attempt's end says.
+CAUSES: dict[str, tuple[Events, str, str]] = {
+    "Ctrl-C, agreed": ([*HERE, interrupted(11), stopped(12, 10), exited(13, 75)], "interruption", "by SIGINT"),
+    "Ctrl-C, killed after it": ([*HERE, interrupted(11)], "interruption", "interrupted by SIGINT"),
+    "Ctrl-C in a cloud": ([*CLOUD, interrupted(11), exited(12, -9)], "interruption", "interrupted by SIGINT"),
+    "SIGTERM to ranks here": ([*HERE, stopped(11, 10), exited(12, 75)], "interruption", "SIGTERM"),
+    "SIGTERM to the command here": ([*HERE, exited(12, 143)], "interruption", "ended by SIGTERM"),
+    "kill -9 of all here": (HERE, "kill", "killed, or out of memory"),
+    "kill -9 before the machine is told": (launched(0), "kill", "killed, or out of memory"),
+    "kill -9 of the stage here": ([*HERE, exited(12, -9)], "kill", "SIGKILL"),
+    "SIGTERM by a platform": ([*CLOUD, stopped(11, 10), exited(12, 75)], "preemption", "SIGTERM"),
+    "taken by a platform": (CLOUD, "preemption", "without a word"),
+    "out of memory in a cloud": ([*CLOUD, exited(12, -9)], "crash", "-9"),
+}
+
+
+@pytest.mark.parametrize("first", CAUSES)
+def test_a_stop_has_the_cause_that_it_had(first: str) -> None:
+    told, kind, words = CAUSES[first]
+    attempts = {first: told, "last": [*LAST[:1], machine(500, preemptible=told[1:2] == CLOUD[1:2]), *LAST[1:]]}
+    record = account(attempts.values())
+    counted = {"preemption": record.preemptions, "interruption": record.interruptions, "kill": record.kills}
+    counted["crash"] = record.crashes
+    assert counted == {**dict.fromkeys(counted, 0), kind: 1}
+    (mark,) = of_kind(attempts, kind)
+    assert words in mark.text
+
+
+# Of versions that did not tell of their machine: preemptions, crashes, and ends besides that of the last attempt.
 EXPECTED = {
     "goes on": (0, 0, 0),
     "lost before its ranks were up": (1, 0, 0),

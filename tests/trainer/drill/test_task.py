@@ -49,6 +49,19 @@ def test_a_killed_training_equals_an_undisturbed_one(small_shards: str, tmp_path
     assert report["undisturbed"] == report["disturbed"]
     assert report["undisturbed"]["samples_per_epoch"] == [70] * 12 and report["undisturbed"]["repeated"] == 0
     assert report["lost_steps"] > 0
+    # What it does is said while it does it; the result alone is on stdout.
+    told = done.stderr.splitlines()
+    assert told[0] == "drill: undisturbed: starts"
+    assert "drill: undisturbed: step 60 of 60" in told and "drill: disturbed: step 60 of 60" in told
+    kills = [
+        f"drill: disturbed: kill {n} of 3: {one['what']}, at step {one['step']}"
+        for n, one in enumerate(report["kills"], 1)
+    ]
+    assert [line for line in told if ": kill " in line] == kills
+    assert "drill: disturbed: starts again, attempt 2" in told
+    assert sum("goes on from the checkpoint of step" in line for line in told) >= 2
+    assert told[-1].startswith("drill: compares samples and losses of 60 steps")
+    assert "drill:" not in done.stdout
 
 
 @pytest.mark.line

@@ -134,7 +134,8 @@ def test_sigterm_to_torchrun_while_a_loader_sleeps(small_shards: str, tmp_path: 
     assert 5 <= step < 2000
     assert not list(tmp_path.glob("*/manifest.json"))
     found = account([events(tmp_path, "a")])
-    assert (found.preemptions, found.starts, found.steps, found.lost_steps) == (1, 1, step, 0)
+    assert (found.interruptions, found.starts, found.steps, found.lost_steps) == (1, 1, step, 0)
+    assert found.preemptions == 0, "nobody takes this machine away"
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_a_stop_changes_no_bit(small_shards: str, tmp_path: Path) -> None:
     assert disturbed.metrics == undisturbed.metrics
     assert disturbed.best_step == undisturbed.best_step
     found = account([events(root, attempt) for attempt in "abcd"])
-    assert (found.preemptions, found.starts, found.steps, found.lost_steps) == (3, 4, 40, 0)
+    assert (found.interruptions, found.starts, found.steps, found.lost_steps) == (3, 4, 40, 0)
 
 
 def run_to_end(root: Path, shards: str, config: dict[str, Any], attempt: str = "a") -> CheckpointManifest:
