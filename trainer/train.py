@@ -83,6 +83,7 @@ class Training:
             found = self.checkpoints.resume()
         checkpoint = found.manifest
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
+        self.profile_fingerprint = profile.fingerprint if profile else ""
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
         self.numerics = self._decide_numerics(profile, checkpoint.numerics if checkpoint else {})
@@ -361,6 +362,7 @@ class Training:
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
             evaluation_due=self.progress.evaluation_due,
             parameters_sha256="",
+            profile=self.profile_fingerprint,
             skipped_steps=skipped,
             spent_s=self.reporting.budget.spent_s(),
             numerics=self.numerics.document(),

@@ -26,6 +26,12 @@ Knob = Literal[
 ]
 
 
+def read_off(value: object) -> object:
+    """Return the section that `profile: off` stands for; anything else as it is."""
+    # YAML 1.1 reads a bare off as false.
+    return {"method": "off"} if value is False or value == "off" else value
+
+
 class ProfileSection(Section):
     """What the profiling run tries, and how long it may take."""
 

@@ -107,8 +107,10 @@ class Finals:
 
     def measure(self) -> None:
         """Measure finalists in turn until the leader is clear, or it is as good as equal, or the budget is out."""
-        if not self.ledger.allows("turn"):
-            self._last_resort()
+        compared = 2 if self.space.has_alternatives() else 1
+        if not self.ledger.allows("turn", parts=compared):
+            if not self._can_take_defaults():
+                self._last_resort()
             return
         for turn in range(MOST_TURNS):
             wanted = self._next(turn)
@@ -138,6 +140,8 @@ class Finals:
             ConfigError: Nothing was.
         """
         contenders = list(self.contenders.values())
+        if self.ledger.over() and len(contenders) < 2 and self._can_take_defaults():
+            return self._defaults()
         if not contenders:
             raise self.ledger.nothing_measured()
         best = leader(contenders)
@@ -174,6 +178,32 @@ class Finals:
             choice=choice_of(chosen.settings, reason=reason, clear=not open_),
             recommendations=recommendations,
             warnings=[*self.space.ignored, *self.warnings],
+        )
+
+    def _can_take_defaults(self) -> bool:
+        """Whether there is something to choose, and nothing says that the defaults do not work."""
+        default = self.space.default
+        return (
+            self.space.has_alternatives()
+            and self.ledger.anything_worked()
+            and self.parts.fits(default.slot_size, default.flags)
+            and not self._is_hopeless(default)
+        )
+
+    def _defaults(self) -> Result:
+        """Return the defaults: one configuration that was measured is no comparison."""
+        points = self.ledger.points()
+        choice, warning = self.ledger.defaults(sum(point.samples_per_s is not None for point in points))
+        return Result(
+            points=[*points, *self._predicted_only(points, choice)],
+            loader=self.ledger.loader,
+            compute=self.ledger.compute,
+            memory=self.parts.memory(),
+            overlap=self.predictor.overlap,
+            predictor_error=self._error(points),
+            choice=choice,
+            recommendations=[],
+            warnings=[*self.space.ignored, *self.warnings, warning],
         )
 
     # --- which to measure ---------------------------------------------------------------------------------------------
