@@ -12,8 +12,8 @@ from pydantic import Field
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.errors import DataError
 
-# Of a choice that nothing was measured for.
-DEFAULTS = "training has its defaults"
+# Why a choice has no rate: nothing was measured for it, or was to be.
+DEFAULTS, OFF = "training has its defaults", "profile is off"
 # The page of the report, beside the document.
 PAGE_NAME = "profile.html"
 
@@ -266,7 +266,9 @@ class ProfileReport(Contract):
         )
         if (point := next(fits, None)) is None:
             if not self.choice.measured:
-                return ProfilePoint(**dict(settings), outcome="predicted", reason=DEFAULTS)
+                return ProfilePoint(
+                    **dict(settings), outcome="predicted", reason=OFF if self.method == "off" else DEFAULTS
+                )
             raise DataError(
                 f"a profile report whose choice (slot size {self.choice.slot_size}, {self.choice.num_workers} workers) "
                 "is none of its points",

@@ -30,6 +30,8 @@ def count(report: ProfileReport) -> dict[str, float]:
     Raises:
         DataError: The choice is said to be measured, and is none of its points.
     """
+    if report.method == "off":
+        return {}
     choice, point = report.choice, report.chosen_point()
     measured = {
         "profile_samples_per_s": point.samples_per_s,
