@@ -325,6 +325,8 @@ def test_a_budget_is_kept_and_more_of_it_is_not_worse(budget_s: float) -> None:
     # Never the best of one.
     compared = sum(row.samples_per_s is not None for row in found.points) >= 2
     assert found.choice.measured == compared
+    # Nor is time spent on it.
+    assert compared == any(call.startswith("turn") for call in probe.calls)
     if budget_s >= 40:
         assert share_of_best(probe, found) >= 0.95
 
