@@ -176,12 +176,6 @@ class Stage:
         self.claimed = self._claim(contract, made_from, joins=joins)
         return self.claimed
 
-    def reuse(self, uri: str, document: Contract) -> None:
-        """Take a finished output of this stage that other inputs have made, instead of claiming a folder."""
-        self.claimed = Output(uri, document.fingerprint, document.made_from, reused=True)
-        self.events.emit("folder", uri=uri, fingerprint=document.fingerprint)
-        self.events.emit("reused", uri=uri)
-
     def _claim(self, contract: type[Contract], made_from: dict[str, str], *, joins: bool) -> Output:
         key = combine(made_from)
         uri = self.output or storage.join(self.root or "", key)

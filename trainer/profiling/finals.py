@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 
-from contracts.artifacts import ProfilePoint, Settings
+from contracts.artifacts import ProfileChoice, ProfilePoint, Recommendation, Settings
 from trainer.profiling.ledger import ROUNDS, Ledger, Result
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import (
     TOLERANCE,
     Contender,
+    are_distinct,
     choice_of,
     describe,
     expense,
     leader,
     point_of,
     ratio,
+    same_steps,
     undecided,
     within_tolerance,
 )
@@ -43,8 +45,6 @@ CLOSE = 0.06
 OTHER_WORKERS = 0.25
 # Others that are predicted slower than this are not worth measuring.
 FILL_UP = 0.12
-# Slot sizes closer than this factor are not worth two finalists.
-DISTINCT_SLOTS = 1.4
 # A leader that waits this share of its time for data may gain from more slots ahead.
 WAITS = 0.05
 # Configurations that are tried without a prediction, and after finalists that failed.
@@ -168,17 +168,8 @@ class Finals:
             self.warnings.append(f"{budget} ended the sweep: the best of {len(contenders)} configurations is taken")
         elif self.ledger.over():
             self.warnings.append(f"{budget} left no time to measure every flag that might be recommended")
-        return Result(
-            points=[*points, *self._predicted_only(points, chosen.settings)],
-            loader=self.ledger.loader,
-            compute=self.ledger.compute,
-            memory=self.parts.memory(),
-            overlap=self.predictor.overlap,
-            predictor_error=self._error(points),
-            choice=choice_of(chosen.settings, reason=reason, clear=not open_),
-            recommendations=recommendations,
-            warnings=[*self.space.ignored, *self.warnings],
-        )
+        choice = choice_of(chosen.settings, reason=reason, clear=not open_)
+        return self._result(points, choice, recommendations)
 
     def _can_take_defaults(self) -> bool:
         """Whether there is something to choose, and nothing says that the defaults do not work."""
@@ -194,6 +185,12 @@ class Finals:
         """Return the defaults: one configuration that was measured is no comparison."""
         points = self.ledger.points()
         choice, warning = self.ledger.defaults(sum(point.samples_per_s is not None for point in points))
+        self.warnings.append(warning)
+        return self._result(points, choice, [])
+
+    def _result(
+        self, points: list[ProfilePoint], choice: ProfileChoice, recommendations: list[Recommendation]
+    ) -> Result:
         return Result(
             points=[*points, *self._predicted_only(points, choice)],
             loader=self.ledger.loader,
@@ -202,8 +199,8 @@ class Finals:
             overlap=self.predictor.overlap,
             predictor_error=self._error(points),
             choice=choice,
-            recommendations=[],
-            warnings=[*self.space.ignored, *self.warnings, warning],
+            recommendations=recommendations,
+            warnings=[*self.space.ignored, *self.warnings],
         )
 
     # --- which to measure ---------------------------------------------------------------------------------------------
@@ -247,8 +244,10 @@ class Finals:
             add(OTHER_WORKERS + disturbed, lambda each: each.num_workers not in taken)
         while len(chosen) < FINALISTS:
             before = len(chosen)
-            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and _distinct(each, one) for one in chosen))
-            add(FILL_UP, lambda each: all(_distinct(each, one) for one in chosen))
+            add(
+                FILL_UP, lambda each: all(each.slot_size != one.slot_size and are_distinct(each, one) for one in chosen)
+            )
+            add(FILL_UP, lambda each: all(are_distinct(each, one) for one in chosen))
             if len(chosen) == before:
                 break
         return chosen
@@ -300,7 +299,7 @@ class Finals:
         worked = [each.settings for each in self.contenders.values()]
         for failed in self.failed.values():
             as_large, as_many = settings.slot_size >= failed.slot_size, settings.num_workers >= failed.num_workers
-            if as_large and as_many and _same_steps(settings, failed):
+            if as_large and as_many and same_steps(settings, failed):
                 return True
             by_slot = any(
                 each.slot_size < failed.slot_size and each.num_workers >= failed.num_workers for each in worked
@@ -325,9 +324,9 @@ class Finals:
 
     def _predicted_only(self, measured: Sequence[ProfilePoint], chosen: Settings) -> Iterator[ProfilePoint]:
         """Yield what was predicted with the flags and threads of the choice, and not measured: the sweep as a map."""
-        known = {(point.slot_size, point.num_workers) for point in measured if _same_steps(point, chosen)}
+        known = {(point.slot_size, point.num_workers) for point in measured if same_steps(point, chosen)}
         for rate, settings in self.candidates():
-            if _same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
+            if same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
                 yield point_of(
                     settings,
                     outcome="predicted",
@@ -400,14 +399,3 @@ class Finals:
 
 def _key(settings: Settings) -> str:
     return settings.model_dump_json()
-
-
-def _same_steps(first: Settings, second: Settings) -> bool:
-    return (first.threads, first.flags) == (second.threads, second.flags)
-
-
-def _distinct(first: Settings, second: Settings) -> bool:
-    if first.num_workers != second.num_workers or not _same_steps(first, second):
-        return True
-    small, large = sorted([first.slot_size, second.slot_size])
-    return large >= DISTINCT_SLOTS * small

@@ -62,7 +62,10 @@ def execute(stage: Stage) -> str:
     is_off = stage.config.profile.method == "off"
     if (followed := _find_followed(stage, shards.fingerprint)) is not None:
         stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")
-        stage.reuse(followed.uri, followed.report)
+        # Instead of a folder of its own.
+        stage.claimed = Output(followed.uri, followed.report.fingerprint, followed.report.made_from, reused=True)
+        stage.events.emit("folder", uri=followed.uri, fingerprint=followed.report.fingerprint)
+        stage.events.emit("reused", uri=followed.uri)
         return followed.uri
     if is_off:
         # Nothing is measured: who only looks for the report can as well leave it, and no machine is paid for.
