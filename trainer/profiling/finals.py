@@ -13,9 +13,9 @@ from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import (
     TOLERANCE,
     Contender,
-    are_distinct,
     choice_of,
     describe,
+    differ,
     expense,
     leader,
     point_of,
@@ -244,10 +244,8 @@ class Finals:
             add(OTHER_WORKERS + disturbed, lambda each: each.num_workers not in taken)
         while len(chosen) < FINALISTS:
             before = len(chosen)
-            add(
-                FILL_UP, lambda each: all(each.slot_size != one.slot_size and are_distinct(each, one) for one in chosen)
-            )
-            add(FILL_UP, lambda each: all(are_distinct(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and differ(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(differ(each, one) for one in chosen))
             if len(chosen) == before:
                 break
         return chosen

@@ -107,7 +107,7 @@ def same_steps(first: Settings, second: Settings) -> bool:
     return (first.threads, first.flags) == (second.threads, second.flags)
 
 
-def are_distinct(first: Settings, second: Settings) -> bool:
+def differ(first: Settings, second: Settings) -> bool:
     """Whether two configurations differ by more than a similar slot size."""
     if first.num_workers != second.num_workers or not same_steps(first, second):
         return True
