@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config.profile import read_off
 from contracts.errors import ConfigError
 from contracts.pinned import unpin
 
@@ -81,13 +82,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set `section.key=value` (the value is YAML) in a nested mapping."""
+    """Set `section.key=value`, or `profile=off` (the value is YAML), in a nested mapping."""
     dotted, equals, text = override.partition("=")
     keys = dotted.split(".")
-    if not equals or len(keys) < 2 or not all(keys):
+    if not equals or (len(keys) < 2 and dotted != "profile") or not all(keys):
         raise ConfigError(
             f"override {override!r}",
-            allowed="section.key=value",
+            allowed="section.key=value, or profile=off",
             todo="write for example train.epochs=3 (the value is YAML)",
         )
     try:
@@ -97,6 +98,8 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     target = values
     for key in keys[:-1]:
         inner = target.get(key)
+        if target is values and key == "profile":
+            inner = target[key] = read_off(inner)
         if inner is None:
             inner = target[key] = {}
         if not isinstance(inner, dict):

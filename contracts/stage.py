@@ -299,7 +299,7 @@ def _tell_result(stage: Stage, options: argparse.Namespace) -> None:
     found = stage.claimed
     if found is None or options.dry_run or options.locate:
         return
-    finished = found.reused or not (options.where or options.launch)
+    finished = found.reused or not (stage.where or options.launch)
     if finished and options.line and options.run:
         leave_result(storage.normalise(options.line), options.run, stage.name, found.uri, reused=found.reused)
     for path, text in ((options.write_uri, found.uri), (options.write_finished, "yes" if finished else "no")):

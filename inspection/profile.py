@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contracts.artifacts import Finding, Flags, ProfilePoint, ProfileReport, Recommendation, Settings
+from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
 
 NOT_MEASURED = "not measured"
+OFF = "off: training cuts, loads and computes as without a profile"
 
 
 def describe_choice(settings: Settings) -> str:
@@ -19,6 +20,19 @@ def describe_choice(settings: Settings) -> str:
         f"slot size {settings.slot_size} x {settings.slots_per_rank} per rank, {settings.num_workers} workers{ahead}, "
         f"{settings.threads} threads, {describe_flags(settings.flags)}"
     )
+
+
+def describe_cut(report: ProfileReport) -> str:
+    """Say what was chosen, or that nothing was measured and training has its defaults."""
+    if report.method == "off":
+        return OFF
+    said = describe_choice(report.choice)
+    return said if report.choice.measured else f"the defaults, {NOT_MEASURED}: {said}"
+
+
+def describe_reason(choice: ProfileChoice) -> str:
+    """Say why the choice is what it is."""
+    return choice.reason + ("" if choice.clear or not choice.measured else "; not clear of the next best")
 
 
 def describe_flags(flags: Flags) -> str:
@@ -71,6 +85,8 @@ def describe_recommendation(recommendation: Recommendation) -> str:
 
 def describe_effort(report: ProfileReport) -> str:
     """Say how much was measured."""
+    if report.method == "off":
+        return "off: nothing was measured"
     time = "" if report.wall_s is None else f" in {report.wall_s:.0f} s"
     outcomes = [point.outcome for point in report.points]
     outcomes += [point.outcome for point in report.loader] + [point.outcome for point in report.compute]
@@ -86,11 +102,11 @@ def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
     """Yield names and texts, of a line or more, of everything there is to say, in the order of importance.
 
     Raises:
-        DataError: The choice is none of the report's points.
+        DataError: The choice is said to be measured, and is none of the report's points.
     """
-    yield "choice", describe_choice(report.choice)
+    yield "choice", describe_cut(report)
     yield "measured", describe_rate(report.chosen_point())
-    yield "reason", report.choice.reason + ("" if report.choice.clear else "; not clear of the next best")
+    yield "reason", describe_reason(report.choice)
     yield from ((f"finding {finding.rule}", "\n".join(finding_lines(finding))) for finding in report.findings)
     yield from describe_findings((), report.recommendations)
     for warning in report.warnings:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from contracts import storage
 from contracts.goodput import count_stops
-from inspection.profile import describe_findings, describe_rate
+from inspection.profile import OFF, describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
 from inspection.run.view import RunLine, RunView
@@ -116,7 +116,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (profile := view.profile) is not None:
         choice = profile.choice
         cut = f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {choice.num_workers} workers"
-        yield "profile", f"{cut}; {describe_rate(profile.chosen_point())}"
+        yield "profile", OFF if profile.method == "off" else f"{cut}; {describe_rate(profile.chosen_point())}"
         yield from describe_findings(profile.findings, profile.recommendations)
     if (trained := view.checkpoint) is not None:
         yield "metrics", ", ".join(f"{name} {value:.4f}" for name, value in sorted(trained.metrics.items()))

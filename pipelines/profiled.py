@@ -81,7 +81,10 @@ def run_profile(
 def describe_profile(report: ProfileReport, uri: str, config: RunConfig, *, reused: bool) -> Iterator[str]:
     """Yield lines about a report, and what training by this configuration then takes."""
     if reused:
-        yield "reused: this was measured before, for the same configuration and hardware; --fresh measures again"
+        yield (
+            "reused: it was made before, for this configuration and hardware or for a training that is finished; "
+            "--fresh measures again"
+        )
     for name, text in describe(report):
         yield f"{name}: " + text.replace("\n", "\n  ")
     yield from _estimate(report, config)

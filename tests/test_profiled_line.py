@@ -1,5 +1,7 @@
 """The whole line follows what its profiling run has found: what was planted shows in how training cuts and loads."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
 from contracts.events import EVENTS_NAME, EventReader
-from tests.test_line import shardline, write_config
+from tests.test_line import REPOSITORY, shardline, write_config
 
 PLANTED = "tests.trainer.profiling.planted"
 ONLY = {
@@ -64,3 +66,29 @@ def test_under_a_limit_of_memory_training_takes_more_and_smaller_slots(pictures:
     assert limited.choice.slot_size < 16 and limited.choice.slots_per_rank > 1
     assert trained.slot_size == limited.choice.slot_size
     assert f"slot_size {trained.slot_size}: chosen by the profile" in said
+
+
+@pytest.mark.line
+def test_a_budget_of_5_s_gives_the_accuracy_of_the_defaults(tmp_path: Path) -> None:
+    """The demo's network has BatchNorm, whose batch is a slot: slots of one sample cost four points of accuracy."""
+    subprocess.run([sys.executable, "examples/digits.py", str(tmp_path / "raw")], check=True, cwd=REPOSITORY)
+    config = [str(REPOSITORY / "configs/digits.yaml"), f"run.root={tmp_path}", f"sharding.source={tmp_path / 'raw'}"]
+    config += ["train.epochs=2", "resources.ranks=1", "resources.threads=1"]
+
+    def made(stage: str, *words: str) -> str:
+        done = shardline(stage, *config, *words)
+        assert done.returncode == 0, done.stderr
+        return storage.normalise(done.stdout.splitlines()[-1])
+
+    made("shard")
+    report = ProfileReport.load(folder := made("profile", "profile.budget_s=5"))
+    assert report.choice.slot_size >= 16
+    trained = [
+        CheckpointManifest.load(made("train", "--output", str(tmp_path / name), *words))
+        for name, words in (("profiled", ["--profile", folder]), ("off", ["profile=off"]))
+    ]
+    first, second = (each.metrics["test_accuracy"] for each in trained)
+    assert second > 0.7 and first >= second - 0.02
+    assert [each.profile for each in trained] == [report.fingerprint, ""]
+    if not report.choice.measured:
+        assert trained[0].parameters_sha256 == trained[1].parameters_sha256

@@ -80,6 +80,7 @@ class Training:
             found = self.checkpoints.resume()
         checkpoint = found.manifest
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
+        self.profile_fingerprint = profile.fingerprint if profile else ""
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
         recorded = checkpoint.numerics if checkpoint else {}
@@ -354,6 +355,7 @@ class Training:
             evaluation_due=self.progress.evaluation_due,
             early_stopping=self.progress.early_stopping,
             parameters_sha256="",
+            profile=self.profile_fingerprint,
             skipped_steps=skipped,
             spent_s=self.reporting.budget.spent_s(),
             numerics=self.numerics.document(),

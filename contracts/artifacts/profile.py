@@ -12,6 +12,8 @@ from pydantic import Field
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.errors import DataError
 
+# Why a choice has no rate: nothing was measured for it, or was to be.
+DEFAULTS, OFF = "training has its defaults", "profile is off"
 # The page of the report, beside the document.
 PAGE_NAME = "profile.html"
 
@@ -251,10 +253,10 @@ class ProfileReport(Contract):
         return next((entry.uri(folder_uri) for entry in self.files if entry.name == PAGE_NAME), None)
 
     def chosen_point(self) -> ProfilePoint:
-        """Return what was measured of the choice.
+        """Return what was measured of the choice; a point without a rate where the choice is the defaults.
 
         Raises:
-            DataError: Nothing was: another program has written the report.
+            DataError: The choice is said to be measured and is none of the points: another program has written this.
         """
         settings = Settings.model_validate(self.choice.model_dump(include=set(Settings.model_fields)))
         fits = (
@@ -263,6 +265,10 @@ class ProfileReport(Contract):
             if Settings.model_validate(p.model_dump(include=set(Settings.model_fields))) == settings
         )
         if (point := next(fits, None)) is None:
+            if not self.choice.measured:
+                return ProfilePoint(
+                    **dict(settings), outcome="predicted", reason=OFF if self.method == "off" else DEFAULTS
+                )
             raise DataError(
                 f"a profile report whose choice (slot size {self.choice.slot_size}, {self.choice.num_workers} workers) "
                 "is none of its points",

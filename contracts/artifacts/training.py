@@ -104,6 +104,8 @@ class CheckpointManifest(Contract):
     """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers; empty where no rank had all of them."""
+    profile: str = ""
+    """Fingerprint of the profile report that training followed when this was written; empty: none."""
     attempt: int = 0
     """Number of the attempt that wrote it: its record names the checkpoint that it resumed from."""
     skipped_steps: int = 0

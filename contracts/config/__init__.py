@@ -11,7 +11,7 @@ from pydantic import field_validator, model_validator
 from contracts.config.base import Section
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
-from contracts.config.profile import Knob, ProfileSection
+from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import (
     DataflowSection,
@@ -80,8 +80,7 @@ class RunConfig(Section):
     @field_validator("profile", mode="before")
     @classmethod
     def _read_off(cls, value: object) -> object:
-        # YAML 1.1 reads a bare off as false.
-        return {"method": "off"} if value is False or value == "off" else value
+        return read_off(value)
 
     @model_validator(mode="after")
     def _slot_fits_batch(self) -> RunConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.artifacts import ProfileReport
 from inspection.page.links import link
 from inspection.page.subject import Subject, left_out, tile
-from inspection.profile import describe_choice, describe_flags
+from inspection.profile import OFF, describe_choice, describe_cut, describe_flags
 from pages.findings import finding_list, recommendation_list
 from pages.heat_map import heat_map, is_chosen, is_failed
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section
@@ -19,6 +19,8 @@ def sweep(subject: Subject) -> Html:
     report = subject.view.profile
     if report is None:
         return section("sweep", TITLE, subject.absent("sweep", "profile", "The sweep"))
+    if report.method == "off":
+        return section("sweep", TITLE, element("p", f"Profile {OFF}.", class_="note", data_text="sweep.off"))
     parts = [
         element(
             "p",
@@ -28,7 +30,7 @@ def sweep(subject: Subject) -> Html:
             data_text="sweep.why",
         ),
         _choice(report),
-        element("p", describe_choice(report.choice), ". ", _clear(report), class_="note"),
+        element("p", describe_cut(report), ". ", _clear(report), class_="note"),
         element("h3", "Slot size by loader processes"),
         heat_map(report, subject.limits.cells),
         _tried(report),
@@ -66,6 +68,8 @@ def _choice(report: ProfileReport) -> Html:
 
 
 def _clear(report: ProfileReport) -> str:
+    if not report.choice.measured:
+        return "Measuring ended before configurations were compared."
     if report.choice.clear:
         return "Each of the others measured was told apart from the fastest, or was within 3 % of it."
     return "Measuring ended before the fastest was told apart from the others: another may be as good."

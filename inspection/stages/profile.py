@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from contracts.artifacts import Finding, ProfilePoint, ProfileReport
 from inspection.profile import (
-    describe_choice,
+    describe_cut,
     describe_effort,
     describe_flags,
     describe_rate,
+    describe_reason,
     describe_recommendation,
     finding_lines,
 )
@@ -27,8 +28,10 @@ def count(report: ProfileReport) -> dict[str, float]:
     """Return the metrics of a profile report.
 
     Raises:
-        DataError: The choice is none of its points.
+        DataError: The choice is said to be measured, and is none of its points.
     """
+    if report.method == "off":
+        return {}
     choice, point = report.choice, report.chosen_point()
     measured = {
         "profile_samples_per_s": point.samples_per_s,
@@ -59,18 +62,19 @@ def tell(report: ProfileReport) -> Told:
     """Return what a profile report says.
 
     Raises:
-        DataError: The choice is none of its points.
+        DataError: The choice is said to be measured, and is none of its points.
     """
     return Told(count(report), lambda: list(_lines(report, report.chosen_point())))
 
 
 def _lines(report: ProfileReport, point: ProfilePoint) -> Iterator[str]:
-    unclear = "" if report.choice.clear else "; not clear of the next best"
-    yield f"**Chosen:** {cell(describe_choice(report.choice))}."
+    yield f"**Chosen:** {cell(describe_cut(report))}."
     yield ""
     yield f"**Measured:** {cell(describe_rate(point))}."
     yield ""
-    yield f"**Why:** {cell(report.choice.reason + unclear)}"
+    yield f"**Why:** {cell(describe_reason(report.choice))}"
+    if report.method == "off":
+        return
     yield from section("Findings", list(_findings(report.findings)))
     shown, note = first(report.recommendations)
     better = [f"- {cell(describe_recommendation(entry))}" for entry in shown]

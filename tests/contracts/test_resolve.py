@@ -206,3 +206,24 @@ def test_a_bare_on_or_off_is_a_word_where_words_are_meant(text: str, value: str)
     values: dict[str, object] = {}
     apply_override(values, f"train.compile={text}")
     assert parse_config(values, where="test").train.compile == value
+
+
+@pytest.mark.parametrize("content", ["", "profile: off", "profile: 'off'", "profile: {window_s: 0.3}"])
+def test_profile_off_is_one_word_in_a_file_and_as_an_override(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(content)
+    for word in ("off", "'off'", "false"):
+        assert load_config(path, [f"profile={word}"]).profile.method == "off"
+    # Over it, a key of the section counts.
+    assert load_config(path, ["profile=off", "profile.method=grid"]).profile.method == "grid"
+    found = load_config(path, ["profile.budget_s=7"]).profile
+    assert (found.budget_s, found.method) == (7, "off" if "off" in content else "sweep")
+
+
+def test_profile_on_is_no_word() -> None:
+    values: dict[str, object] = {}
+    apply_override(values, "profile=on")
+    with pytest.raises(ConfigError, match="profile = True"):
+        parse_config(values, where="test")
+    with pytest.raises(ConfigError, match="override 'train=off'"):
+        apply_override(values, "train=off")

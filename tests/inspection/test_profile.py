@@ -1,11 +1,17 @@
 """A profile report in words."""
 
+from io import StringIO
 from typing import Any
 
 import pytest
 
-from contracts.artifacts import Finding, Flags, ProfilePoint, ProfileReport, Recommendation, Settings
-from inspection.profile import describe, describe_choice, describe_finding, describe_rate
+from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from inspection.page import render_report
+from inspection.profile import OFF, describe, describe_choice, describe_finding, describe_rate
+from inspection.stages.profile import tell
+from inspection.terminal import print_run
+from tests.inspection import planted
+from tests.inspection.page.test_sections import part
 from tests.inspection.test_summary import DOCUMENTS
 
 
@@ -99,6 +105,34 @@ def test_findings_stand_before_what_is_only_for_the_record() -> None:
     # Of the two points one ran out of memory.
     assert "1 configurations end to end" in words["effort"]
     assert "in 41 s" in words["effort"] and "1 could not be made" in words["effort"]
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen", "rate"),
+    [
+        ("off", "off: training cuts, loads and computes as without a profile", "not measured: profile is off"),
+        (
+            "sweep",
+            "the defaults, not measured: slot size 32 x 1 per rank, 0 workers, 1 threads, fp32",
+            "not measured: training has its defaults",
+        ),
+    ],
+)
+def test_what_was_not_measured_is_said_to_be_so_everywhere(method: Any, chosen: str, rate: str) -> None:
+    choice = ProfileChoice(slot_size=32, num_workers=0, reason="because", measured=False, clear=False)
+    made = report(method=method, choice=choice, points=[], findings=[], recommendations=[])
+    words = dict(describe(made))
+    assert (words["choice"], words["measured"], words["reason"]) == (chosen, rate, "because")
+    told = tell(made)
+    assert ("profile_slot_size" in told.numbers) == (method == "sweep") and "profile_samples_per_s" not in told.numbers
+    markdown = "\n".join(told.lines)
+    assert chosen in markdown and rate in markdown
+    view = planted.fresh(profile=made, profile_page=None)
+    page = part(render_report(view), "sweep")
+    assert ("Profile off" in page) == (method == "off")
+    assert ("the defaults, not measured" in page) == (method == "sweep")
+    print_run(view, stream := StringIO())
+    assert (OFF if method == "off" else rate) in " ".join(stream.getvalue().split())
 
 
 def test_a_recommendation_is_of_steps_alone() -> None:

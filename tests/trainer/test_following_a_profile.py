@@ -52,7 +52,7 @@ def test_what_the_profile_chose_holds_over_attempts(rank: Rank, small_shards: st
     first = profile(tmp_path / "first", CHOSEN)
     other = profile(tmp_path / "other", Flags(activation_checkpointing="selective"), slot_size=4)
     whole = train(rank, tmp_path / "whole", small_shards, config(), profile=first)
-    assert whole.numerics == NUMERICS
+    assert (whole.numerics, whole.profile) == (NUMERICS, "f")
     assert "precision bf16, channels_last True, activation_checkpointing whole: chosen by the profile" in (
         logs(tmp_path / "whole")
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from contracts.artifacts import Flags, ProfileReport
+from contracts.artifacts import Flags, ProfileChoice, ProfileReport
 from contracts.config import RunConfig, TrainSection
 from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
@@ -65,20 +65,24 @@ def choose_batch_layout(
             allowed=f"a report of this configuration's model ({model_fingerprint(config)})",
             todo="run `shardline profile` for this configuration, or set parallel.slot_size and data.num_workers",
         )
-    batch, choice = config.train.global_batch_size, profile.choice if profile else None
+    batch, choice, without = config.train.global_batch_size, _measured_choice(profile), _without(profile)
     if recorded is not None:
         slot_size, slot_reason = recorded, "recorded in the checkpoint"
     elif choice is None and config.parallel.slot_size == "auto":
-        slot_size, slot_reason = -(-batch // ranks), "an even share of the global batch (no profile)"
+        slot_size, slot_reason = even_share(batch, ranks), f"an even share of the global batch ({without})"
     else:
         slot_size, slot_reason = _take(
-            "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch
+            "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch, without
         )
     num_workers, workers_reason = _take(
-        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, spare_cores
+        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, spare_cores, without
     )
     prefetch_factor, prefetch_reason = _take(
-        "data.prefetch_factor", config.data.prefetch_factor, choice.prefetch_factor if choice else None, PREFETCH_FACTOR
+        "data.prefetch_factor",
+        config.data.prefetch_factor,
+        choice.prefetch_factor if choice else None,
+        PREFETCH_FACTOR,
+        without,
     )
     num_slots = -(-batch // slot_size)
     if num_slots < ranks:
@@ -96,6 +100,13 @@ def choose_batch_layout(
     return BatchLayout(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
 
 
+def even_share(global_batch_size: int, ranks: int) -> int:
+    """Return the slot size that gives each rank one slot of a global batch; at least one sample."""
+    share = -(-global_batch_size // ranks)
+    # Rounded up, slots of 9 samples for 4 ranks would be three.
+    return share if -(-global_batch_size // share) >= ranks else max(1, global_batch_size // ranks)
+
+
 def find_spare_cores(ranks: int) -> int:
     """Return the cores of a rank beside its own; none without a GPU, where the rank computes on all of them.
 
@@ -107,7 +118,8 @@ def find_spare_cores(ranks: int) -> int:
 
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
     """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
-    chosen = profile.choice.flags if profile else Flags()
+    choice = _measured_choice(profile)
+    chosen = choice.flags if choice else Flags()
     return Flags(
         precision=chosen.precision if train.precision == "auto" else train.precision,
         channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,
@@ -138,7 +150,8 @@ def check_flags(train: TrainSection, flags: Flags) -> None:
 
 def describe_flags(train: TrainSection, profile: ProfileReport | None) -> str:
     """Say what flags are that are `auto`, and who decided; empty: none is."""
-    flags, who = choose_flags(train, profile), "chosen by the profile" if profile else "no profile"
+    flags = choose_flags(train, profile)
+    who = "chosen by the profile" if _measured_choice(profile) else _without(profile)
     # compile=auto has been the default all along: it is told where it does something.
     names = [name for name in Flags.model_fields if getattr(train, name) == "auto"]
     told = [name for name in names if name != "compile" or flags.compile]
@@ -165,7 +178,7 @@ def choose_threads(
         most = max(1, available_cores() // ranks)
         over = f", more than the {most} cores of a rank" if threads > most else ""
         return threads, f"set by resources.threads{over}"
-    if profile is None:
+    if profile is None or not profile.choice.measured:
         return without, ""
     if (profile.ranks, profile.hardware.get("cores")) != (ranks, hardware.get("cores")):
         return without, (
@@ -177,6 +190,8 @@ def choose_threads(
 
 def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> str | None:
     """Say how this machine differs from the one that was profiled; None: it does not."""
+    if not profile.choice.measured:
+        return None
     different = [
         f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
         for name, value in hardware.items()
@@ -189,7 +204,7 @@ def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> 
 
 def find_other_batch(profile: ProfileReport, train: TrainSection) -> str | None:
     """Say how the global batch differs from the one that was profiled; None: it does not."""
-    if profile.global_batch_size == train.global_batch_size:
+    if profile.global_batch_size == train.global_batch_size or not profile.choice.measured:
         return None
     return (
         f"the profile was measured at train.global_batch_size {profile.global_batch_size}, not "
@@ -197,11 +212,23 @@ def find_other_batch(profile: ProfileReport, train: TrainSection) -> str | None:
     )
 
 
-def _take(setting: str, explicit: int | Auto, chosen: int | None, without: int) -> tuple[int, str]:
+def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
+    """Return a profile's choice; None where it has measured nothing, so that training has its defaults."""
+    return profile.choice if profile is not None and profile.choice.measured else None
+
+
+def _without(profile: ProfileReport | None) -> str:
+    """Say why a value is the default."""
+    if profile is None:
+        return "no profile"
+    return "default, profile: off" if profile.method == "off" else "default, the profile measured nothing"
+
+
+def _take(setting: str, explicit: int | Auto, chosen: int | None, default: int, without: str) -> tuple[int, str]:
     """Return a value and who decided: the configuration, else the profile, else nobody."""
     if explicit != "auto":
         return explicit, f"set by {setting}"
-    return (without, "no profile") if chosen is None else (chosen, "chosen by the profile")
+    return (default, without) if chosen is None else (chosen, "chosen by the profile")
 
 
 def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> list[int]:

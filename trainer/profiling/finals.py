@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 
-from contracts.artifacts import ProfilePoint, Settings
+from contracts.artifacts import ProfileChoice, ProfilePoint, Recommendation, Settings
 from trainer.profiling.ledger import ROUNDS, Ledger, Result
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import (
@@ -15,10 +15,12 @@ from trainer.profiling.pairs import (
     Contender,
     choice_of,
     describe,
+    differ,
     expense,
     leader,
     point_of,
     ratio,
+    same_steps,
     undecided,
     within_tolerance,
 )
@@ -43,8 +45,6 @@ CLOSE = 0.06
 OTHER_WORKERS = 0.25
 # Others that are predicted slower than this are not worth measuring.
 FILL_UP = 0.12
-# Slot sizes closer than this factor are not worth two finalists.
-DISTINCT_SLOTS = 1.4
 # A leader that waits this share of its time for data may gain from more slots ahead.
 WAITS = 0.05
 # Configurations that are tried without a prediction, and after finalists that failed.
@@ -107,8 +107,10 @@ class Finals:
 
     def measure(self) -> None:
         """Measure finalists in turn until the leader is clear, or it is as good as equal, or the budget is out."""
-        if not self.ledger.allows("turn"):
-            self._last_resort()
+        compared = 2 if self.space.has_alternatives() else 1
+        if not self.ledger.allows("turn", parts=compared):
+            if not self._can_take_defaults():
+                self._last_resort()
             return
         for turn in range(MOST_TURNS):
             wanted = self._next(turn)
@@ -138,6 +140,8 @@ class Finals:
             ConfigError: Nothing was.
         """
         contenders = list(self.contenders.values())
+        if self.ledger.over() and len(contenders) < 2 and self._can_take_defaults():
+            return self._defaults()
         if not contenders:
             raise self.ledger.nothing_measured()
         best = leader(contenders)
@@ -164,14 +168,37 @@ class Finals:
             self.warnings.append(f"{budget} ended the sweep: the best of {len(contenders)} configurations is taken")
         elif self.ledger.over():
             self.warnings.append(f"{budget} left no time to measure every flag that might be recommended")
+        choice = choice_of(chosen.settings, reason=reason, clear=not open_)
+        return self._result(points, choice, recommendations)
+
+    def _can_take_defaults(self) -> bool:
+        """Whether there is something to choose, and nothing says that the defaults do not work."""
+        default = self.space.default
+        return (
+            self.space.has_alternatives()
+            and self.ledger.anything_worked()
+            and self.parts.fits(default.slot_size, default.flags)
+            and not self._is_hopeless(default)
+        )
+
+    def _defaults(self) -> Result:
+        """Return the defaults: one configuration that was measured is no comparison."""
+        points = self.ledger.points()
+        choice, warning = self.ledger.defaults(sum(point.samples_per_s is not None for point in points))
+        self.warnings.append(warning)
+        return self._result(points, choice, [])
+
+    def _result(
+        self, points: list[ProfilePoint], choice: ProfileChoice, recommendations: list[Recommendation]
+    ) -> Result:
         return Result(
-            points=[*points, *self._predicted_only(points, chosen.settings)],
+            points=[*points, *self._predicted_only(points, choice)],
             loader=self.ledger.loader,
             compute=self.ledger.compute,
             memory=self.parts.memory(),
             overlap=self.predictor.overlap,
             predictor_error=self._error(points),
-            choice=choice_of(chosen.settings, reason=reason, clear=not open_),
+            choice=choice,
             recommendations=recommendations,
             warnings=[*self.space.ignored, *self.warnings],
         )
@@ -217,8 +244,8 @@ class Finals:
             add(OTHER_WORKERS + disturbed, lambda each: each.num_workers not in taken)
         while len(chosen) < FINALISTS:
             before = len(chosen)
-            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and _distinct(each, one) for one in chosen))
-            add(FILL_UP, lambda each: all(_distinct(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and differ(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(differ(each, one) for one in chosen))
             if len(chosen) == before:
                 break
         return chosen
@@ -270,7 +297,7 @@ class Finals:
         worked = [each.settings for each in self.contenders.values()]
         for failed in self.failed.values():
             as_large, as_many = settings.slot_size >= failed.slot_size, settings.num_workers >= failed.num_workers
-            if as_large and as_many and _same_steps(settings, failed):
+            if as_large and as_many and same_steps(settings, failed):
                 return True
             by_slot = any(
                 each.slot_size < failed.slot_size and each.num_workers >= failed.num_workers for each in worked
@@ -295,9 +322,9 @@ class Finals:
 
     def _predicted_only(self, measured: Sequence[ProfilePoint], chosen: Settings) -> Iterator[ProfilePoint]:
         """Yield what was predicted with the flags and threads of the choice, and not measured: the sweep as a map."""
-        known = {(point.slot_size, point.num_workers) for point in measured if _same_steps(point, chosen)}
+        known = {(point.slot_size, point.num_workers) for point in measured if same_steps(point, chosen)}
         for rate, settings in self.candidates():
-            if _same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
+            if same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
                 yield point_of(
                     settings,
                     outcome="predicted",
@@ -370,14 +397,3 @@ class Finals:
 
 def _key(settings: Settings) -> str:
     return settings.model_dump_json()
-
-
-def _same_steps(first: Settings, second: Settings) -> bool:
-    return (first.threads, first.flags) == (second.threads, second.flags)
-
-
-def _distinct(first: Settings, second: Settings) -> bool:
-    if first.num_workers != second.num_workers or not _same_steps(first, second):
-        return True
-    small, large = sorted([first.slot_size, second.slot_size])
-    return large >= DISTINCT_SLOTS * small

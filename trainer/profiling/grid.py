@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.artifacts import Settings
+from contracts.artifacts import ProfileChoice, Settings
 from trainer.profiling.ledger import Ledger, Result, Tell, silent
 from trainer.profiling.measure import Failed, Probe
 from trainer.profiling.pairs import choice_of, describe
@@ -13,21 +13,29 @@ GRID_WINDOWS = 3
 
 
 def full_grid(
-    space: Space, probe: Probe, *, budget_s: float, tell: Tell = silent, price_usd_per_h: float | None = None
+    space: Space,
+    probe: Probe,
+    *,
+    budget_s: float,
+    tell: Tell = silent,
+    price_usd_per_h: float | None = None,
+    start_s: float = 0.0,
 ) -> Result:
     """Measure every combination of a space; activation checkpointing only where memory runs out without.
 
     Args:
         space: What may be tried.
         probe: What measures.
-        budget_s: Seconds that it may take; then the best that was found is taken, with a warning.
+        budget_s: Seconds that it may take; then the best that was found is taken, or the defaults where fewer than two
+            were measured, with a warning.
         tell: Is told (done, of how many, what came out).
         price_usd_per_h: What all machines cost in an hour, in US dollars.
+        start_s: Seconds of the budget that the start of the processes took.
 
     Raises:
         ConfigError: Nothing could be measured.
     """
-    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h)
+    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h, start_s=start_s)
     # Large slots first: they are the fastest more often than not, and a budget may end this.
     combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
     plain = [each for each in combinations if not _recomputes(space, each)]
@@ -38,7 +46,7 @@ def full_grid(
     for settings in [*plain, *(each for each in combinations if _recomputes(space, each))]:
         if _recomputes(space, settings) and _without(space, settings) not in too_large:
             continue
-        if not ledger.allows("run") and (rates or ledger.done):
+        if not ledger.allows("run") and space.has_alternatives():
             left_out += 1
             continue
         rate = ledger.run(settings, windows=GRID_WINDOWS)
@@ -46,16 +54,23 @@ def full_grid(
             rates[settings.model_dump_json()] = rate, settings
         elif rate.outcome == "out of memory":
             too_large.add((settings.slot_size, settings.flags.model_dump_json()))
+    warnings = list(space.ignored)
+    if left_out and len(rates) < 2 and ledger.anything_worked() and not _failed(space.default, ledger):
+        choice, warning = ledger.defaults(len(rates))
+        return _result(ledger, choice, [*warnings, warning])
     if not rates:
         raise ledger.nothing_measured()
     best_rate, best = max(rates.values(), key=lambda found: found[0])
-    warnings = list(space.ignored)
     if left_out:
         warnings.append(
             f"profile.budget_s {budget_s:g} ended the grid: {left_out} combinations were not measured; "
             "the best that was is taken"
         )
     reason = f"{best_rate:.0f} samples/s a rank, the most of {len(rates)} combinations measured end to end"
+    return _result(ledger, choice_of(best, reason=f"{reason} ({describe(best)})", clear=False), warnings)
+
+
+def _result(ledger: Ledger, choice: ProfileChoice, warnings: list[str]) -> Result:
     return Result(
         points=ledger.points(),
         loader=[],
@@ -63,9 +78,17 @@ def full_grid(
         memory=[],
         overlap=None,
         predictor_error=None,
-        choice=choice_of(best, reason=f"{reason} ({describe(best)})", clear=False),
+        choice=choice,
         recommendations=[],
         warnings=warnings,
+    )
+
+
+def _failed(default: Settings, ledger: Ledger) -> bool:
+    """Whether slots as large as the default's did not work with its steps."""
+    return any(
+        point.samples_per_s is None and point.slot_size <= default.slot_size and point.flags == default.flags
+        for point in ledger.points()
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from contracts.artifacts import Flags
 from contracts.config import Knob, RunConfig
 from contracts.errors import ConfigError
+from trainer.launch.auto import even_share
 
 # With slot_sizes=auto the even share is halved at least this often, and further down to SMALL_SLOT samples: memory may
 # force a small slot, and its steps show what a slot costs that does not grow with it.
@@ -105,8 +106,32 @@ def halving(most: int) -> list[int]:
     return sorted({max(1, most >> power) for power in range(most.bit_length())})
 
 
-def slot_sizes(reader: KnobReader, ranks: int) -> tuple[int, ...]:
+def smallest_slot(config: RunConfig, ranks: int, *, has_batch_norm: bool) -> int:
+    """Return the smallest slot size that may be chosen without being named by the configuration.
+
+    BatchNorm's statistics are those of a slot, with parallel.sync_batch_norm those of one slot of every rank. Where an
+    even share of the global batch is smaller still, it is that share.
+
+    Args:
+        config: The configuration.
+        ranks: Training processes of all machines.
+        has_batch_norm: Whether a BatchNorm of the network trains.
+    """
+    if not has_batch_norm:
+        return 1
+    least = config.profile.min_batch_norm_slot
+    if config.parallel.sync_batch_norm:
+        least = -(-least // ranks)
+    return min(least, even_share(config.train.global_batch_size, ranks))
+
+
+def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]:
     """Return the slot sizes that leave every rank a slot.
+
+    Args:
+        reader: Reads the configuration.
+        ranks: Training processes of all machines.
+        smallest: Smallest size that is tried where the configuration names none (`smallest_slot`).
 
     Raises:
         ConfigError: None of them does.
@@ -118,9 +143,7 @@ def slot_sizes(reader: KnobReader, ranks: int) -> tuple[int, ...]:
             allowed="at least one sample per rank",
             todo=f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
         )
-    share = -(-batch // ranks)
-    if not gives_every_rank_a_slot(batch, ranks, share):
-        share = batch // ranks
+    share = even_share(batch, ranks)
     tried = [share]
     while len(tried) <= HALVINGS or tried[-1] > SMALL_SLOT:
         if tried[-1] == 1:
@@ -131,7 +154,7 @@ def slot_sizes(reader: KnobReader, ranks: int) -> tuple[int, ...]:
         "parallel.slot_size",
         pinned=unless_auto(config.parallel.slot_size),
         listed=unless_auto(config.profile.slot_sizes),
-        tried=tried,
+        tried=[size for size in tried if size >= smallest],
         default=share,
     )
     usable = tuple(size for size in sizes if gives_every_rank_a_slot(batch, ranks, size))
@@ -148,6 +171,13 @@ def slot_sizes(reader: KnobReader, ranks: int) -> tuple[int, ...]:
         reader.ignored.append(
             f"profile.slot_sizes {left_out}: not tried, they leave some of {ranks} ranks without a slot "
             f"of a global batch of {batch}"
+        )
+    if small := [size for size in usable if size < smallest]:
+        where = "parallel.slot_size" if config.parallel.slot_size != "auto" else "profile.slot_sizes"
+        reader.ignored.append(
+            f"{where} {small[0] if len(small) == 1 else small}: below {smallest} "
+            f"(profile.min_batch_norm_slot {config.profile.min_batch_norm_slot}), which is ignored for what is named: "
+            "BatchNorm's statistics of few samples cost accuracy"
         )
     return usable
 

@@ -22,7 +22,7 @@ from contracts.artifacts import (
 )
 from contracts.errors import ConfigError
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate, Probe
-from trainer.profiling.pairs import describe, point_of
+from trainer.profiling.pairs import choice_of, describe, point_of
 from trainer.profiling.space import Space
 
 Tell = Callable[[int, int, str], None]
@@ -72,14 +72,22 @@ class Ledger:
         budget_s: Seconds on the probe's clock, from now on.
         tell: Is told (measurements done, about how many there will be, what came out).
         price_usd_per_h: What all machines cost in an hour.
+        start_s: Seconds of the budget that the start of the processes took.
     """
 
     def __init__(
-        self, space: Space, probe: Probe, *, budget_s: float, tell: Tell, price_usd_per_h: float | None
+        self,
+        space: Space,
+        probe: Probe,
+        *,
+        budget_s: float,
+        tell: Tell,
+        price_usd_per_h: float | None,
+        start_s: float = 0.0,
     ) -> None:
         self.space, self.probe, self.budget_s, self.price_usd_per_h = space, probe, budget_s, price_usd_per_h
         self._tell = tell
-        self._start = probe.now()
+        self._start, self._left_s = probe.now(), budget_s - start_s
         self._longest: dict[str, float] = {}
         self._refused = False
         self.expected = 0
@@ -106,7 +114,7 @@ class Ledger:
         if usual is None:
             # What has not been measured yet takes as long as anything else did, round by round.
             usual = max(self._longest.values(), default=0.0) * (ROUNDS if kind == "turn" else 1)
-        allowed = spent < share * self.budget_s and spent + usual * parts <= share * self.budget_s
+        allowed = spent < share * self._left_s and spent + usual * parts <= share * self._left_s
         self._refused |= not allowed
         return allowed
 
@@ -195,6 +203,31 @@ class Ledger:
         rows = [self._point(settings, joint) for settings, joint in self._joint.values()]
         return sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
 
+    def anything_worked(self) -> bool:
+        """Whether no measurement failed, or one did not: where all did, a larger budget changes nothing."""
+        return not self.reasons or self.done > len(self.reasons)
+
+    def defaults(self, measured: int) -> tuple[ProfileChoice, str]:
+        """Return the choice where the budget ended before configurations were compared, and the warning.
+
+        Args:
+            measured: Configurations that were measured end to end.
+        """
+        budget = f"profile.budget_s {self.budget_s:g}"
+        start_s = self.budget_s - self._left_s
+        started = f", after {start_s:.0f} s for the start of the processes" if start_s >= 1 else ""
+        said = "one" if measured else "none"
+        choice = choice_of(
+            self.space.default,
+            reason=f"the defaults: {budget} ended before two configurations were measured end to end",
+            clear=False,
+        ).model_copy(update={"measured": False})
+        return choice, (
+            f"{budget} is too short to compare configurations ({said} was measured{started}): training has its "
+            "defaults, as without a profile; to do: raise profile.budget_s (--budget), or set profile: off, which "
+            "measures nothing"
+        )
+
     def nothing_measured(self) -> ConfigError:
         """Return what to raise where no configuration came through end to end."""
         reasons = list(dict.fromkeys(self.reasons))
@@ -210,8 +243,9 @@ class Ledger:
         return ConfigError(
             f"no configuration could be measured ({len(reasons)} failures in {spent}): {shown}{more}",
             allowed="at least one configuration that trains on this machine",
-            todo="correct what the reasons name; for more memory give profile.slot_sizes smaller sizes, "
-            "for more time raise profile.budget_s and profile.probe_timeout_s",
+            todo="correct what the reasons name; for more memory give profile.slot_sizes smaller sizes"
+            + (" (or lower profile.min_batch_norm_slot)" if self.space.smallest_slot > 1 else "")
+            + ", for more time raise profile.budget_s and profile.probe_timeout_s",
         )
 
     def _point(self, settings: Settings, joint: _Joint) -> ProfilePoint:

@@ -103,6 +103,8 @@ class Hello:
     """Of this rank; None: unknown."""
     samples: int
     """Of the training split."""
+    has_batch_norm: bool = False
+    """Whether a BatchNorm of the network trains."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
 
 # Rates within this share of the best count as equal: noise must not buy processes and memory.
 TOLERANCE = 0.03
+# Slot sizes closer than this factor are not worth two measurements.
+DISTINCT_SLOTS = 1.4
 # Two-sided 95 % of Student's t by degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -98,6 +100,19 @@ def within_tolerance(first: Contender, others: Sequence[Contender]) -> list[Cont
 def expense(settings: Settings) -> tuple[int, int, int, int]:
     """Return what a configuration takes of a machine, to be compared: processes, memory of a slot, of what is ahead."""
     return settings.num_workers, settings.slot_size, settings.prefetch_factor * settings.num_workers, settings.threads
+
+
+def same_steps(first: Settings, second: Settings) -> bool:
+    """Whether steps compute alike: the same threads and flags."""
+    return (first.threads, first.flags) == (second.threads, second.flags)
+
+
+def differ(first: Settings, second: Settings) -> bool:
+    """Whether two configurations differ by more than a similar slot size."""
+    if first.num_workers != second.num_workers or not same_steps(first, second):
+        return True
+    small, large = sorted([first.slot_size, second.slot_size])
+    return large >= DISTINCT_SLOTS * small
 
 
 def choice_of(settings: Settings, *, reason: str, clear: bool) -> ProfileChoice:

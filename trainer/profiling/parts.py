@@ -187,9 +187,9 @@ class Parts:
                     return
                 if self._failed is None or self._failed.outcome != "out of memory":
                     return
-                if not self.space.finds_slot_sizes or size == 1:
+                if not self.space.finds_slot_sizes or size <= self.space.smallest_slot:
                     break
-                size = -(-size // 2)
+                size = max(self.space.smallest_slot, -(-size // 2))
 
     def _first_loader(self) -> None:
         for num_workers in self.space.num_workers:
@@ -339,6 +339,8 @@ class Parts:
             # As few slots as fit, of even size: halving would leave up to half of the memory unused.
             for slots in range(fewest, self.space.slots_per_rank(self.slot_sizes[0]) + 1):
                 size = self.space.slot_size_of(slots)
+                if size < self.space.smallest_slot:
+                    break
                 if self.fits(size, flags):
                     if size not in self.slot_sizes:
                         self.slot_sizes = sorted([*self.slot_sizes, size])

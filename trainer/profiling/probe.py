@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -44,6 +45,10 @@ _LAST_LINES = 30
 _WORST = ("out of memory", "crashed", "failed", "hung")
 
 
+class StartTooLong(Exception):
+    """The processes were not ready in time; all of them are gone."""
+
+
 class RankProbe:
     """Measures on all ranks of this machine at once; a `Probe` (measure.py).
 
@@ -54,6 +59,8 @@ class RankProbe:
         threads: Intra-op threads of each, until a measurement sets its own.
         nodes: Machines that share the global batch, this one of them.
         folder: For what the processes are told and say; unset: a temporary one.
+        start_within_s: Seconds after which a first start is given up, by `StartTooLong`; None: it is waited for, and
+            one that hangs is an error.
     """
 
     def __init__(
@@ -65,7 +72,9 @@ class RankProbe:
         threads: int,
         nodes: int = 1,
         folder: Path | None = None,
+        start_within_s: float | None = None,
     ) -> None:
+        self._start_within_s = start_within_s
         self._config = config
         self._assignment = _assignment(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._ranks: list[_Process] = []
@@ -206,16 +215,19 @@ class RankProbe:
         Raises:
             UserError: The model cannot be built, or the data is damaged.
             ConfigError: Not even that worked.
+            StartTooLong: It took longer than it may.
         """
-        found = self._try_to_start()
+        found = self._try_to_start(within_s=self._start_within_s)
         if isinstance(found, Failed) and found.outcome == "crashed":
             # By chance (another took the port), or each time: then it is told.
-            found = self._try_to_start()
+            found = self._try_to_start(within_s=self._start_within_s)
         if isinstance(found, Failed):
+            if found.outcome == "hung" and self._start_within_s is not None and self.now() >= self._start_within_s:
+                raise StartTooLong
             raise self._cannot_start(found)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
         first: Hello = found[0]
-        self.hello = Hello(first.kind, first.name, first.has_bf16, min(limits, default=None), first.samples)
+        self.hello = replace(first, memory_limit_bytes=min(limits, default=None))
 
     def _cannot_start(self, failed: Failed) -> ConfigError:
         given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
@@ -233,7 +245,7 @@ class RankProbe:
             todo="correct what the reason names; what its process said is shown above",
         )
 
-    def _try_to_start(self) -> list[Any] | Failed:
+    def _try_to_start(self, *, within_s: float | None = None) -> list[Any] | Failed:
         assert self._folder is not None
         self._starts += 1
         assignment = self._assignment.model_copy(update={"generation": self._starts})
@@ -241,7 +253,10 @@ class RankProbe:
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
         port = _free_port()
         self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
-        found = self._hear(HELLO, {}, timeout_s=START_S + self._config.profile.probe_timeout_s)
+        most_s = START_S + self._config.profile.probe_timeout_s
+        if within_s is not None:
+            most_s = min(most_s, max(0.0, within_s - self.now()))
+        found = self._hear(HELLO, {}, timeout_s=most_s)
         if isinstance(found, Failed):
             self._kill()
         return found

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
@@ -80,6 +82,8 @@ class Service:
             has_bf16=_has_bf16(rank.device),
             memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
             samples=feed.samples,
+            # What learns later counts from the start: the slot size is fixed by then.
+            has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
         )
 
     def prepare(self, flags: Flags) -> None:
@@ -131,6 +135,20 @@ class Service:
         """Return this machine's part of the global batch, where several share it."""
         batch = self._config.train.global_batch_size
         return max(self._rank.ranks, -(-batch // self._assignment.nodes))
+
+
+def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:
+    """Whether a BatchNorm of the network takes its statistics from the slot.
+
+    Args:
+        model: The network, in training mode.
+        with_frozen: Count those too that are frozen: in evaluation mode, or with parameters that do not learn.
+    """
+    return any(
+        with_frozen or (module.training and not (module.affine and not module.weight.requires_grad))
+        for module in model.modules()
+        if isinstance(module, _BatchNorm)
+    )
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.launch.auto import PREFETCH_FACTOR
+from trainer.launch.auto import PREFETCH_FACTOR, choose_batch_layout, choose_flags
 from trainer.profiling.knobs import (
     Device,
     KnobReader,
@@ -21,10 +21,11 @@ from trainer.profiling.knobs import (
     gives_every_rank_a_slot,
     halving,
     slot_sizes,
+    smallest_slot,
     unless_auto,
 )
 
-__all__ = ["Device", "Space", "make_space", "slots_per_rank"]
+__all__ = ["Device", "Space", "default_settings", "make_space", "slots_per_rank"]
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,18 @@ class Space:
     threads: tuple[int, ...]
     flags: tuple[Flags, ...]
     """That may be chosen; the first are those that training would have, as far as they are in the space."""
+    default: Settings
+    """What training has without a profile, as far as the configuration pins nothing else; it need not be tried."""
     measured_flags: tuple[Flags, ...] = ()
     """One knob each away from `flags[0]`, that the configuration does not let be chosen."""
     memory_bytes: int | None = None
     """Most memory of a rank in bytes, by the configuration."""
     finds_slot_sizes: bool = False
     """Whether slot sizes beside `slot_sizes` may be taken: the largest that fits into memory."""
+    smallest_slot: int = 1
+    """Smallest slot size that may be taken beside `slot_sizes`."""
     ignored: tuple[str, ...] = ()
-    """What the configuration lists and cannot be tried, with the reason."""
+    """What the configuration lists and cannot be tried, or is better not, with the reason."""
 
     @property
     def usual_threads(self) -> int:
@@ -93,6 +98,10 @@ class Space:
             flags=flags,
         )
 
+    def has_alternatives(self) -> bool:
+        """Whether there is more than one configuration."""
+        return len(list(itertools.islice(self.combinations(), 2))) > 1
+
     def combinations(self) -> Iterator[Settings]:
         """Yield every configuration once."""
         for flags, threads, slot_size, workers in itertools.product(
@@ -108,7 +117,35 @@ def slots_per_rank(global_batch_size: int, ranks: int, slot_size: int) -> int:
     return -(-slots // ranks)
 
 
-def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: Device) -> Space:
+def default_settings(config: RunConfig, *, ranks: int, cores_per_rank: int, on_gpu: bool) -> Settings:
+    """Return what training has without a profile (trainer/launch/auto.py).
+
+    Args:
+        config: The configuration.
+        ranks: Training processes of all machines.
+        cores_per_rank: CPU cores of a rank.
+        on_gpu: Whether steps are computed on GPUs, which leaves a rank's other cores to its loader.
+
+    Raises:
+        ConfigError: There are more ranks than slots.
+    """
+    cores = max(1, cores_per_rank)
+    layout = choose_batch_layout(
+        config, ranks=ranks, profile=None, recorded=None, spare_cores=cores - 1 if on_gpu else 0
+    )
+    return Settings(
+        slot_size=layout.slot_size,
+        slots_per_rank=layout.slots_per_rank(config.train.global_batch_size, ranks),
+        num_workers=layout.num_workers,
+        prefetch_factor=layout.prefetch_factor,
+        threads=cores if config.resources.threads == "auto" else config.resources.threads,
+        flags=choose_flags(config.train, None),
+    )
+
+
+def make_space(
+    config: RunConfig, *, ranks: int, cores_per_rank: int, device: Device, has_batch_norm: bool = False
+) -> Space:
     """Return what may be tried.
 
     Args:
@@ -116,6 +153,7 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
         ranks: Training processes of all machines.
         cores_per_rank: CPU cores of a rank, its loader processes included.
         device: What steps are computed on.
+        has_batch_norm: Whether a BatchNorm of the network trains, so that small slots cost accuracy.
 
     Raises:
         ConfigError: A pinned value is not in its list in `profile`; a list leaves nothing that can be tried; or there
@@ -123,7 +161,8 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
     """
     reader = KnobReader(config, device)
     cores = max(1, cores_per_rank)
-    sizes = slot_sizes(reader, ranks)
+    smallest = smallest_slot(config, ranks, has_batch_norm=has_batch_norm)
+    sizes = slot_sizes(reader, ranks, smallest)
     num_workers = reader.values(
         "num_workers",
         "data.num_workers",
@@ -160,10 +199,12 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
         prefetch_factors=tuple(sorted(prefetch_factors)),
         threads=tuple(sorted(threads)),
         flags=flags,
+        default=default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=device.kind == "cuda"),
         measured_flags=measured,
         memory_bytes=config.profile.memory_bytes,
         finds_slot_sizes=config.parallel.slot_size == "auto"
         and config.profile.slot_sizes == "auto"
         and "slot_size" not in config.profile.exclude,
+        smallest_slot=smallest,
         ignored=tuple(reader.ignored),
     )

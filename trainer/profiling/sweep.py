@@ -22,22 +22,29 @@ __all__ = ["Result", "full_grid", "sweep"]
 
 
 def sweep(
-    space: Space, probe: Probe, *, budget_s: float, tell: Tell = silent, price_usd_per_h: float | None = None
+    space: Space,
+    probe: Probe,
+    *,
+    budget_s: float,
+    tell: Tell = silent,
+    price_usd_per_h: float | None = None,
+    start_s: float = 0.0,
 ) -> Result:
     """Find the cheapest configuration within TOLERANCE of the fastest.
 
     Args:
         space: What may be tried.
         probe: What measures.
-        budget_s: Seconds that it may take, on the probe's clock; then the best that was found is taken, with a warning.
-            One configuration is measured end to end even after it.
+        budget_s: Seconds that it may take, on the probe's clock; then the best that was found is taken, or the defaults
+            where fewer than two configurations were compared, with a warning.
         tell: Is told (measurements done, about how many there will be, what came out).
         price_usd_per_h: What all machines cost in an hour, in US dollars.
+        start_s: Seconds of the budget that the start of the processes took.
 
     Raises:
         ConfigError: Nothing could be measured end to end.
     """
-    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h)
+    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h, start_s=start_s)
     predictor = Predictor(space)
     parts = Parts(space, ledger, predictor)
     ledger.expected = len(space.num_workers) + min(4, len(space.slot_sizes)) + len(space.threads) + 1 + FINALISTS

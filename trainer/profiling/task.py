@@ -5,6 +5,7 @@ how to load it; says what is slow and why; and writes a ProfileReport, traces an
 It never changes train.global_batch_size. docs/profiling.md tells how.
 
     task           this stage: reuse, processes, report
+    followed       the report that a finished training followed
     space          what may be tried
     sweep          which of it is measured, and what is taken; predict, pairs: its parts
     probe          asks the processes; probe_process, service, bench, tracing: what they do
@@ -16,16 +17,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from contracts import storage
-from contracts.artifacts import FileEntry, ProfileReport, ShardManifest, TrainingEstimate
+from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import RunConfig
 from contracts.errors import Preempted
@@ -35,11 +36,14 @@ from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
-from trainer.profiling.diagnosis import diagnose_choice
+from trainer.launch.machine import CPU_RANKS
+from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
+from trainer.profiling.followed import Followed, find_followed
+from trainer.profiling.measure import Failed
 from trainer.profiling.page import render_page
-from trainer.profiling.probe import RankProbe
+from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
-from trainer.profiling.space import Device, make_space
+from trainer.profiling.space import Device, Space, default_settings, make_space
 from trainer.profiling.sweep import Result, full_grid, sweep
 
 BOARD_FOLDER = "tensorboard"
@@ -55,6 +59,17 @@ def execute(stage: Stage) -> str:
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
     # Who only looks is on another machine, whose ranks say nothing.
     shards = load_shards(shards_uri, stage.config.data, ranks=1 if stage.where else ranks * nodes)
+    is_off = stage.config.profile.method == "off"
+    if (followed := _find_followed(stage, shards.fingerprint)) is not None:
+        stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")
+        # Instead of a folder of its own.
+        stage.claimed = Output(followed.uri, followed.report.fingerprint, followed.report.made_from, reused=True)
+        stage.events.emit("folder", uri=followed.uri, fingerprint=followed.report.fingerprint)
+        stage.events.emit("reused", uri=followed.uri)
+        return followed.uri
+    if is_off:
+        # Nothing is measured: who only looks for the report can as well leave it, and no machine is paid for.
+        stage.where = False
     machine = hardware()
     made_from = profile_inputs(
         stage.config,
@@ -65,6 +80,9 @@ def execute(stage: Stage) -> str:
     )
     output = stage.claim(ProfileReport, made_from)
     if output.reused or stage.where:
+        return output.uri
+    if is_off:
+        stage.commit(output, _off_report(stage, output, shards, ranks, nodes), "off: nothing is measured")
         return output.uri
     check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
@@ -79,6 +97,7 @@ def execute(stage: Stage) -> str:
                 threads=threads_per_rank(ranks),
                 nodes=nodes,
                 folder=scratch / "probe",
+                start_within_s=stage.config.profile.budget_s,
             ),
         )
         folder.mkdir()
@@ -86,13 +105,55 @@ def execute(stage: Stage) -> str:
         files = _publish(output.uri, folder)
     report = report.model_copy(update={"files": files})
     choice = report.choice
-    stage.commit(
-        output,
-        report,
-        f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points, "
-        f"{len(report.findings)} findings",
-    )
+    made = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
+    made += f", {len(report.findings)} findings" if choice.measured else ", the defaults: not measured"
+    stage.commit(output, report, made)
     return output.uri
+
+
+def _find_followed(stage: Stage, shards: str) -> Followed | None:
+    """Return the report to take instead of measuring; none where it is asked for anew, or for a folder of its own.
+
+    A training that asks where its own report is (`--locate`) is not finished, or needs none.
+    """
+    if stage.fresh or stage.locate or stage.root is None:
+        return None
+    return find_followed(stage.root, stage.config, shards=shards)
+
+
+def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int, nodes: int) -> ProfileReport:
+    """Return the report of `profile: off`: the defaults."""
+    machine = hardware()
+    if stage.machine is not None:
+        # Of another machine, by its name (pipelines/workers.py): its GPUs are its ranks, where nobody says.
+        machine, gpus = {"machine": stage.machine}, re.search(r"\+(\d+)x", stage.machine)
+        configured = stage.config.resources.ranks
+        ranks = configured if configured != "auto" else int(gpus[1]) if gpus else CPU_RANKS
+    return _report(
+        stage,
+        output,
+        shards,
+        _nothing_measured(stage.config, ranks, nodes, on_gpu=num_gpus() > 0, reason="the defaults: profile is off"),
+        ranks=ranks,
+        machine=machine,
+    )
+
+
+def _nothing_measured(
+    config: RunConfig, ranks: int, nodes: int, *, on_gpu: bool, reason: str, warnings: Sequence[str] = ()
+) -> Result:
+    settings = default_settings(config, ranks=ranks * nodes, cores_per_rank=threads_per_rank(ranks), on_gpu=on_gpu)
+    return Result(
+        points=[],
+        loader=[],
+        compute=[],
+        memory=[],
+        overlap=None,
+        predictor_error=None,
+        choice=ProfileChoice(**dict(settings), reason=reason, measured=False, clear=False),
+        recommendations=[],
+        warnings=list(warnings),
+    )
 
 
 @contextmanager
@@ -120,61 +181,128 @@ def _stops_on_sigterm() -> Iterator[None]:
 
 def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankProbe, folder: Path) -> ProfileReport:
     """Measure and diagnose; leave the files beside the report in `folder`."""
-    config, ranks, world_size = stage.config, probe.assignment.ranks, probe.assignment.world_size
-    space_on = partial(make_space, config, ranks=world_size, cores_per_rank=threads_per_rank(ranks))
+    config, ranks, nodes = stage.config, probe.assignment.ranks, probe.assignment.nodes
     # For its errors: most of them are known before seconds are spent on a start.
-    space_on(device=Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
-    with probe:
+    _space(config, probe, Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
+    board: Failed | None = None
+    try:
+        with probe:
+            stage.ready()
+            result = _measure(stage, probe)
+            wall_s = probe.now()
+            _tell(stage, result)
+            if result.choice.measured:
+                diagnosis = diagnose_choice(config, probe, result, hello=probe.device, folder=folder / TRACE_FOLDER)
+            else:
+                # There is no time for traces, and nothing was found that they would explain.
+                diagnosis = Diagnosis()
+            report = _report(stage, output, shards, result, diagnosis, ranks=ranks, machine=hardware(), wall_s=wall_s)
+            if result.choice.measured:
+                board = probe.write_board(folder / BOARD_FOLDER, report)
+    except StartTooLong:
         stage.ready()
-        hello = probe.device
-        space = space_on(device=Device(hello.kind, hello.name, hello.has_bf16))
-        measure = full_grid if config.profile.method == "grid" else sweep
-        result = measure(
-            space,
-            probe,
-            budget_s=config.profile.budget_s,
-            tell=lambda done, total, message: stage.progress(done, total, "measurements", message),
-            price_usd_per_h=config.resources.price_usd_per_h,
+        budget = f"profile.budget_s {config.profile.budget_s:g}"
+        warning = (
+            f"{budget} ended before the processes had started: training has its defaults, as without a profile; to do: "
+            "raise profile.budget_s (--budget), or set profile: off, which measures nothing"
         )
-        wall_s = probe.now()
-        choice = result.choice
-        for warning in result.warnings:
-            stage.log(f"warning: {warning}")
-        stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
-        diagnosis = diagnose_choice(config, probe, result, hello=hello, folder=folder / TRACE_FOLDER)
-        for warning in diagnosis.warnings:
-            stage.log(f"warning: {warning}")
-        for finding in diagnosis.findings:
-            stage.log(f"{finding.rule} {finding.title}: {finding.change}")
-        report = ProfileReport(
-            fingerprint=output.fingerprint,
-            made_from=output.made_from,
-            model_fingerprint=model_fingerprint(config),
-            shards_fingerprint=shards.fingerprint,
-            hardware=hardware(),
-            torch_version=importlib.metadata.version("torch"),
-            ranks=ranks,
-            threads_per_rank=choice.threads,
-            global_batch_size=config.train.global_batch_size,
-            points=result.points,
-            choice=choice,
-            method=config.profile.method,
-            wall_s=wall_s,
-            loader=result.loader,
-            compute=result.compute,
-            memory=result.memory,
-            overlap=result.overlap,
-            predictor_error=result.predictor_error,
-            recommendations=result.recommendations,
-            indicators=diagnosis.indicators,
-            findings=diagnosis.findings,
-            estimate=_estimate(config, shards, result, world_size),
-            warnings=[*result.warnings, *diagnosis.warnings],
+        result = _nothing_measured(
+            config,
+            ranks,
+            nodes,
+            on_gpu=num_gpus() > 0,
+            reason=f"the defaults: {budget} ended before the processes had started",
+            warnings=[warning],
         )
-        if (failed := probe.write_board(folder / BOARD_FOLDER, report)) is not None:
-            stage.log(f"warning: nothing for TensorBoard: {failed.outcome}: {failed.reason}")
+        _tell(stage, result)
+        diagnosis = Diagnosis()
+        report = _report(stage, output, shards, result, ranks=ranks, machine=hardware(), wall_s=probe.now())
+    for warning in diagnosis.warnings:
+        stage.log(f"warning: {warning}")
+    for finding in diagnosis.findings:
+        stage.log(f"{finding.rule} {finding.title}: {finding.change}")
+    if board is not None:
+        stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
     (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
     return report
+
+
+def _space(config: RunConfig, probe: RankProbe, device: Device, *, has_batch_norm: bool = False) -> Space:
+    assignment = probe.assignment
+    return make_space(
+        config,
+        ranks=assignment.world_size,
+        cores_per_rank=threads_per_rank(assignment.ranks),
+        device=device,
+        has_batch_norm=has_batch_norm,
+    )
+
+
+def _measure(stage: Stage, probe: RankProbe) -> Result:
+    config, hello = stage.config, probe.device
+    measure = full_grid if config.profile.method == "grid" else sweep
+    return measure(
+        _space(
+            config,
+            probe,
+            Device(hello.kind, hello.name, hello.has_bf16),
+            has_batch_norm=hello.has_batch_norm,
+        ),
+        probe,
+        budget_s=config.profile.budget_s,
+        tell=lambda done, total, message: stage.progress(done, total, "measurements", message),
+        price_usd_per_h=config.resources.price_usd_per_h,
+        start_s=probe.now(),
+    )
+
+
+def _tell(stage: Stage, result: Result) -> None:
+    for warning in result.warnings:
+        stage.log(f"warning: {warning}")
+    choice = result.choice
+    stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
+
+
+def _report(
+    stage: Stage,
+    output: Output,
+    shards: ShardManifest,
+    result: Result,
+    diagnosis: Diagnosis | None = None,
+    *,
+    ranks: int,
+    machine: dict[str, str],
+    wall_s: float | None = None,
+) -> ProfileReport:
+    config = stage.config
+    nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
+    diagnosis = diagnosis or Diagnosis()
+    return ProfileReport(
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        model_fingerprint=model_fingerprint(config),
+        shards_fingerprint=shards.fingerprint,
+        hardware=machine,
+        # Who leaves `off` for another machine need not have torch.
+        torch_version=(config.profile.method == "off" and stage.software) or importlib.metadata.version("torch"),
+        ranks=ranks,
+        threads_per_rank=result.choice.threads,
+        global_batch_size=config.train.global_batch_size,
+        points=result.points,
+        choice=result.choice,
+        method=config.profile.method,
+        wall_s=wall_s,
+        loader=result.loader,
+        compute=result.compute,
+        memory=result.memory,
+        overlap=result.overlap,
+        predictor_error=result.predictor_error,
+        recommendations=result.recommendations,
+        indicators=diagnosis.indicators,
+        findings=diagnosis.findings,
+        estimate=_estimate(config, shards, result, ranks * nodes),
+        warnings=[*result.warnings, *diagnosis.warnings],
+    )
 
 
 def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: int) -> TrainingEstimate | None:

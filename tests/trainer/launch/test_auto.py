@@ -62,6 +62,30 @@ def test_the_profile_wins_over_the_default() -> None:
     assert cut.slots_per_rank(64, 2) == 2
 
 
+@pytest.mark.parametrize(
+    ("method", "why"), [("sweep", "default, the profile measured nothing"), ("off", "default, profile: off")]
+)
+def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: str) -> None:
+    """Whatever it was written down for: ranks may be others."""
+    report = profile(config(), slot_size=16, threads=7, flags=CHOSEN, measured=False).model_copy(
+        update={"method": method}
+    )
+    cut = choose_batch_layout(config(), ranks=4, profile=report, recorded=None, spare_cores=5)
+    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == (16, 5, 4)
+    assert f"an even share of the global batch ({why}); num_workers 5: {why}" in cut.reason
+    train = config(train={"global_batch_size": 128, **ALL_AUTO}).train
+    assert choose_flags(train, report) == Flags() and why in describe_flags(train, report)
+    assert choose_threads(config(), ranks=2, profile=report, hardware=HARDWARE) == (max(1, available_cores() // 2), "")
+    # Nothing was measured that another machine or batch would be different from.
+    assert find_other_hardware(report, {**HARDWARE, "cores": "96"}) is None
+    assert find_other_batch(report, train) is None
+
+
+def test_an_even_share_leaves_no_rank_without_a_slot() -> None:
+    cut = choose_batch_layout(config(train={"global_batch_size": 9}), ranks=4, profile=None, recorded=None)
+    assert cut.slot_size == 2
+
+
 def test_an_explicit_value_wins_over_the_profile() -> None:
     explicit = config(parallel={"slot_size": 8}, data={"num_workers": 0})
     cut = choose_batch_layout(explicit, ranks=2, profile=profile(explicit), recorded=None)

@@ -41,6 +41,60 @@ def test_by_itself_it_tries_an_even_share_and_what_is_left_when_it_is_cut_in_2_4
     assert space().finds_slot_sizes
 
 
+def with_batch_norm(batch: int = 64, ranks: int = 2, **sections: Any) -> Space:
+    return make_space(config(batch, **sections), ranks=ranks, cores_per_rank=2, device=CPU, has_batch_norm=True)
+
+
+def test_for_batch_norm_no_slot_below_the_floor_is_tried() -> None:
+    assert with_batch_norm().slot_sizes == (16, 32)
+    assert with_batch_norm(batch=1000).slot_sizes == (16, 32, 63, 125, 250, 500)
+    assert with_batch_norm(profile={"min_batch_norm_slot": 4}).slot_sizes == (4, 8, 16, 32)
+    assert not with_batch_norm().ignored
+    # A share that is smaller still is all there is.
+    assert with_batch_norm(batch=20).slot_sizes == (10,)
+    assert with_batch_norm(batch=9, ranks=4).slot_sizes == (2,)
+
+
+def test_with_sync_batch_norm_the_slots_of_all_ranks_count_together() -> None:
+    sync = {"parallel": {"sync_batch_norm": True}}
+    assert with_batch_norm(batch=256, ranks=4, **sync).slot_sizes == (4, 8, 16, 32, 64)
+    assert with_batch_norm(batch=256, ranks=4).slot_sizes == (16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("sections", "sizes", "said"),
+    [
+        ({"parallel": {"slot_size": 4}}, (4,), "parallel.slot_size 4: below 16"),
+        ({"profile": {"slot_sizes": [2, 8, 32]}}, (2, 8, 32), "profile.slot_sizes [2, 8]: below 16"),
+    ],
+)
+def test_a_small_slot_that_is_named_is_taken_with_a_warning(
+    sections: dict[str, Any], sizes: tuple[int, ...], said: str
+) -> None:
+    found = with_batch_norm(**sections)
+    assert found.slot_sizes == sizes
+    (warning,) = found.ignored
+    assert warning.startswith(f"{said} (profile.min_batch_norm_slot 16)")
+    assert not space(**sections).ignored
+
+
+def test_the_defaults_are_what_training_has_without_a_profile() -> None:
+    made = space(cores=3).default
+    assert (made.slot_size, made.slots_per_rank, made.num_workers, made.threads) == (32, 1, 0, 3)
+    assert space(T4, cores=3).default.num_workers == 2
+    pinned = space(
+        parallel={"slot_size": 8},
+        data={"num_workers": 5, "prefetch_factor": 3},
+        resources={"threads": 1},
+        train={"precision": "fp32", "channels_last": True},
+    ).default
+    assert (pinned.slot_size, pinned.slots_per_rank) == (8, 4)
+    assert (pinned.num_workers, pinned.prefetch_factor, pinned.threads) == (5, 3, 1)
+    assert pinned.flags == Flags(channels_last=True)
+    # Lists say what is tried, and nothing is.
+    assert space(profile={"slot_sizes": [4]}).default.slot_size == 32
+
+
 def test_given_slot_sizes_are_tried_where_every_rank_gets_a_slot() -> None:
     given_ = space(profile={"slot_sizes": [32, 8, 64, 8]})
     assert given_.slot_sizes == (8, 32)

@@ -262,13 +262,52 @@ def test_a_probe_that_always_fails_is_an_error_with_the_reasons(outcome: Any, fi
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_too_small_for_one_measurement_gives_the_first_valid_result_and_says_so() -> None:
+@pytest.mark.parametrize("find", [sweep, full_grid])
+@pytest.mark.parametrize(("budget_s", "start_s"), [(1, 0), (2.5, 0), (60, 59), (60, 70)])
+def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
+    budget_s: float, start_s: float, find: Any
+) -> None:
     probe = simulator()
+    found = find(probe.space, probe, budget_s=budget_s, start_s=start_s)
+    assert not found.choice.measured and settings_of(found.choice) == probe.space.default
+    assert found.choice.slot_size == 256 and "the defaults" in found.choice.reason
+    (warning,) = found.warnings
+    assert f"profile.budget_s {budget_s:g} is too short" in warning and "profile: off" in warning
+    assert ("for the start" in warning) == (start_s > 0)
+    # Nothing is begun after it.
+    assert probe.now() - 1000 < 4
+
+
+def test_with_one_configuration_there_is_nothing_to_compare() -> None:
+    only = {"parallel": {"slot_size": 64}, "data": {"num_workers": 0}, "train": {"channels_last": False}}
+    probe = simulator(a_space(profile={"slot_sizes": [64], "num_workers": [0]}, **only))
     found = swept(probe, budget_s=1)
+    assert found.choice.measured and found.choice.slot_size == 64
     assert found.points[0].samples_per_s
-    assert found.choice.slot_size == 8
-    assert any("profile.budget_s 1 ended the sweep" in warning for warning in found.warnings)
-    assert probe.now() - 1000 < 6
+
+
+def test_defaults_that_do_not_fit_are_not_taken() -> None:
+    """Two sizes have shown that the even share, 420, does not; two configurations take longer."""
+    probe = simulator(auto_space(), limit_bytes=200 * MIB, slot_overhead_s=0.2)
+    found = swept(probe, budget_s=8)
+    assert found.choice.measured and found.choice.slot_size == 84
+    assert "the best of 1 configurations" in found.warnings[0]
+
+
+def test_slots_for_batch_norm_are_not_made_smaller_than_the_floor_where_memory_is_short() -> None:
+    space = make_space(
+        RunConfig.model_validate({"train": {"global_batch_size": 840}, "data": {"num_workers": 0}}),
+        ranks=2,
+        cores_per_rank=1,
+        device=Device("cpu", "simulated", has_bf16=False),
+        has_batch_norm=True,
+    )
+    found = swept(simulator(space, limit_bytes=125 * MIB))
+    assert 16 <= found.choice.slot_size <= 25
+    assert min(row.slot_size for row in [*found.points, *found.compute]) >= 16
+    with pytest.raises(ConfigError, match="out of memory") as refused:
+        swept(simulator(space, limit_bytes=110 * MIB))
+    assert "profile.min_batch_norm_slot" in refused.value.todo
 
 
 def test_a_budget_too_small_for_what_fails_is_an_error() -> None:
@@ -283,6 +322,11 @@ def test_a_budget_is_kept_and_more_of_it_is_not_worse(budget_s: float) -> None:
     found = swept(probe, budget_s=budget_s)
     # One measurement may be longer than its kind was before.
     assert probe.now() - 1000 <= budget_s + 8
+    # Never the best of one.
+    compared = sum(row.samples_per_s is not None for row in found.points) >= 2
+    assert found.choice.measured == compared
+    # Nor is time spent on it.
+    assert compared == any(call.startswith("turn") for call in probe.calls)
     if budget_s >= 40:
         assert share_of_best(probe, found) >= 0.95
 

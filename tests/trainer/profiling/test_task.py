@@ -90,6 +90,8 @@ def test_the_report_has_the_choice_its_reason_and_every_part(profiled: Path, dig
     assert f"{report.choice.reason}" and report.method == "sweep" and report.wall_s and report.wall_s > 0
     assert 0 in {point.num_workers for point in report.loader}
     assert len({point.slot_size for point in report.compute}) >= 2
+    # The network has BatchNorm.
+    assert min(point.slot_size for point in [*report.compute, *report.points]) == 16
     assert report.memory[0].limit_bytes and report.memory[0].base_bytes > 0
     # The training split twelve times, by two ranks, for three dollars an hour.
     samples = 12 * ShardManifest.load(digits[0]).splits["train"].samples
@@ -253,11 +255,45 @@ def test_a_probe_that_always_fails_says_why(
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_a_budget_for_one_measurement_gives_the_first_result_and_a_warning(
+def test_a_budget_that_ends_before_the_start_leaves_the_defaults_and_a_warning(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert profile(small_shards, tmp_path / "out", profile={"budget_s": 1}) == 0
     report = report_of(tmp_path / "out")
-    assert report.chosen_point().samples_per_s
-    assert any("budget_s" in warning for warning in report.warnings)
-    assert "profile.budget_s" in capfd.readouterr().err
+    choice = report.choice
+    assert (choice.measured, choice.slot_size, choice.num_workers, choice.threads) == (False, 16, 0, 1)
+    assert report.chosen_point().samples_per_s is None and not report.points and report.estimate is None
+    (warning,) = report.warnings
+    assert "profile.budget_s 1 ended before the processes had started" in warning and "profile: off" in warning
+    assert warning in capfd.readouterr().err
+    assert [file.name for file in report.files] == ["profile.html"]
+    assert "these are the values that training has by default" in (tmp_path / "out/profile.html").read_text()
+
+
+def test_off_starts_nothing_imports_no_torch_and_is_told_to_a_service_that_looks(
+    small_shards: str, tmp_path: Path
+) -> None:
+    values = small_config(profile={"method": "off"}, parallel={"slot_size": "auto"}, train={"global_batch_size": 64})
+    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
+    program = (
+        "import subprocess, sys\n"
+        "def refuse(*words, **options): raise AssertionError('a process is started')\n"
+        "subprocess.Popen.__init__ = refuse\n"
+        "from contracts.stage import run_stage\n"
+        "from trainer.profiling.task import execute\n"
+        "code = run_stage('profile', execute, sys.argv[1:])\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    place = ["--line", storage.normalise(tmp_path / "line"), "--shards", small_shards, "--config-json", text]
+    looks = ["--where", "--machine", "a2-highgpu-4g+4xNVIDIA_TESLA_A100", "--software", "sha256:0"]
+    answers = ["--write-uri", str(tmp_path / "uri"), "--write-finished", str(tmp_path / "finished")]
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *place, *looks, *answers], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "finished").read_text() == "yes"
+    report = ProfileReport.load((tmp_path / "uri").read_text())
+    assert report.method == "off" and not report.choice.measured and not report.files
+    assert (report.ranks, report.choice.slot_size, report.torch_version) == (4, 16, "sha256:0")

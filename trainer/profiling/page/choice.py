@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.artifacts import ProfilePoint, Settings
+from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
 from pages.quantities import count, hours, percent, rate, seconds, usd
 from trainer.profiling.page.subject import Subject, name_flags
@@ -55,7 +55,7 @@ def choice(subject: Subject) -> Html:
             class_="reason",
             data_text="choice.reason",
         ),
-        element("p", _clear(chosen.clear), class_="note", data_text="choice.clear"),
+        element("p", _clear(chosen), class_="note", data_text="choice.clear"),
         element("h3", "Configuration"),
         element("div", *tiles, class_="tiles"),
         element(
@@ -94,8 +94,10 @@ def _spread(subject: Subject) -> str:
     )
 
 
-def _clear(clear: bool) -> str:
-    if clear:
+def _clear(choice: ProfileChoice) -> str:
+    if not choice.measured:
+        return "Measuring ended before configurations were compared: these are the values that training has by default."
+    if choice.clear:
         return (
             "When measuring ended, each of the others measured end to end was told apart from the fastest by its "
             "confidence interval, or was within 3 % of it."
@@ -140,6 +142,7 @@ def measured_in(subject: Subject) -> str:
     way = {
         "sweep": "parts measured, whole predicted, the best measured end to end",
         "grid": "every combination measured",
+        "off": "nothing measured",
     }
     took = f" in {seconds(report.wall_s)}" if report.wall_s is not None else ""
     return f"Method {report.method} ({way[report.method]}){took}."

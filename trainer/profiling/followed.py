@@ -1,0 +1,100 @@
+"""The profile that a finished training followed: it is reused, whatever has changed since that changes no training.
+
+Ranks, hardware and the section `profile` are in the fingerprint of a profile, and not in that of a training. Measured
+again, a report would show a rate that the training did not have, after a wait that serves nothing. This only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, Contract, ProfileReport, find_damage
+from contracts.config import RunConfig
+from contracts.errors import DataError
+from contracts.fingerprint import combine, model_fingerprint, train_inputs
+from contracts.stage import find_output_damage
+
+# Folder of the trainings, beside that of the profiles in a line.
+TRAIN_FOLDER = "train"
+WEIGHTS = "weights"
+
+_Document = TypeVar("_Document", bound=Contract)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A report that stands for a finished training."""
+
+    uri: str
+    report: ProfileReport
+    reason: str
+
+
+def find_followed(root: str, config: RunConfig, *, shards: str) -> Followed | None:
+    """Return the report that a finished training of this configuration followed; None: there is none of both.
+
+    Where that report is gone, or the training is of a release that named none, it is another one of this network and
+    these shards: of several the one of most measured points, then the last by name, as for estimates.
+
+    Args:
+        root: URI of the profiles' folder in a line.
+        config: The configuration.
+        shards: Fingerprint of the shards.
+    """
+    line = root.rstrip("/").rpartition("/")[0]
+    for training, trained in _finished_trainings(storage.join(line, TRAIN_FOLDER), config, shards):
+        where = storage.display(training)
+        if trained.profile and (report := _sound_report(uri := storage.join(root, trained.profile))) is not None:
+            return Followed(uri, report, f"the training in {where} is finished and followed it")
+        if (found := _any_fitting(root, config, shards)) is not None:
+            return Followed(
+                *found, f"the training in {where} is finished, and the report that it followed is not known"
+            )
+    return None
+
+
+def _finished_trainings(root: str, config: RunConfig, shards: str) -> Iterator[tuple[str, CheckpointManifest]]:
+    """Yield finished trainings of this configuration, with their folders."""
+    wanted = train_inputs(config, shards=shards)
+    # What its weights hold only the training looks at: any that differs in nothing else is of this configuration.
+    names = storage.list_names(root) if config.model.weights else [combine(wanted)]
+    for name in names:
+        uri = storage.join(root, name)
+        trained = _load(CheckpointManifest, uri)
+        if trained is None or not trained.finished or (WEIGHTS in trained.made_from) != bool(config.model.weights):
+            continue
+        made_from = {key: value for key, value in trained.made_from.items() if key != WEIGHTS}
+        # Sizes only: the training reads all of it before it is reused.
+        if made_from == wanted and find_damage(uri, trained.owned_files(), checksums=False) is None:
+            yield uri, trained
+
+
+def _any_fitting(root: str, config: RunConfig, shards: str) -> tuple[str, ProfileReport] | None:
+    found = []
+    for name in storage.list_names(root):
+        report = _sound_report(uri := storage.join(root, name))
+        if report is None or (report.model_fingerprint, report.shards_fingerprint) != (
+            model_fingerprint(config),
+            shards,
+        ):
+            continue
+        found.append((sum(point.samples_per_s is not None for point in report.points), name, uri, report))
+    return max(found, key=lambda each: each[:2])[2:] if found else None
+
+
+def _sound_report(uri: str) -> ProfileReport | None:
+    report = _load(ProfileReport, uri)
+    return report if report is not None and find_output_damage(uri, report) is None else None
+
+
+def _load(contract: type[_Document], uri: str) -> _Document | None:
+    """Return the document of a folder; None: there is none, or it cannot be read."""
+    if not storage.exists(storage.join(uri, MANIFEST_NAME)):
+        return None
+    try:
+        return contract.load(uri)
+    except DataError:
+        return None
