@@ -377,14 +377,16 @@ TORCHS_OWN = "ignore:(`torch.jit.script_method` is deprecated|Grad strides do no
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(TORCHS_OWN)
+@pytest.mark.parametrize(("unfreezes", "crash_at"), [(False, 4), (True, 4), (True, 6)])
 def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
-    rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any]
+    rank: Rank, small_shards: str, tmp_path: Path, unfreezes: bool, crash_at: int
 ) -> None:
     """Slots of two sizes, each compiled; the second attempt meets them in another order."""
-    compiled = config({"compile": "on", "global_batch_size": 18})
+    options: dict[str, Any] = {"compile": "on", "global_batch_size": 18}
+    compiled = config({**options, "unfreeze_epoch": 1}, model=FROZEN) if unfreezes else config(options)
     train(rank, tmp_path / "whole", small_shards, compiled)
     with pytest.raises(Crash):
-        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=4)
+        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=crash_at)
     train(rank, tmp_path / "killed", small_shards, compiled, "b")
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
     assert newest(tmp_path / "whole").numerics["compile"] == "true"
