@@ -24,6 +24,7 @@ from trainer.finish import finish
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
 from trainer.report.outcomes import Outcomes
+from trainer.step import Stepper
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
 
@@ -241,13 +242,21 @@ def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_pat
 
 
 def test_what_is_frozen_learns_after_its_epoch_and_the_old_network_is_gone(
-    rank: Rank, small_shards: str, tmp_path: Path
+    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = make_training(rank, tmp_path, small_shards, config({"unfreeze_epoch": 1}, model=FROZEN, checkpoint=KEEP))
     old = weakref.ref(training.stepper.model)
     begin = {name: tensor.clone() for name, tensor in training.stepper.model.state_dict().items()}
+    alive = []
+
+    def build(*args: Any, **more: Any) -> Stepper:
+        # Two networks may not fit.
+        alive.append(old() is not None)
+        return Stepper(*args, **more)
+
+    monkeypatch.setattr("trainer.train.Stepper", build)
     training.run()
-    assert old() is None
+    assert alive == [False]
     first, last = (states(tmp_path)[step] for step in (5, 10))
     assert {name for name in begin if not torch.equal(begin[name], first[name])} == {
         name for name in begin if "classifier" in name
@@ -368,14 +377,16 @@ TORCHS_OWN = "ignore:(`torch.jit.script_method` is deprecated|Grad strides do no
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(TORCHS_OWN)
+@pytest.mark.parametrize(("unfreezes", "crash_at"), [(False, 4), (True, 4), (True, 6)])
 def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
-    rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any]
+    rank: Rank, small_shards: str, tmp_path: Path, unfreezes: bool, crash_at: int
 ) -> None:
     """Slots of two sizes, each compiled; the second attempt meets them in another order."""
-    compiled = config({"compile": "on", "global_batch_size": 18})
+    options: dict[str, Any] = {"compile": "on", "global_batch_size": 18}
+    compiled = config({**options, "unfreeze_epoch": 1}, model=FROZEN) if unfreezes else config(options)
     train(rank, tmp_path / "whole", small_shards, compiled)
     with pytest.raises(Crash):
-        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=4)
+        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=crash_at)
     train(rank, tmp_path / "killed", small_shards, compiled, "b")
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
     assert newest(tmp_path / "whole").numerics["compile"] == "true"

@@ -96,10 +96,12 @@ def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
     """Return the error about a pattern that matches no name; it gives close names, or the first ones."""
     close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
     shown = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
+    anywhere = f"*{pattern}*"
+    hint = "" if "*" in pattern else f" ({anywhere!r} matches it anywhere in a name)"
     return ConfigError(
         f"{field}: the pattern {pattern!r} matches no parameter of the network",
         allowed=f"glob patterns of names, {'such as these close ones' if close else 'which are'}: {', '.join(shown)}",
-        todo=f"correct the pattern ('*{pattern.strip('*')}*' matches anywhere in a name), or leave it out",
+        todo=f"correct the pattern{hint}, or leave it out",
     )
 
 

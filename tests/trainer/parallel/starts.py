@@ -192,10 +192,8 @@ def unfreezes(rank: Rank) -> dict[str, Any]:
     options: dict[str, Any] = {"unfreeze_epoch": 1, "ema_decay": 0.9, "learning_rate": 0.01}
     ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP, "copies": {"shard_ranks": 1, **FSDP}}
     for name, kind, optimizer in (
-        ("ddp", "resnet", "adamw"),
         ("ddp", "vit", "sgd"),
         ("fsdp", "resnet", "sgd"),
-        ("fsdp", "vit", "adamw"),
         ("copies", "vit", "adamw"),
     ):
         config = make_config(kinds[kind], train={**options, "optimizer": optimizer}, **ways[name])

@@ -99,7 +99,7 @@ def largest_difference(one: Tensors, other: Tensors) -> float:
 
 
 @TWO_AND_THREE
-@pytest.mark.parametrize("way", ["ddp resnet", "ddp vit", "fsdp resnet", "fsdp vit", "copies vit"])
+@pytest.mark.parametrize("way", ["ddp vit", "fsdp resnet", "copies vit"])
 def test_what_is_frozen_keeps_its_bits_and_learns_later_as_after_a_resume(found: Found, way: str) -> None:
     one = found["unfreezes"][way]
     learnt = differing({name: one["begin"][name] for name in one["frozen"]["model"]}, one["frozen"]["model"])
