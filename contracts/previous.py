@@ -48,6 +48,16 @@ def find_previous(line: str) -> str | None:
     return max(finished)[1] if finished else None
 
 
+def list_same(line: str, made_from: dict[str, str]) -> list[tuple[str, CheckpointManifest]]:
+    """Return the finished trainings that were made from the same, whatever weights they started from, newest first."""
+    same = [
+        (uri, manifest)
+        for uri, manifest in list_finished(line).items()
+        if {name: value for name, value in manifest.made_from.items() if name != "weights"} == made_from
+    ]
+    return sorted(same, key=lambda found: found[1].finished_at, reverse=True)
+
+
 def list_finished(line: str) -> dict[str, CheckpointManifest]:
     """Return the finished trainings of a line, by URI; one whose manifest is damaged is none."""
     trainings = storage.join(line, "train")

@@ -15,11 +15,11 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, Contract, Pro
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.fingerprint import combine, model_fingerprint, train_inputs
+from contracts.previous import PREVIOUS, list_same
 from contracts.stage import find_output_damage
 
 # Folder of the trainings, beside that of the profiles in a line.
 TRAIN_FOLDER = "train"
-WEIGHTS = "weights"
 
 _Document = TypeVar("_Document", bound=Contract)
 
@@ -45,7 +45,7 @@ def find_followed(root: str, config: RunConfig, *, shards: str) -> Followed | No
         shards: Fingerprint of the shards.
     """
     line = root.rstrip("/").rpartition("/")[0]
-    for training, trained in _finished_trainings(storage.join(line, TRAIN_FOLDER), config, shards):
+    for training, trained in _finished_trainings(line, config, shards):
         where = storage.display(training)
         if trained.profile and (report := _sound_report(uri := storage.join(root, trained.profile))) is not None:
             return Followed(uri, report, f"the training in {where} is finished and followed it")
@@ -56,19 +56,22 @@ def find_followed(root: str, config: RunConfig, *, shards: str) -> Followed | No
     return None
 
 
-def _finished_trainings(root: str, config: RunConfig, shards: str) -> Iterator[tuple[str, CheckpointManifest]]:
+def _finished_trainings(line: str, config: RunConfig, shards: str) -> Iterator[tuple[str, CheckpointManifest]]:
     """Yield finished trainings of this configuration, with their folders."""
     wanted = train_inputs(config, shards=shards)
-    # What its weights hold only the training looks at: any that differs in nothing else is of this configuration.
-    names = storage.list_names(root) if config.model.weights else [combine(wanted)]
-    for name in names:
-        uri = storage.join(root, name)
+    if config.model.weights:
+        # What the weights hold only the training looks at: any that differs in nothing else is of this configuration.
+        found = list_same(line, wanted)
+        if config.model.weights != PREVIOUS:
+            # Of `previous` the first of a line has none.
+            found = [(uri, trained) for uri, trained in found if "weights" in trained.made_from]
+    else:
+        uri = storage.join(line, TRAIN_FOLDER, combine(wanted))
         trained = _load(CheckpointManifest, uri)
-        if trained is None or not trained.finished or (WEIGHTS in trained.made_from) != bool(config.model.weights):
-            continue
-        made_from = {key: value for key, value in trained.made_from.items() if key != WEIGHTS}
+        found = [] if trained is None else [(uri, trained)]
+    for uri, trained in found:
         # Sizes only: the training reads all of it before it is reused.
-        if made_from == wanted and find_damage(uri, trained.owned_files(), checksums=False) is None:
+        if trained.finished and find_damage(uri, trained.owned_files(), checksums=False) is None:
             yield uri, trained
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
-from contracts.previous import PREVIOUS, list_finished, read_previous
+from contracts.previous import PREVIOUS, list_same, read_previous
 from contracts.stage import Stage
 from trainer.weights.source import find_source
 
@@ -28,10 +27,10 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
         line = storage.join(storage.normalise(config.run.root), config.run.name)
         if stage.root is not None:
             line = stage.root.rstrip("/").rpartition("/")[0]
-        same = _find_same(line, made_from)
-        if same is not None and not stage.fresh:
+        same = [] if stage.fresh else list_same(line, made_from)
+        if same:
             stage.log("model.weights=previous: the training of these inputs is finished, whatever it started from")
-            return config, same.made_from
+            return config, same[0][1].made_from
         wanted = read_previous(line, *filter(None, (stage.run, stage.attempt))) or ""
         if not wanted:
             stage.log("model.weights=previous: the line has no finished training yet: weights are random")
@@ -40,16 +39,6 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
         return config, made_from
     uri = storage.normalise(wanted)
     return _with_weights(config, uri), {**made_from, "weights": find_source(uri).sha256()}
-
-
-def _find_same(line: str, made_from: dict[str, str]) -> CheckpointManifest | None:
-    """Return the newest finished training that was made from the same, the weights that it started from left out."""
-    same = [
-        manifest
-        for manifest in list_finished(line).values()
-        if {name: value for name, value in manifest.made_from.items() if name != "weights"} == made_from
-    ]
-    return max(same, key=lambda manifest: manifest.finished_at, default=None)
 
 
 def _with_weights(config: RunConfig, uri: str) -> RunConfig:

@@ -93,6 +93,8 @@ def test_of_a_training_from_weights_all_but_their_content_is_compared(tmp_path: 
     publish(tmp_path, "profile", report("aa", of))
     publish(tmp_path, "train", trained(config(), profile="aa"))
     assert found(tmp_path, of) is None
+    # The first of a line has none to start from.
+    assert found(tmp_path, config(model={"weights": "previous"})) == "aa"
     publish(tmp_path, "train", trained(of, weights="hash", profile="aa"))
     assert found(tmp_path, of) == "aa"
     assert found(tmp_path, config(model={"weights": "/weights"}, train={"epochs": 7})) is None
