@@ -1,9 +1,9 @@
 """Answers of checks that found nothing wrong, kept on this machine: what has not changed is not looked at again.
 
-An answer is named by all that it hangs on: the question, this project's code, the installed packages, the folder (where
-own code is named), and the variables by which modules and GPUs are found. The files that it names itself, e.g. own code,
-are compared when it is taken. It lies in SHARDLINE_CACHE_DIR, by default ~/.cache/shardline (XDG_CACHE_HOME); where that
-cannot be written, everything is checked each time. Deleting the folder costs one check.
+An answer is named by all that it hangs on: the question, this project's code, the installed packages, the folder
+(where own code is named), and the variables by which modules and GPUs are found. The files that it names itself, e.g.
+own code, are compared when it is taken. It lies in SHARDLINE_CACHE_DIR, by default ~/.cache/shardline (XDG_CACHE_HOME);
+where that cannot be written, everything is checked each time. Deleting the folder costs one check.
 """
 
 from __future__ import annotations

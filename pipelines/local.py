@@ -73,8 +73,8 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         UserError: The line's folder cannot be used, or a later stage could not succeed.
     """
     check_line(config)
-    check_here(config).require(lambda text: print(text, file=sys.stderr, flush=True))
     line = line_uri(config)
+    check_here(config).require(lambda text: print(text, file=sys.stderr, flush=True))
     run_id = new_attempt_id()
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)
