@@ -193,7 +193,7 @@ def require_plan(config: RunConfig, *, prices: Path | None = None, profile: Prof
     if not plan.problems:
         plan = add_checks(config, plan)
     if plan.problems:
-        raise plan.problems[0].error(len(plan.problems) - 1)
+        raise plan.problems[0].error(plan.problems[1:])
     return plan
 
 
