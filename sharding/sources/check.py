@@ -15,9 +15,9 @@ import math
 import os
 
 from contracts import storage
-from contracts.checked import Findings
+from contracts.checked import Finding, Findings
 from contracts.config import ShardingSection
-from contracts.errors import EXIT_OK, DataError
+from contracts.errors import EXIT_OK, DataError, StorageError, TryAgain
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from sharding.limits import name_some
@@ -56,7 +56,7 @@ def check_source(section: ShardingSection) -> Findings:
     findings = Findings()
     if not section.source.strip():
         return findings
-    with findings.refusals():
+    try:
         uri = storage.normalise(section.source)
         if storage.is_local(uri):
             findings.files.add(str(storage.local_path(uri)))
@@ -64,6 +64,12 @@ def check_source(section: ShardingSection) -> Findings:
             _check_rows(section, uri, findings)
         else:
             _check_folders(uri, findings)
+    except DataError as error:
+        findings.problems.append(Finding.of(error))
+    except (StorageError, TryAgain, OSError) as error:
+        # Who submits need not be allowed to read what the line's account reads.
+        findings.complete = False
+        findings.leave_unchecked(f"the labels in {section.source}", f"it cannot be read ({str(error).splitlines()[0]})")
     return findings
 
 

@@ -119,6 +119,13 @@ def test_what_the_stage_finds_at_once_is_left_to_it(tmp_path: Path) -> None:
     assert (absent.problems, absent.files) == ([], [str(tmp_path / "absent")])
 
 
+def test_a_source_that_cannot_be_read_is_left_unchecked(bucket_server: object) -> None:
+    for source in ("gs://no-such-bucket/raw", "s3://bucket/raw"):
+        answer = check(source)
+        assert answer.problems == [] and not answer.complete
+        assert f"the labels in {source}" in str(answer.unchecked[0])
+
+
 def test_a_bucket_is_looked_at(bucket_server: object, capsys: pytest.CaptureFixture[str]) -> None:
     storage.publish("gs://bucket-1/rows.jsonl", b'{"uri": "1.png", "label": ["a", "b"]}\n')
     for split in ("train", "val"):
