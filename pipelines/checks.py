@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -153,14 +154,16 @@ def _ask(check: tuple[str, ...], arguments: Sequence[str], keeps: bool = True, f
         return kept
     began_at_s = time.time()
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=stage_environment(),
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        # torch leaves a folder in the temporary directory.
+        with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={**stage_environment(), "TMPDIR": temporary},
+                timeout=TIMEOUT_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return _unanswered(check, f"the check has not ended after {TIMEOUT_S:g} s")
     except OSError as error:

@@ -27,32 +27,32 @@ OWN = "tests.trainer.models_for_tests:without_batchnorm"
 COMMANDS = {"run": [], "plan": [], "submit": ["--dry-run"]}
 # What is set -> what is said; several at once, since each command starts processes that load torch.
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
-    "architecture and place": (
+    "all but patterns": (
         [
-            "model.architecture=resnett",
-            "train.precision=fp16",
-            "export.targets=[h100]",
-            "parallel.sync_batch_norm=true",
+            *("model.architecture=resnett", "model.weights=/nowhere/w.pt", "data.transform=nowhere_here:change"),
+            *("train.precision=fp16", "export.targets=[h100]", "parallel.sync_batch_norm=true"),
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "did you mean resnet?",
+            "model.weights /nowhere/w.pt does not exist",
+            "data.transform 'nowhere_here:change': No module named",
             "train.precision is fp16, and there is no GPU",
             "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
             "parallel.sync_batch_norm is on, but there is no GPU",
         ],
     ),
-    "own code": (
-        ["model.architecture=nowhere_here:net", "data.transform=nowhere_here:change"],
-        ["model.architecture 'nowhere_here:net': No module named", "data.transform 'nowhere_here:change': No module"],
+    "own network": (
+        [
+            f"model.architecture={OWN}",
+            "model.arguments.dropuot=0.5",
+            "parallel.strategy=fsdp",
+            "parallel.cpu_offload=true",
+        ],
+        ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
     ),
-    "arguments": (
-        [f"model.architecture={OWN}", "model.arguments.dropuot=0.5"],
-        ["cannot be built", "unexpected keyword argument 'dropuot'"],
-    ),
-    "patterns and weights": (
-        [f"model.architecture={OWN}", "model.freeze=[backbone.*]", "model.weights=/nowhere/w.pt"],
-        ["model.freeze: the pattern 'backbone.*' matches no", "model.weights /nowhere/w.pt does not exist"],
+    "patterns": (
+        [f"model.architecture={OWN}", "model.freeze=[backbone.*]"],
+        ["model.freeze: the pattern 'backbone.*' matches no"],
     ),
 }
 

@@ -47,6 +47,8 @@ def check_network(config: RunConfig, num_classes: int | None, findings: Findings
     except ModelError as error:
         if isinstance(error.__cause__, MemoryError) or "allocate memory" in error.given:
             _leave_large_network(findings)
+        elif "cuda" in error.given.lower() and not torch.cuda.is_available():
+            findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
         elif num_classes is None and ":" in config.model.architecture and error.allowed.startswith("logits"):
             findings.leave_unchecked(
                 f"the width of the last layer of {config.model.architecture}",

@@ -32,6 +32,11 @@ def large(num_classes: int) -> nn.Module:
     return nn.Linear(int(weights[:4].sum().item()) + 4, num_classes)
 
 
+def of_a_gpu(num_classes: int) -> nn.Module:
+    """Can be built on a machine with a GPU only."""
+    return nn.Linear(3, num_classes, device="cuda")
+
+
 def breaks(num_classes: int) -> nn.Module:
     """Fails by what no network is expected to fail by."""
     raise OSError("no such device")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
 from contracts.resolve import parse_config
@@ -112,6 +113,12 @@ def test_a_network_too_large_for_the_check_is_left_unchecked() -> None:
     answer = network(model={"architecture": "tests.trainer.check.networks:large"})
     assert answer.problems == []
     assert "cannot be built on the meta device, and takes more than 4 GiB" in str(answer.unchecked[0])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_network_that_asks_for_a_gpu_is_left_unchecked_without_one() -> None:
+    answer = network(model={"architecture": "tests.trainer.check.networks:of_a_gpu"})
+    assert answer.problems == [] and "it asks for a GPU, and there is none here" in str(answer.unchecked[0])
 
 
 def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
