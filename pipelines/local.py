@@ -41,6 +41,7 @@ from inspection.goodput import read_goodput
 from inspection.record import close_run
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
+from pipelines.checks import check_here
 from pipelines.place import line_uri
 from pipelines.progress import make_view
 from pipelines.watch import Ending, find_interruption, watch
@@ -74,6 +75,7 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     """
     check_line(config)
     line = line_uri(config)
+    check_here(config).require(lambda text: print(text, file=sys.stderr, flush=True))
     run_id = new_attempt_id()
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)

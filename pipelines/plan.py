@@ -1,10 +1,12 @@
 """`shardline plan`: what a submission would create where, whether it can work, and what it costs.
 
-Nothing is asked of Google Cloud here (pipelines/online.py does), and nothing is created.
+Nothing is asked of Google Cloud here (pipelines/online.py does), and nothing is created. What the stages would refuse
+is asked of their own checks (pipelines/checks.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from contracts.machines import (
     hourly_price,
     read_price_file,
 )
+from pipelines.checks import check_planned
 from pipelines.estimate import Profile, TimeEstimate, estimate_time
 from pipelines.preflight import find_problems, find_rungs
 from pipelines.problem import Problem
@@ -33,8 +36,10 @@ __all__ = [
     "Plan",
     "Problem",
     "RungPlan",
+    "add_checks",
     "find_rungs",
     "make_plan",
+    "require_online",
     "require_plan",
 ]
 
@@ -160,16 +165,50 @@ def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile
     )
 
 
+def add_checks(config: RunConfig, plan: Plan, *, online: bool = False) -> Plan:
+    """Return a plan with what the stages' own checks find: own code, network, precision, targets, labels.
+
+    Args:
+        config: That the plan was made of.
+        plan: From `make_plan`.
+        online: Whether buckets may be asked.
+    """
+    if plan.machine is None:
+        return plan
+    checked = check_planned(config, plan.machine, _serving_machine(config, plan.machine), plan.nodes, online=online)
+    return replace(
+        plan,
+        problems=(*plan.problems, *checked.problems),
+        warnings=tuple(dict.fromkeys([*plan.warnings, *checked.warnings])),
+    )
+
+
 def require_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile | None = None) -> Plan:
-    """Return the plan of a configuration with which nothing is wrong.
+    """Return the plan of a configuration with which nothing is wrong, by the rules and by the stages' own checks.
 
     Raises:
         ConfigError: The first problem, and how many more there are.
     """
     plan = make_plan(config, prices=prices, profile=profile)
+    if not plan.problems:
+        plan = add_checks(config, plan)
     if plan.problems:
-        raise plan.problems[0].error(len(plan.problems) - 1)
+        raise plan.problems[0].error(plan.problems[1:])
     return plan
+
+
+def require_online(config: RunConfig, say: Callable[[str], None]) -> None:
+    """Ask of a planned line what only buckets know: labels of the source, and weights.
+
+    Args:
+        config: Of a line whose plan has no problem.
+        say: Is told what to warn of.
+
+    Raises:
+        ConfigError: Training would be refused.
+    """
+    machine = find_machine(config.resources.machine)
+    check_planned(config, machine, _serving_machine(config, machine), num_nodes(config), online=True).require(say)
 
 
 def _machine_or_none(config: RunConfig) -> Machine | None:

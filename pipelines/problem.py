@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.errors import ConfigError, UserError
@@ -21,7 +22,8 @@ class Problem:
         given = f"{where}: {error.given}" if where else error.given
         return cls(given, error.allowed, error.todo)
 
-    def error(self, others: int = 0) -> ConfigError:
-        """Return it as an error; `others` is how many more there are."""
-        more = f" ({others} more after this one: see `shardline plan`)" if others else ""
+    def error(self, others: Sequence[Problem] = ()) -> ConfigError:
+        """Return it as an error; of `others` it says what was given."""
+        more = f" ({len(others)} more after this one: see `shardline plan`)" if others else ""
+        more += "".join(f"\n  also: {problem.given}" for problem in others)
         return ConfigError(self.given + more, allowed=self.allowed, todo=self.todo)

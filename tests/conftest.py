@@ -1,6 +1,10 @@
 """What several test folders need: a small set of real image files, its shards, and a fast model."""
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +58,13 @@ def small_config(**sections: dict[str, Any]) -> dict[str, Any]:
         values[name] = {**values.get(name, {}), **changes}
     parse_config(values, where="test")
     return values
+
+
+def pytest_configure() -> None:
+    """Give all processes of the tests one new cache, so that equal checks before a first stage are made once."""
+    if "SHARDLINE_CACHE_DIR" not in os.environ:
+        os.environ["SHARDLINE_CACHE_DIR"] = tempfile.mkdtemp(prefix="shardline-tests-")
+        atexit.register(shutil.rmtree, os.environ["SHARDLINE_CACHE_DIR"], ignore_errors=True)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

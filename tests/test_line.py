@@ -180,11 +180,11 @@ def test_fresh_starts_over_and_leaves_other_configurations_alone(pictures: Path,
 
 @pytest.mark.line
 def test_a_failing_stage_ends_the_run_with_its_own_message_and_code(pictures: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, pictures, model={"architecture": "resnett", "arguments": {}})
-    done = shardline("run", config)
+    config = write_config(tmp_path, pictures)
+    done = shardline("run", config, "data.num_workers=3", "profile.num_workers=[0, 1]")
     assert done.returncode == 2
-    assert "'resnett' is unknown" in done.stderr
-    assert "did you mean resnet?" in done.stderr
+    assert "error: stage profile: " in done.stderr
+    assert "data.num_workers" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert not list((tmp_path / "runs/small/profile").glob("*/manifest.json"))
     record = json.loads((tmp_path / "runs/small/run.json").read_text())

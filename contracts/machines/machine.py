@@ -22,37 +22,41 @@ class Accelerator:
     memory_gb_per_s: int
     """Memory bandwidth of NVIDIA's data sheet, in GB/s; 0: not looked up. Only `plan --compare` uses it, as an
     assumption that it names."""
+    capability: str
+    """Compute capability, e.g. sm89."""
     flex_start: bool
     """Whether the Dynamic Workload Scheduler hands it out."""
     note: str = ""
     """What a user must know before he asks for one."""
 
 
+# capability: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus, read 2026-11.
 # flex_start: https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/schedule-jobs-dws
 # ("L4, A100, H100, H200, or B200"), read 2026-11-22.
 ACCELERATORS: dict[str, Accelerator] = {
     entry.name: entry
     for entry in (
-        Accelerator("NVIDIA_TESLA_T4", "T4", "T4", 320, flex_start=False),
-        Accelerator("NVIDIA_TESLA_V100", "V100", "V100", 900, flex_start=False),
-        Accelerator("NVIDIA_TESLA_P4", "P4", "P4", 192, flex_start=False),
+        Accelerator("NVIDIA_TESLA_T4", "T4", "T4", 320, "sm75", flex_start=False),
+        Accelerator("NVIDIA_TESLA_V100", "V100", "V100", 900, "sm70", flex_start=False),
+        Accelerator("NVIDIA_TESLA_P4", "P4", "P4", 192, "sm61", flex_start=False),
         Accelerator(
             "NVIDIA_TESLA_P100",
             "P100",
             "P100",
             732,
+            "sm60",
             flex_start=False,
             note="Google ended the support of P100 on 2026-09-15: machines with it may not start any more",
         ),
-        Accelerator("NVIDIA_L4", "L4", "L4", 300, flex_start=True),
-        Accelerator("NVIDIA_TESLA_A100", "A100 40 GB", "A100-SXM4-40GB", 1555, flex_start=True),
-        Accelerator("NVIDIA_A100_80GB", "A100 80 GB", "A100-SXM4-80GB", 2039, flex_start=True),
-        Accelerator("NVIDIA_H100_80GB", "H100", "H100", 3350, flex_start=True),
-        Accelerator("NVIDIA_H100_MEGA_80GB", "H100 MEGA", "H100", 3350, flex_start=True),
-        Accelerator("NVIDIA_H200_141GB", "H200", "H200", 4800, flex_start=True),
-        Accelerator("NVIDIA_B200", "B200", "B200", 8000, flex_start=True),
-        Accelerator("NVIDIA_GB200", "GB200", "GB200", 8000, flex_start=False),
-        Accelerator("NVIDIA_RTX_PRO_6000", "RTX PRO 6000", "RTX PRO 6000", 0, flex_start=False),
+        Accelerator("NVIDIA_L4", "L4", "L4", 300, "sm89", flex_start=True),
+        Accelerator("NVIDIA_TESLA_A100", "A100 40 GB", "A100-SXM4-40GB", 1555, "sm80", flex_start=True),
+        Accelerator("NVIDIA_A100_80GB", "A100 80 GB", "A100-SXM4-80GB", 2039, "sm80", flex_start=True),
+        Accelerator("NVIDIA_H100_80GB", "H100", "H100", 3350, "sm90", flex_start=True),
+        Accelerator("NVIDIA_H100_MEGA_80GB", "H100 MEGA", "H100", 3350, "sm90", flex_start=True),
+        Accelerator("NVIDIA_H200_141GB", "H200", "H200", 4800, "sm90", flex_start=True),
+        Accelerator("NVIDIA_B200", "B200", "B200", 8000, "sm100", flex_start=True),
+        Accelerator("NVIDIA_GB200", "GB200", "GB200", 8000, "sm100", flex_start=False),
+        Accelerator("NVIDIA_RTX_PRO_6000", "RTX PRO 6000", "RTX PRO 6000", 0, "sm120", flex_start=False),
     )
 }
 

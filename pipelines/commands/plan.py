@@ -67,7 +67,7 @@ def plan(
 
 def _plan(config: RunConfig, prices: Path | None, profile: Profile | None, *, online: bool, as_json: bool) -> bool:
     """Print the plan, and return whether nothing is wrong with it."""
-    from pipelines.plan import make_plan
+    from pipelines.plan import add_checks, make_plan
     from pipelines.plan_table import print_plan, to_json
 
     made = make_plan(config, prices=prices, profile=profile)
@@ -78,6 +78,7 @@ def _plan(config: RunConfig, prices: Path | None, profile: Profile | None, *, on
 
         answers = ask(config, made)
         made = made.with_answers(answers.problems, answers.warnings)
+    made = add_checks(config, made, online=answers is not None)
     if as_json:
         print(to_json(made, answers))
     else:

@@ -42,6 +42,7 @@ def create(
             del document["pipelineJobId"]
             print(json.dumps(document, indent=1, sort_keys=True))
             return
+        _require_online(resolved)
         _show(_schedules(resolved).create(prepared, times))
         _say_rungs(resolved)
 
@@ -95,6 +96,7 @@ def update(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
         from pipelines.schedule import id_of
 
         resolved, prepared, times = _prepare(config, overrides)
+        _require_online(resolved)
         schedules = _schedules(resolved)
         made, how = schedules.update(prepared, times, schedules.find_to_update(prepared, times, schedule_id))
         print(f"schedule {id_of(made)}: {how}")
@@ -154,6 +156,12 @@ def _prepare(config: Any, overrides: list[str] | None) -> tuple[RunConfig, Prepa
     resolved = load(config, overrides)
     prepared = prepare(resolved, compile_line(resolved))
     return resolved, prepared, read_times(resolved.schedule)
+
+
+def _require_online(config: RunConfig) -> None:
+    from pipelines.plan import require_online
+
+    require_online(config, lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def _schedules(config: RunConfig) -> Schedules:

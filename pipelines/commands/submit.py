@@ -54,6 +54,7 @@ def register(app: typer.Typer) -> None:
         with reported(debug):
             from contracts.errors import ConfigError
             from pipelines.compile import compile_line
+            from pipelines.plan import require_online
             from pipelines.submit import prepare
 
             resolved = load(config, overrides)
@@ -69,6 +70,7 @@ def register(app: typer.Typer) -> None:
             if dry_run:
                 print(json.dumps(prepared.submission(prepared.run_id).to_json(), indent=1, sort_keys=True))
                 return
+            require_online(resolved, _say)
             code = _submit(prepared, tags=tag or [], wait=wait, upload=bool(resolved.vertex.registry) and not template)
         raise typer.Exit(code)
 

@@ -29,8 +29,9 @@ def read_record(path: Path) -> RunRecord:
 
 @pytest.fixture(scope="module")
 def failed(shardline: Shardline) -> subprocess.CompletedProcess[str]:
-    """A run whose shards are made, and whose next stage refuses the model."""
-    return shardline("run", "tiny.yaml", 'model.architecture="no such `model`"', "resources.ranks=1")
+    """A run whose shards are made, and whose next stage refuses its number of workers."""
+    # Refused before the stage starts a process that loads torch.
+    return shardline("run", "tiny.yaml", "data.num_workers=3", "profile.num_workers=[0, 1]", "resources.ranks=1")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def line(project: Path, failed: subprocess.CompletedProcess[str]) -> Path:
 def test_the_stages_error_is_the_runs(failed: subprocess.CompletedProcess[str]) -> None:
     assert failed.returncode == 2
     assert "error: stage profile: " in failed.stderr
-    assert "no such `model`" in failed.stderr
+    assert "data.num_workers" in failed.stderr
     assert "to do:" in failed.stderr
 
 
@@ -69,7 +70,7 @@ def test_a_root_called_python3_is_where_the_shards_are(line: Path) -> None:
 def test_the_record_of_a_failed_run(line: Path) -> None:
     record = read_record(line / "run.json")
     assert record.state == "failed"
-    assert "no such `model`" in record.error
+    assert "data.num_workers" in record.error
     assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
     shard = record.stages[0]
     assert shard.uri is not None
@@ -96,8 +97,7 @@ def test_nothing_stays_in_the_folder_for_temporary_files(line: Path, environment
 
 
 def test_a_second_run_reuses_the_shards(line: Path, shardline: Shardline) -> None:
-    # Refused before the next stage starts a process that loads torch.
-    answer = shardline("run", "tiny.yaml", "data.num_workers=3", "profile.num_workers=[0, 1]")
+    answer = shardline("run", "tiny.yaml", "data.num_workers=4", "profile.num_workers=[0, 1]")
     assert answer.returncode == 2
     assert "data.num_workers" in answer.stderr
     assert "shard    reused: finished before, nothing to do" in answer.stderr

@@ -154,7 +154,7 @@ def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTr
         data.horizontal_flip,
         evaluation,
         scaled_decode=data.decode == "scaled",
-        own=_load_own(data.transform) if data.transform else None,
+        own=load_transform(data.transform) if data.transform else None,
         augmentation=Augmentation.of(data),
         mixing=Mixing(data.augment.mixup_alpha, data.augment.cutmix_alpha),
     )
@@ -213,7 +213,12 @@ def _given(random: np.random.Generator | None) -> np.random.Generator:
     return random
 
 
-def _load_own(name: str) -> PixelTransform:
+def load_transform(name: str) -> PixelTransform:
+    """Import the function that data.transform names.
+
+    Raises:
+        ConfigError: It cannot be imported, or is no function.
+    """
     found = load_callable("data.transform", name, ConfigError)
     if not callable(found):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
     nodes       the environment -> which machine of how many this is
     machine     cores, GPUs, ranks of this machine
+    device      what a kind of device cannot do
     assignment  what a rank is told; how it tells why it ended
     torchrun    the ranks of one generation on this machine: started, watched, killed
     meeting     launchers of a job agree on generations, over a socket

@@ -17,8 +17,8 @@ from torch import nn
 
 from contracts.artifacts import Flags, ProfileReport
 from contracts.config import TrainSection
-from contracts.errors import ConfigError
 from trainer.launch.auto import check_flags, choose_flags, describe_flags
+from trainer.launch.device import DeviceKind, check_precision
 
 # Asks for deterministic algorithms on a GPU: 1.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
@@ -79,20 +79,11 @@ class Numerics:
         Raises:
             ConfigError: fp16 on a CPU, or bf16 on a GPU without it, and `allow_slow` is false.
         """
-        if allow_slow or self.precision == "fp32":
-            return
-        if device.type == "cpu" and self.precision == "fp16":
-            raise ConfigError(
-                "train.precision is fp16, and there is no GPU here: a CPU is slower in fp16 than in fp32",
-                allowed="train.precision=fp32 or bf16 on a CPU",
-                todo="set train.precision=fp32, or train.allow_slow_precision=true to train in fp16 all the same",
-            )
-        if device.type == "cuda" and self.precision == "bf16" and not torch.cuda.is_bf16_supported(False):
-            raise ConfigError(
-                f"train.precision is bf16, which {torch.cuda.get_device_name(device)} can only emulate",
-                allowed="train.precision=fp32 or fp16 on this GPU",
-                todo="set train.precision=fp16, or train.allow_slow_precision=true to train in bf16 all the same",
-            )
+        if device.type == "cuda":
+            kind = DeviceKind(torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported(False))
+        else:
+            kind = DeviceKind()
+        check_precision(self.precision, kind, allow_slow=allow_slow)
 
     def apply(self, device: torch.device) -> None:
         """Set what torch keeps for the whole process."""

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import ParallelSection
-from contracts.errors import ConfigError
+from trainer.launch.device import DeviceKind, check_spread
 from trainer.parallel.ddp import Replicated
 from trainer.parallel.fsdp import Sharded
 from trainer.parallel.fsdp import release_gathered as release_gathered
@@ -36,33 +36,8 @@ def runs_in_lockstep(section: ParallelSection) -> bool:
 
 
 def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], None]) -> None:
-    """Refuse what cannot work on these ranks; say what has no effect.
-
-    Raises:
-        ConfigError: parallel.shard_ranks does not divide the ranks, or something needs a GPU or another strategy.
-    """
-    if section.sync_batch_norm and rank.device.type != "cuda":
-        raise _needs_gpu("sync_batch_norm", "SyncBatchNorm has no implementation for the CPU")
-    if section.strategy == "ddp":
-        _warn_if_set(section, ("shard_ranks", "cpu_offload"), log)
-        return
-    _warn_if_set(section, ("bucket_mb",), log)
-    if section.find_unused_parameters:
-        raise ConfigError(
-            "parallel.find_unused_parameters is true with parallel.strategy=fsdp: ranks gather each block together, so "
-            "none can leave one out",
-            allowed="parallel.find_unused_parameters=true with parallel.strategy=ddp",
-            todo="set parallel.strategy=ddp, or parallel.find_unused_parameters=false",
-        )
-    if section.cpu_offload and rank.device.type != "cuda":
-        raise _needs_gpu("cpu_offload", "parameters are in the CPU's memory already")
-    if section.shard_ranks is not None and rank.ranks % section.shard_ranks:
-        divisors = [number for number in range(1, rank.ranks + 1) if rank.ranks % number == 0]
-        raise ConfigError(
-            f"parallel.shard_ranks {section.shard_ranks} does not divide {rank.ranks} ranks",
-            allowed=f"for {rank.ranks} ranks one of {', '.join(map(str, divisors))}",
-            todo="set parallel.shard_ranks to the GPUs of a machine, or leave it out to shard over all ranks",
-        )
+    """Refuse what cannot work on these ranks, as trainer.launch.device.check_spread does; say what has no effect."""
+    check_spread(section, DeviceKind("GPU" if rank.device.type == "cuda" else ""), rank.ranks, log)
 
 
 def distribute(
@@ -112,17 +87,3 @@ def describe_parallel(section: ParallelSection, ranks: int, precision: str) -> s
         return f"ddp, buckets of {section.bucket_mb:g} MiB"
     rounded = "" if precision == "fp32" else f", gathered in {precision}"
     return f"fsdp over {section.shard_ranks or ranks} ranks{rounded}"
-
-
-def _warn_if_set(section: ParallelSection, names: tuple[str, ...], log: Callable[[str], None]) -> None:
-    for name in names:
-        if getattr(section, name) != type(section).model_fields[name].default:
-            log(f"warning: parallel.{name} has no effect with parallel.strategy={section.strategy}")
-
-
-def _needs_gpu(name: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"parallel.{name} is on, but there is no GPU here: {reason}",
-        allowed=f"parallel.{name}=false on a machine without a GPU",
-        todo=f"set parallel.{name}=false, or train on machines with GPUs",
-    )

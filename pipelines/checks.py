@@ -1,0 +1,189 @@
+"""What can be known to be wrong before the first stage: the stages' own checks, asked by command.
+
+    sharding.sources.check   labels against the task: single-label classification
+    trainer.check network    own code, network and arguments, patterns of names, weights
+    trainer.check place      precision, spread over ranks, export targets
+
+For `shardline run` they are about this machine, for `plan` and `submit` about the machines of Vertex AI. A check that
+fails, or takes too long, refuses nothing: it is a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.launch import last_line, stage_environment
+from contracts import storage
+from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
+from contracts.config import RunConfig
+from contracts.machines import ACCELERATORS, Machine
+from contracts.resolve import with_data_date
+from pipelines.check_cache import find_answer, keep_answer, name_question
+from pipelines.problem import Problem
+
+TIMEOUT_S = 120.0
+_SOURCE = ("sharding.sources.check",)
+_NETWORK = ("trainer.check", "network")
+_PLACE = ("trainer.check", "place")
+_ABOUT = {
+    _SOURCE: "the labels of sharding.source",
+    _NETWORK: "own code, network, weights",
+    _PLACE: "precision, the spread over ranks, export targets",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found."""
+
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+    def require(self, say: Callable[[str], None]) -> None:
+        """Say all warnings, and raise what is wrong.
+
+        Raises:
+            ConfigError: Something is; of several problems all but the last are said before.
+        """
+        for text in self.warnings:
+            say(f"warning: {text}")
+        for problem in self.problems[:-1]:
+            say(f"error: {problem.error()}")
+        if self.problems:
+            raise self.problems[-1].error()
+
+
+def check_here(config: RunConfig) -> Checked:
+    """Check a line that is to run on this machine, whose source may be in a bucket."""
+    return _check(config, THIS_MACHINE, online=True)
+
+
+def check_planned(
+    config: RunConfig, training: Machine, export: Machine, nodes: int, *, online: bool = False
+) -> Checked:
+    """Check a line that is to run on Vertex AI.
+
+    Args:
+        config: The resolved configuration.
+        training: Machine of profile and train.
+        export: Machine of the export.
+        nodes: Machines that train together.
+        online: Whether buckets may be asked.
+    """
+    place = PlannedPlace(training=_describe(training), export=_describe(export), nodes=nodes)
+    return _check(config, place.model_dump_json(), online=online)
+
+
+def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
+    config = with_data_date(config, "")
+    answers = [_ask_source(config, online=online)]
+    network = _config_option(_sections_of_network(config))
+    if answers[0].num_classes:
+        network.append(f"--num-classes={answers[0].num_classes}")
+    asks_bucket = online and _is_remote(config.model.weights)
+    if asks_bucket:
+        network.append("--online")
+    # Own code is imported from the current folder, too; what is not named by it need not be asked there again.
+    model = config.model
+    folder = str(Path.cwd()) if ":" in model.architecture or config.data.transform or model.weights else ""
+    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket, folder=folder))
+    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"], folder=folder))
+    return Checked(
+        tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),
+        tuple(text for answer in answers for text in (*answer.warnings, *map(str, answer.unchecked))),
+    )
+
+
+def _ask_source(config: RunConfig, *, online: bool) -> CheckAnswer:
+    source = config.sharding.source
+    if not source.strip():
+        return CheckAnswer()
+    if _is_remote(source) and not online:
+        return CheckAnswer(unchecked=[Unchecked(what=f"the labels in {source}", why=OFFLINE)])
+    return _ask(_SOURCE, _config_option(config.model_dump(mode="json", include={"sharding"})), not _is_remote(source))
+
+
+def _is_remote(uri: str) -> bool:
+    return "://" in uri and not storage.is_local(uri)
+
+
+def _config_option(sections: object) -> list[str]:
+    return [f"--config-json={json.dumps(sections, sort_keys=True)}"]
+
+
+def _sections_of_network(config: RunConfig) -> dict[str, object]:
+    """Return what the check looks at, and no more: every other field would make it look again."""
+    return {
+        "model": config.model.model_dump(mode="json"),
+        "data": config.data.model_dump(mode="json", include={"image_size", "transform"}),
+        "train": config.train.model_dump(mode="json", include={"learning_rates", "layer_decay", "unfreeze_epoch"}),
+    }
+
+
+def _sections_of_place(config: RunConfig) -> dict[str, object]:
+    return {
+        "model": config.model.model_dump(mode="json", include={"architecture"}),
+        "data": config.data.model_dump(mode="json", include={"transform"}),
+        "train": config.train.model_dump(mode="json", include={"precision", "allow_slow_precision"}),
+        # The slot size is held against the global batch by the configuration itself.
+        "parallel": config.parallel.model_dump(mode="json", exclude={"slot_size"}),
+        "export": config.export.model_dump(mode="json", include={"targets", "precision"}),
+        "resources": config.resources.model_dump(mode="json", include={"ranks", "nodes"}),
+    }
+
+
+def _ask(check: tuple[str, ...], arguments: Sequence[str], keeps: bool = True, folder: str = "") -> CheckAnswer:
+    """Return the answer of a check's command, or of the last time that it was asked the same.
+
+    Args:
+        check: Module, and its arguments that say which check.
+        arguments: What is asked.
+        keeps: Whether the answer may be kept: it hangs on nothing but this machine.
+        folder: The current folder, where the answer hangs on it.
+    """
+    command = [sys.executable, "-m", *check, "--end-with-parent", *arguments]
+    name = name_question(command, folder) if keeps else ""
+    if keeps and (kept := find_answer(name)) is not None:
+        return kept
+    began_at_s = time.time()
+    try:
+        # torch leaves a folder in the temporary directory.
+        with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={**stage_environment(), "TMPDIR": temporary},
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        return _unanswered(check, f"the check has not ended after {TIMEOUT_S:g} s")
+    except OSError as error:
+        return _unanswered(check, f"the check could not be started ({error.strerror})")
+    try:
+        answer = CheckAnswer.model_validate_json(last_line(done.stdout))
+    except ValueError:
+        said = last_line(done.stderr)
+        return _unanswered(check, f"the check ended with exit code {done.returncode}{said and ': ' + said}")
+    if keeps:
+        keep_answer(name, answer, began_at_s)
+    return answer
+
+
+def _unanswered(check: tuple[str, ...], why: str) -> CheckAnswer:
+    return CheckAnswer(unchecked=[Unchecked(what=_ABOUT[check], why=why)], complete=False)
+
+
+def _describe(machine: Machine) -> PlannedMachine:
+    if not machine.gpus:
+        return PlannedMachine(label=machine.label)
+    gpu = ACCELERATORS[machine.accelerator_type]
+    return PlannedMachine(label=machine.label, gpus=machine.gpus, gpu=gpu.short, capability=gpu.capability)

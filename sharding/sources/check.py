@@ -1,0 +1,164 @@
+"""Checks of a source before the first stage: can its labels be trained on? `python -m sharding.sources.check`.
+
+    python -m sharding.sources.check --config-json '{"sharding": {"source": "photos.csv"}}'
+
+The last line of stdout is a CheckAnswer (contracts/checked.py) as JSON. Two levels of folders are listed, or the first
+rows of a manifest read; no image is looked at. Sharding itself takes more than can be trained on, e.g. lists of labels:
+only a line is refused for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+
+from contracts import storage
+from contracts.checked import Finding, Findings
+from contracts.config import ShardingSection
+from contracts.errors import EXIT_OK, DataError, StorageError, TryAgain
+from contracts.process import end_with_parent, run_process
+from contracts.resolve import read_stage_config, with_data_date
+from sharding.limits import name_some
+from sharding.sources.names import is_ignored
+from sharding.sources.rows import Row
+from sharding.sources.tables import SUFFIXES, read_rows
+
+# Rows of a manifest that are read: a second or two.
+MAX_ROWS = 10_000
+# Fewer rows say little about how many labels there are.
+_MIN_ROWS = 20
+# More different labels than this share of the rows: hardly any image would share its class with another.
+_MAX_DISTINCT = 0.5
+SPLIT_FOLDERS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sharding.sources.check", description="Checks before sharding.")
+    parser.add_argument("--config-json", required=True, help="the section sharding, as JSON")
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.end_with_parent:
+        end_with_parent()
+    config = with_data_date(read_stage_config(None, None, options.config_json), "")
+    findings = check_source(config.sharding)
+    print(findings.answer().model_dump_json(), flush=True)
+    return EXIT_OK
+
+
+def check_source(section: ShardingSection) -> Findings:
+    """Look at the labels of a source, as far as they are known before it is sharded.
+
+    What the shard stage finds within its first seconds, e.g. that a source is not there, is left to it.
+    """
+    findings = Findings()
+    if not section.source.strip():
+        return findings
+    try:
+        uri = storage.normalise(section.source)
+        if storage.is_local(uri):
+            findings.files.add(str(storage.local_path(uri)))
+        if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):
+            _check_rows(section, uri, findings)
+        else:
+            _check_folders(uri, findings)
+    except DataError as error:
+        findings.problems.append(Finding.of(error))
+    except (StorageError, TryAgain, OSError) as error:
+        # Who submits need not be allowed to read what the line's account reads.
+        findings.complete = False
+        findings.leave_unchecked(f"the labels in {section.source}", f"it cannot be read ({str(error).splitlines()[0]})")
+    return findings
+
+
+def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
+    rows = list(itertools.islice(read_rows(section, uri), MAX_ROWS + 1))
+    whole = len(rows) <= MAX_ROWS
+    rows = rows[:MAX_ROWS]
+    shown = f"sharding.source {storage.display(uri)}"
+    if not whole:
+        findings.leave_unchecked(f"labels of {shown} behind row {MAX_ROWS}", "no more rows are read before sharding")
+    several = next((row for row in rows if row.is_list), None)
+    if several is not None:
+        raise DataError(
+            f"{shown}, {several.place}: a list of labels, {_shorten(several)}: data that has several labels per image "
+            "cannot be trained yet",
+            allowed="one label per image; `shardline shard` makes shards of lists too, for other trainers",
+            todo="choose one label for each image, and write it without a list (or unset sharding.label_separator)",
+        )
+    labels = [row.labels[0] for row in rows]
+    distinct = dict.fromkeys(labels)
+    if whole:
+        findings.num_classes = len(distinct)
+    if len(rows) < _MIN_ROWS or len(distinct) <= _MAX_DISTINCT * len(rows):
+        return
+    examples = name_some([str(label) for label in distinct])
+    if all(_is_number(label) for label in labels) and not all(float(label).is_integer() for label in labels):
+        raise DataError(
+            f"{shown}: column {section.label_column!r} holds numbers ({examples}), {len(distinct)} different ones in "
+            f"{len(rows)} rows: classes are trained, not numbers (regression)",
+            allowed="a column with the class of each image (sharding.label_column)",
+            todo="name the column that holds classes, or turn the numbers into a few classes",
+        )
+    many = f"{shown}: {len(distinct)} different labels in {len(rows)} rows ({examples})"
+    if whole:
+        raise DataError(
+            f"{many}: hardly any image shares its class with another",
+            allowed="a column with the class of each image (sharding.label_column), several images for each class",
+            todo="name the column that holds classes, not names or numbers of images",
+        )
+    findings.warnings.append(f"{many}: is sharding.label_column={section.label_column} the class of each image?")
+
+
+def _shorten(row: Row) -> str:
+    return name_some([str(label) for label in row.labels])
+
+
+def _is_number(label: str | int) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+def _check_folders(uri: str, findings: Findings) -> None:
+    """Refuse class folders that are splits; count them, where they are on this machine."""
+    folders = _list_folders(uri, findings)
+    if not folders:
+        return
+    if storage.is_local(uri):
+        findings.num_classes = len(folders)
+    if len(folders) < 2 or not {name.lower() for name in folders} <= SPLIT_FOLDERS:
+        return
+    inner = [set(_list_folders(storage.join(uri, name), findings)) for name in folders]
+    common = sorted(set.intersection(*inner))
+    if len(common) < 2:
+        return
+    names = " and ".join(sorted(folders))
+    largest = next((name for name in folders if name.lower().startswith("train")), folders[0])
+    raise DataError(
+        f"sharding.source {storage.display(uri)} holds the folders {names}, each with the folders "
+        f"{name_some(common)}: splits, where the class folders are expected; the network would learn to tell {names}",
+        allowed="one folder of images per class directly below the source; splits are drawn (sharding.splits) or given "
+        "by a manifest",
+        todo="keep these splits by a manifest with the columns uri, label and split (docs/sharding.md, Manifests), or "
+        f"point sharding.source at {storage.display(storage.join(uri, largest))} and have splits drawn from it",
+    )
+
+
+def _list_folders(uri: str, findings: Findings) -> list[str]:
+    """Return the names of the folders directly below one; none where there is no folder."""
+    if not storage.is_local(uri):
+        return [name for name in storage.list_names(uri) if not is_ignored(name.encode())]
+    path = storage.local_path(uri)
+    if not path.is_dir():
+        return []
+    findings.files.add(str(path))
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if not is_ignored(os.fsencode(entry.name)) and entry.is_dir()]
+
+
+if __name__ == "__main__":
+    run_process(main)

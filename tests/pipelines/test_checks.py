@@ -1,0 +1,219 @@
+"""Mistakes that `run`, `plan`, `submit` and `schedule` find before a stage starts, exit code 2, nothing written."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import pipelines.check_cache
+import pipelines.checks
+from contracts.checked import CheckAnswer, Finding
+from contracts.machines import find_machine
+from contracts.resolve import parse_config
+from pipelines.check_cache import find_answer, keep_answer, name_question
+from pipelines.checks import check_here, check_planned
+from pipelines.cli import app
+from tests.pipelines.test_plan import VALID
+
+# On CPU machines, as here.
+ON_VERTEX: dict[str, Any] = {**VALID, "resources": {"machine": {"type": "n1-standard-4"}, "nodes": 1}}
+OWN = "tests.trainer.models_for_tests:without_batchnorm"
+COMMANDS = {"run": [], "plan": [], "submit": ["--dry-run"]}
+# What is set -> what is said; several at once, since each command starts processes that load torch.
+MISTAKES: dict[str, tuple[list[str], list[str]]] = {
+    "all but patterns": (
+        [
+            *("model.architecture=resnett", "model.weights=/nowhere/w.pt", "data.transform=nowhere_here:change"),
+            *("train.precision=fp16", "export.targets=[h100]", "parallel.sync_batch_norm=true"),
+        ],
+        [
+            "model.architecture 'resnett' is unknown",
+            "model.weights /nowhere/w.pt does not exist",
+            "data.transform 'nowhere_here:change': No module named",
+            "train.precision is fp16, and there is no GPU",
+            "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
+            "parallel.sync_batch_norm is on, but there is no GPU",
+        ],
+    ),
+    "own network": (
+        [
+            f"model.architecture={OWN}",
+            "model.arguments.dropuot=0.5",
+            "parallel.strategy=fsdp",
+            "parallel.cpu_offload=true",
+        ],
+        ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
+    ),
+    "patterns": (
+        [f"model.architecture={OWN}", "model.freeze=[backbone.*]"],
+        ["model.freeze: the pattern 'backbone.*' matches no"],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _without_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Callable[..., Result]:
+    """Runs a command on a configuration that suits it, with changes."""
+    for name in ("left", "right"):
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "raw" / name / "1.png")
+    local = {"run": {"root": "runs"}, "sharding": {"source": "raw"}, "data": {"image_size": 16}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(local))
+    (tmp_path / "vertex.yaml").write_text(yaml.safe_dump({**ON_VERTEX, "data": {"image_size": 16}}))
+
+    def invoke(command: str, *arguments: str) -> Result:
+        file = "run.yaml" if command == "run" else "vertex.yaml"
+        return CliRunner().invoke(app, [*command.split(), file, *arguments], obj=0.0)
+
+    return invoke
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("mistakes", MISTAKES)
+def test_mistakes_end_a_command_with_2_before_a_stage(
+    command: str, mistakes: str, call: Callable[..., Result], tmp_path: Path
+) -> None:
+    changes, said = MISTAKES[mistakes]
+    answer = call(command, *changes, *COMMANDS[command])
+    assert answer.exit_code == 2, answer.output
+    for text in (*said, "to do: "):
+        assert text in answer.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:
+    answer = call(
+        "schedule create", f"model.architecture={OWN}", "export.targets=[h100]", "schedule.cron=0 6 * * 1", "--dry-run"
+    )
+    assert answer.exit_code == 2 and "engines for sm90" in answer.output
+
+
+def test_run_refuses_labels_that_cannot_be_trained_on(call: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"uri": "raw/left/1.png", "label": ["a", "b"]}\n')
+    own = f"model.architecture={OWN}"
+    answer = call("run", "sharding.source=rows.jsonl", own)
+    assert answer.exit_code == 2 and "several labels per image cannot be trained yet" in answer.output
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / "both" / split / name).mkdir(parents=True)
+    answer = call("run", "sharding.source=both", own)
+    assert answer.exit_code == 2 and "the network would learn to tell train and val" in answer.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_plan_warns_of_what_is_unchecked_and_of_own_code(call: Callable[..., Result]) -> None:
+    answer = call("plan", f"model.architecture={OWN}")
+    assert answer.exit_code == 0, answer.output
+    said = " ".join(answer.output.split())
+    assert "warning: unchecked, since no bucket is asked offline: the labels in gs://my-bucket/raw" in said
+    assert f"warning: model.architecture '{OWN}' is in" in said and "No module named 'tests'" in said
+
+
+def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ends_all.py").write_text("import os\nos._exit(3)\n")
+    config = parse_config({"model": {"architecture": "ends_all:net"}}, where="test")
+    found = check_here(config)
+    assert found.problems == ()
+    assert found.warnings == ("unchecked, since the check ended with exit code 3: own code, network, weights",)
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(pipelines.checks, "TIMEOUT_S", 0.01)
+    found = check_here(parse_config({"model": {"architecture": "hangs:net"}}, where="test"))
+    assert found.problems == () and "the check has not ended after 0.01 s" in found.warnings[0]
+
+
+def test_gpus_of_planned_machines_are_known() -> None:
+    sections = {"model": {"architecture": OWN}, "train": {"precision": "bf16"}, "export": {"targets": ["t4"]}}
+    config = parse_config(sections, where="test")
+    machines = [
+        find_machine(parse_config({"resources": {"machine": section}}, where="test").resources.machine)
+        for section in ({"type": "g2-standard-12"}, {"type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4"})
+    ]
+    assert check_planned(config, machines[0], machines[0], 1).problems == ()
+    (problem,) = check_planned(config, machines[1], machines[1], 1).problems
+    assert "bf16, which T4 can only emulate" in problem.given
+
+
+class TestCache:
+    """Answers that are kept."""
+
+    @pytest.fixture(autouse=True)
+    def _new_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def test_an_answer_holds_until_a_file_that_it_hangs_on_changes(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.py"
+        path.write_text("width = 4\n")
+        os.utime(path, (1e9, 1e9))
+        name = name_question(["check"], str(tmp_path))
+        answer = CheckAnswer(files=[str(path)], num_classes=3)
+        keep_answer(name, answer, 2e9)
+        assert find_answer(name) == answer
+        # Of the same length and time.
+        path.write_text("width = 8\n")
+        os.utime(path, (1e9, 1e9))
+        assert find_answer(name) is None
+        path.unlink()
+        assert find_answer(name) is None
+
+    def test_what_changed_while_it_was_looked_at_is_not_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.py"
+        path.write_text("")
+        keep_answer("a", CheckAnswer(files=[str(path)]), path.stat().st_mtime)
+        assert find_answer("a") is None
+
+    def test_problems_and_failures_are_not_kept(self) -> None:
+        keep_answer("a", CheckAnswer(problems=[Finding(given="g", allowed="a", todo="t")]), 2e9)
+        keep_answer("b", CheckAnswer(complete=False), 2e9)
+        assert find_answer("a") is find_answer("b") is None
+
+    def test_a_question_hangs_on_what_decides_its_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = name_question(["check", "a"], "")
+        assert name_question(["check", "a"], "") == first
+        assert name_question(["check", "b"], "") != first
+        assert name_question(["check", "a"], "/elsewhere") != first
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert name_question(["check", "a"], "") != first
+
+    def test_a_damaged_or_unwritable_cache_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        keep_answer("a", CheckAnswer(), 2e9)
+        assert find_answer("a") == CheckAnswer()
+        for text in ("", "[]", json.dumps({"answer": {}, "files": 1}), json.dumps({"answer": {"file": 1}})):
+            (tmp_path / "cache/checks/a.json").write_text(text)
+            assert find_answer("a") is None
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "file"))
+        keep_answer("a", CheckAnswer(), 2e9)
+        assert find_answer("a") is None
+
+    def test_the_oldest_go(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(pipelines.check_cache, "_MAX_KEPT", 2)
+        for number in range(3):
+            keep_answer(str(number), CheckAnswer(), 2e9)
+            os.utime(tmp_path / f"cache/checks/{number}.json", (number, number))
+        keep_answer("new", CheckAnswer(), 2e9)
+        assert {path.stem for path in (tmp_path / "cache/checks").iterdir()} == {"2", "new"}
+
+    def test_own_code_is_looked_at_again_when_it_changes(self, tmp_path: Path) -> None:
+        path = tmp_path / "own_net.py"
+        path.write_text("from tests.trainer.models_for_tests import without_batchnorm as net\n")
+        os.utime(path, (1e9, 1e9))
+        config = parse_config({"model": {"architecture": "own_net:net"}, "data": {"image_size": 16}}, where="test")
+        assert check_here(config).problems == ()
+        # From its files alone: a command that asked again would fail.
+        original, pipelines.checks._ABOUT = pipelines.checks._ABOUT, {}
+        assert check_here(config).problems == ()
+        pipelines.checks._ABOUT = original
+        path.write_text("net = None\n")
+        assert "'NoneType' object is not callable" in check_here(config).problems[0].given

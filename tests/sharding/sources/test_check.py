@@ -1,0 +1,137 @@
+"""`python -m sharding.sources.check`: sources whose labels cannot be trained on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sharding.sources.check
+from contracts import storage
+from contracts.checked import CheckAnswer
+from contracts.config import ShardingSection
+from sharding.sources.check import check_source, main
+
+
+def check(source: Path | str, **section: Any) -> CheckAnswer:
+    return check_source(ShardingSection(source=str(source), **section)).answer()
+
+
+def write_csv(folder: Path, labels: list[str], header: str = "uri,label") -> Path:
+    path = folder / "rows.csv"
+    path.write_text("\n".join([header, *(f'{number}.png,"{label}"' for number, label in enumerate(labels))]) + "\n")
+    return path
+
+
+def write_jsonl(folder: Path, labels: list[Any]) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"uri": f"{n}.png", "label": label}) + "\n" for n, label in enumerate(labels)))
+    return path
+
+
+def write_folders(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).mkdir(parents=True)
+    return root
+
+
+@pytest.mark.parametrize("labels", [["cat", "dog"] * 20, [3, 5] * 20, ["0.5", "1.5"] * 20, ["a", "b", "c"]])
+def test_classes_pass_and_are_counted(tmp_path: Path, labels: list[Any]) -> None:
+    answer = check(write_jsonl(tmp_path, labels))
+    assert (answer.problems, answer.warnings, answer.unchecked) == ([], [], [])
+    assert answer.num_classes == len(set(labels))
+    assert answer.files == [str(tmp_path / "rows.jsonl")]
+
+
+@pytest.mark.parametrize("labels", [[["cat", "indoor"], ["dog"]], [["cat"], ["dog"]]])
+def test_lists_of_labels_are_refused(tmp_path: Path, labels: list[list[str]]) -> None:
+    (problem,) = check(write_jsonl(tmp_path, labels)).problems
+    assert "line 1: a list of labels, cat" in problem.given
+    assert "several labels per image cannot be trained yet" in problem.given
+
+
+def test_separated_labels_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, ["cat|indoor", "dog"])
+    assert "several labels per image" in check(path, label_separator="|").problems[0].given
+    assert check(path).problems == []
+
+
+@pytest.mark.parametrize(
+    "labels", [[f"{number / 97:.4f}" for number in range(40)], [f"-{number}.55e1" for number in range(40)]]
+)
+def test_numbers_are_no_classes(tmp_path: Path, labels: list[str]) -> None:
+    (problem,) = check(write_csv(tmp_path, labels)).problems
+    assert "classes are trained, not numbers (regression)" in problem.given
+    assert "40 different ones in 40 rows" in problem.given
+
+
+def test_a_number_with_a_fraction_in_json_is_refused_as_sharding_does(tmp_path: Path) -> None:
+    (problem,) = check(write_jsonl(tmp_path, [0.25, 0.5])).problems
+    assert "the label is 0.25 (float)" in problem.given
+
+
+def test_a_label_an_image_is_refused(tmp_path: Path) -> None:
+    (problem,) = check(write_csv(tmp_path, [f"person {number}" for number in range(30)])).problems
+    assert "30 different labels in 30 rows" in problem.given
+    assert "sharding.label_column" in problem.allowed
+
+
+def test_only_the_first_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding.sources.check, "MAX_ROWS", 30)
+    path = write_jsonl(tmp_path, [["cat", "dog"][number % 2] for number in range(31)] + [0.5])
+    answer = check(path)
+    assert (answer.problems, answer.num_classes) == ([], None)
+    assert "behind row 30" in answer.unchecked[0].what
+    # Of many classes the first rows may hold nearly as many: no mistake by itself.
+    many = check(write_csv(tmp_path, [f"person {number % 60}" for number in range(600)]))
+    assert many.problems == []
+    assert "is sharding.label_column=label the class of each image?" in many.warnings[0]
+
+
+def test_folders_of_splits_are_refused(tmp_path: Path) -> None:
+    folders = [f"{split}/{name}" for split in ("Train", "val", "test") for name in ("cat", "dog")]
+    answer = check(write_folders(tmp_path / "raw", *folders, ".cache"))
+    (problem,) = answer.problems
+    assert "holds the folders Train and test and val, each with the folders cat, dog: splits" in problem.given
+    assert "raw/Train and have splits drawn" in problem.todo
+    assert {str(tmp_path / "raw"), str(tmp_path / "raw/val")} <= set(answer.files)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("cat", "dog"),
+        ("train/a", "train/b", "bus/a", "bus/b"),
+        ("train", "test"),
+        ("train/a", "train/b", "test/c", "test/d"),
+        ("train/a", "train/b"),
+    ],
+)
+def test_other_folders_pass(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    answer = check(write_folders(tmp_path / "raw", *folders))
+    assert answer.problems == []
+    assert answer.num_classes == len({name.partition("/")[0] for name in folders})
+
+
+def test_what_the_stage_finds_at_once_is_left_to_it(tmp_path: Path) -> None:
+    assert check("").problems == []
+    absent = check(tmp_path / "absent")
+    assert (absent.problems, absent.files) == ([], [str(tmp_path / "absent")])
+
+
+def test_a_source_that_cannot_be_read_is_left_unchecked(bucket_server: object) -> None:
+    for source in ("gs://no-such-bucket/raw", "s3://bucket/raw"):
+        answer = check(source)
+        assert answer.problems == [] and not answer.complete
+        assert f"the labels in {source}" in str(answer.unchecked[0])
+
+
+def test_a_bucket_is_looked_at(bucket_server: object, capsys: pytest.CaptureFixture[str]) -> None:
+    storage.publish("gs://bucket-1/rows.jsonl", b'{"uri": "1.png", "label": ["a", "b"]}\n')
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            storage.publish(f"gs://bucket-1/raw/{split}/{name}/1.png", b"")
+    for source, given in (("rows.jsonl", "several labels"), ("raw", "holds the folders train and val")):
+        assert main(["--config-json", json.dumps({"sharding": {"source": f"gs://bucket-1/{source}"}})]) == 0
+        answer = CheckAnswer.model_validate_json(capsys.readouterr().out)
+        assert given in answer.problems[0].given and answer.files == []

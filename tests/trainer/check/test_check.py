@@ -1,0 +1,242 @@
+"""`python -m trainer.check`: what it refuses, what it leaves unchecked, and what it needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
+from contracts.resolve import parse_config
+from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
+from trainer.check.own_code import find_own_files
+
+OWN = "tests.trainer.models_for_tests"
+CPU = PlannedMachine(label="n1-standard-4")
+T4 = PlannedMachine(label="n1-standard-8 with 1 x NVIDIA_TESLA_T4", gpus=1, gpu="T4", capability="sm75")
+H100 = PlannedMachine(label="a3-highgpu-8g with 8 x NVIDIA_H100_80GB", gpus=8, gpu="H100", capability="sm90")
+
+
+def network(num_classes: int | None = 3, **sections: Any) -> CheckAnswer:
+    values = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"image_size": 16}}
+    return check_all_of_network(parse_config(values | sections, where="test"), num_classes=num_classes).answer()
+
+
+def place(where: PlannedPlace | None, **sections: Any) -> CheckAnswer:
+    return check_all_of_place(parse_config(sections, where="test"), where).answer()
+
+
+def planned(machine: PlannedMachine, **sections: Any) -> CheckAnswer:
+    return place(PlannedPlace(training=machine, export=machine, nodes=1), **sections)
+
+
+def in_words(answer: CheckAnswer) -> str:
+    return "\n".join(f"{problem.given} | {problem.allowed} | {problem.todo}" for problem in answer.problems)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"architecture": f"{OWN}:without_batchnorm", "arguments": {"dropout": 0.1}},
+        {"architecture": "resnet", "arguments": {"depths": [1, 1, 1, 1]}},
+        {"architecture": "vit"},
+        {"architecture": "swin"},
+        {"architecture": "tests.trainer.check.networks:needs_values"},
+    ],
+)
+def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
+    answer = network(model=model, data={"image_size": 224})
+    assert (answer.problems, answer.unchecked, answer.complete) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    ("sections", "given", "todo"),
+    [
+        ({"model": {"architecture": "resnett"}}, "'resnett' is unknown", "did you mean resnet?"),
+        ({"model": {"architecture": "resnet", "arguments": {"depth": [1]}}}, "model.arguments.depth", "depths"),
+        ({"model": {"architecture": "resnet", "arguments": {"layer_type": "odd"}}}, "cannot be built", "arguments"),
+        ({"model": {"architecture": f"{OWN}:without_batchnorm", "arguments": {"drop": 1}}}, "cannot be built", "drop"),
+        ({"model": {"architecture": f"{OWN}:nothing_here"}}, "nothing_here", "correct the name"),
+        ({"model": {"architecture": "no_such_module:net"}}, "No module named 'no_such_module'", "install the package"),
+        (
+            {"model": {"architecture": "tests.trainer.check.networks:of_ten"}},
+            "torch.float32 tensor of shape (2, 10)",
+            "",
+        ),
+        ({"data": {"transform": "no_such_module:change"}}, "data.transform 'no_such_module:change'", "install"),
+        ({"data": {"transform": f"{OWN}:__name__"}}, "is a str", "name a function"),
+        (
+            {"model": {"architecture": f"{OWN}:without_batchnorm", "freeze": ["0.*", "5.wieght"]}},
+            "model.freeze: the pattern '5.wieght' matches no parameter",
+            "did you mean 5.weight?",
+        ),
+        ({"train": {"learning_rates": {"head*": 0.1}}}, "train.learning_rates: the pattern 'head*'", "correct"),
+        (
+            {"model": {"architecture": f"{OWN}:without_batchnorm", "weights": "nowhere.safetensors"}},
+            "model.weights nowhere.safetensors does not exist",
+            "check the path",
+        ),
+    ],
+)
+def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any], given: str, todo: str) -> None:
+    answer = network(**sections)
+    assert len(answer.problems) == 1
+    assert given in answer.problems[0].given
+    assert todo in in_words(answer)
+
+
+def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(b"")
+    model = {"architecture": f"{OWN}:without_batchnorm"}
+    answer = network(model=model | {"weights": str(path)})
+    assert answer.problems == [] and str(path) in answer.files
+    assert network(model=model | {"weights": "previous"}).problems == []
+    offline = network(model=model | {"weights": "gs://bucket/w.pt"})
+    assert [str(entry) for entry in offline.unchecked] == [
+        "unchecked, since no bucket is asked offline: model.weights gs://bucket/w.pt"
+    ]
+
+
+def test_a_fixed_width_is_refused_only_where_the_number_of_classes_is_known() -> None:
+    model = {"architecture": "tests.trainer.check.networks:of_ten"}
+    assert network(10, model=model).problems == []
+    unknown = network(None, model=model)
+    assert unknown.problems == []
+    assert "the number of classes is not known before sharding" in str(unknown.unchecked[0])
+
+
+def test_a_network_too_large_for_the_check_is_left_unchecked() -> None:
+    answer = network(model={"architecture": "tests.trainer.check.networks:large"})
+    assert answer.problems == []
+    assert "cannot be built on the meta device, and takes more than 4 GiB" in str(answer.unchecked[0])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_network_that_asks_for_a_gpu_is_left_unchecked_without_one() -> None:
+    answer = network(model={"architecture": "tests.trainer.check.networks:of_a_gpu"})
+    assert answer.problems == [] and "it asks for a GPU, and there is none here" in str(answer.unchecked[0])
+
+
+def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
+    answer = network(model={"architecture": "tests.trainer.check.networks:breaks"})
+    assert answer.problems == [] and not answer.complete
+    assert "the check itself failed (OSError: no such device)" in str(answer.unchecked[0])
+
+
+@pytest.mark.parametrize(
+    ("sections", "given"),
+    [
+        ({"train": {"precision": "fp16"}}, "train.precision is fp16, and there is no GPU"),
+        (
+            {"export": {"targets": ["h100"]}},
+            "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU",
+        ),
+        ({"export": {"targets": ["h1000"]}}, "export.targets names 'h1000'"),
+        ({"export": {"targets": ["t4"], "precision": "fp32"}}, "has no fp32 for sm75"),
+        (
+            {"parallel": {"strategy": "fsdp", "find_unused_parameters": True}},
+            "parallel.find_unused_parameters is true with parallel.strategy=fsdp",
+        ),
+        ({"parallel": {"strategy": "fsdp", "cpu_offload": True}}, "parallel.cpu_offload is on, but there is no GPU"),
+        ({"parallel": {"sync_batch_norm": True}}, "parallel.sync_batch_norm is on, but there is no GPU"),
+        (
+            {"parallel": {"strategy": "fsdp", "shard_ranks": 3}, "resources": {"ranks": 2, "nodes": 1}},
+            "parallel.shard_ranks 3 does not divide 2 ranks",
+        ),
+    ],
+)
+def test_what_a_place_cannot_do_is_a_problem_here_and_planned(
+    sections: dict[str, Any], given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a machine without a GPU, wherever the test runs.
+    monkeypatch.setattr("trainer.check.place.num_gpus", lambda: 0)
+    monkeypatch.setattr("trainer.export.targets.gpu_target", lambda: None)
+    for answer in (place(None, **sections), planned(CPU, **sections)):
+        assert len(answer.problems) == 1, answer
+        assert given in answer.problems[0].given
+
+
+def test_a_planned_gpu_is_known_without_it() -> None:
+    assert planned(H100, train={"precision": "fp16"}, parallel={"sync_batch_norm": True}).problems == []
+    assert planned(H100, train={"precision": "bf16"}).problems == []
+    assert "which T4 can only emulate" in in_words(planned(T4, train={"precision": "bf16"}))
+    assert planned(T4, train={"precision": "bf16", "allow_slow_precision": True}).problems == []
+    sharded = {"strategy": "fsdp", "shard_ranks": 3}
+    assert "does not divide 8 ranks" in in_words(planned(H100, parallel=sharded, resources={"nodes": 1}))
+    assert planned(H100, parallel=sharded, resources={"nodes": "auto"}).problems == []
+
+
+def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
+    known = planned(H100, export={"targets": ["l4"]})
+    assert (known.problems, known.unchecked) == ([], [])
+    own = planned(H100, export={"targets": ["h100"]})
+    assert own.problems == [] and "are built by tensorrt alone" in str(own.unchecked[0])
+    older = planned(T4, export={"precision": "fp32"})
+    assert older.problems == [] and "fp32 engines for sm75" in str(older.unchecked[0])
+    assert "nvidia-modelopt" in str(planned(H100, export={"precision": "bf16", "targets": ["l4"]}).unchecked[0])
+
+
+def test_own_code_that_no_image_has_is_warned_of_where_jobs_are_planned() -> None:
+    own = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"transform": f"{OWN}:change"}}
+    network_warning, transform_warning = planned(CPU, **own).warnings
+    assert "model.architecture" in network_warning and "tests/__init__.py" in network_warning
+    assert "No module named 'tests'" in network_warning and "vertex.images.trainer" in network_warning
+    assert "data.transform" in transform_warning
+    assert place(None, **own).warnings == []
+    assert planned(CPU, model={"architecture": "trainer.model.build:build_model"}).warnings == []
+    assert planned(CPU, model={"architecture": "resnet"}).warnings == []
+
+
+def test_own_files_are_those_outside_of_packages_and_this_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_part_of_mine.py").write_text("")
+    (tmp_path / "a_net_of_mine.py").write_text("import a_part_of_mine\nfrom tests.trainer.models_for_tests import *\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = network(model={"architecture": "a_net_of_mine:without_batchnorm"})
+    assert answer.problems == []
+    assert {str(tmp_path / "a_net_of_mine.py"), str(tmp_path / "a_part_of_mine.py")} <= set(answer.files)
+    assert find_own_files(frozenset(sys.modules)) == set()
+
+
+def test_the_last_line_is_the_answer_whatever_own_code_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talks.py").write_text("print('hello')\ndef net(num_classes): raise ValueError('no')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["network", "--config-json", json.dumps({"model": {"architecture": "talks:net"}})]) == 0
+    printed = capsys.readouterr()
+    assert "hello" in printed.err
+    assert "cannot be built: no" in CheckAnswer.model_validate_json(printed.out).problems[0].given
+
+
+def test_a_command_line_that_is_none_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["place", "--config-json", '{"model": {"architektur": 1}}']) == 2
+    assert main(["place", "--config-json", "{}", "--for", "mars"]) == 2
+    assert "--for mars" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("transform", "refused"), [("no_such_module:change", True), (f"{OWN}:change", False)])
+def test_without_torch_the_rest_is_checked_and_what_is_not_is_named(transform: str, refused: bool) -> None:
+    config = {"data": {"transform": transform}, "export": {"targets": ["h1000"]}}
+    code = (
+        "import sys; from contracts.process import refuse_import; refuse_import('torch'); "
+        "from trainer.check.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    answers = []
+    for what in ("network", "place"):
+        command = [sys.executable, "-c", code, what, "--config-json", json.dumps(config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        answers.append(CheckAnswer.model_validate_json(done.stdout))
+    said = [str(entry) for entry in answers[0].unchecked]
+    assert said[-1].startswith("unchecked, since torch is not installed: the network and its arguments")
+    if refused:
+        assert "no_such_module" in in_words(answers[0])
+    else:
+        assert answers[0].problems == [] and said[0].endswith(f"whether data.transform {transform!r} imports")
+    assert "h1000" in in_words(answers[1])

@@ -1,0 +1,137 @@
+"""The command: checks of a configuration before its first stage.
+
+    python -m trainer.check network --config-json TEXT [--num-classes N] [--online]
+    python -m trainer.check place --config-json TEXT [--for this-machine | --for JSON]
+
+`network` is the same wherever the line runs, and imports torch; `place` holds precision, spread and export targets
+against the machines, and needs no torch but for the GPU of this one. The last line of stdout is a CheckAnswer
+(contracts/checked.py) as JSON; exit code 0 whatever was found, 2 where the command line or the configuration is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+
+from contracts.checked import THIS_MACHINE, Findings, PlannedPlace
+from contracts.config import RunConfig
+from contracts.errors import EXIT_OK, ConfigError, UserError
+from contracts.process import end_with_parent, run_process
+from contracts.resolve import read_stage_config
+from trainer.check.own_code import check_own_code, find_own_files, has_module, warn_of_images
+
+NEEDS_TORCH = "the network and its arguments, patterns of parameters' names, weights"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.check", description="Checks before the first stage.")
+    parser.add_argument("what", choices=("network", "place"))
+    parser.add_argument("--config-json", required=True, help="the configuration, as JSON")
+    parser.add_argument("--for", dest="place", default=THIS_MACHINE, help="a PlannedPlace as JSON, or this-machine")
+    parser.add_argument("--num-classes", type=int, help="classes of the source, where they are known")
+    parser.add_argument("--online", action="store_true", help="ask the bucket of model.weights")
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.end_with_parent:
+        end_with_parent()
+    try:
+        config = read_stage_config(None, None, options.config_json)
+        place = None if options.place == THIS_MACHINE else _read_place(options.place)
+    except UserError as error:
+        print(f"check: error: {error}", file=sys.stderr)
+        return error.exit_code
+    # Own code may print; the answer must be the last line.
+    with contextlib.redirect_stdout(sys.stderr):
+        if options.what == "network":
+            findings = check_all_of_network(config, num_classes=options.num_classes, online=options.online)
+        else:
+            findings = check_all_of_place(config, place)
+    print(findings.answer().model_dump_json(), flush=True)
+    return EXIT_OK
+
+
+def check_all_of_network(config: RunConfig, *, num_classes: int | None = None, online: bool = False) -> Findings:
+    """Look at own code, network, patterns and weights; a check that fails by itself is named as unchecked.
+
+    Args:
+        config: The configuration.
+        num_classes: Of the source; None: not known.
+        online: Whether the bucket of model.weights may be asked.
+    """
+    findings = Findings()
+    has_torch = has_module("torch") and has_module("transformers")
+    if has_torch:
+        # Before own code is: what it imports besides is its own.
+        import torch  # noqa: F401
+    known = frozenset(sys.modules)
+
+    def look() -> None:
+        imported = check_own_code(config, findings, has_torch=has_torch)
+        if not has_torch:
+            findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
+            return
+        from trainer.check.network import check_network, check_patterns, check_weights
+
+        model = check_network(config, num_classes, findings) if imported else None
+        if model is not None:
+            with findings.refusals():
+                check_patterns(model, config)
+        check_weights(model, config, findings, online=online)
+
+    _guarded("own code, the network and its arguments, patterns and weights", look, findings)
+    findings.files |= find_own_files(known)
+    return findings
+
+
+def check_all_of_place(config: RunConfig, place: PlannedPlace | None) -> Findings:
+    """Look at precision, spread, export targets and images; a check that fails by itself is named as unchecked.
+
+    Args:
+        config: The configuration; of resources, ranks and nodes count.
+        place: The machines that are planned; None: this one.
+    """
+    from trainer.check import place as rules
+
+    findings = Findings()
+
+    def training() -> None:
+        if place is None:
+            rules.check_training_here(config, findings, has_torch=has_module("torch"))
+        else:
+            rules.check_training_planned(config, place, findings)
+
+    def export() -> None:
+        if place is None:
+            rules.check_export_here(config, findings)
+        else:
+            rules.check_export_planned(config, place.export, findings)
+
+    _guarded("precision and the spread over ranks", training, findings)
+    _guarded("export targets and precision", export, findings)
+    if place is not None:
+        warn_of_images(config, findings)
+    return findings
+
+
+def _guarded(what: str, look: Callable[[], None], findings: Findings) -> None:
+    try:
+        look()
+    except Exception as error:  # noqa: BLE001 - the entry of a process: a check that fails must refuse nothing
+        findings.complete = False
+        findings.leave_unchecked(what, f"the check itself failed ({type(error).__name__}: {error})")
+
+
+def _read_place(text: str) -> PlannedPlace:
+    try:
+        return PlannedPlace.model_validate_json(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--for {text}: {error}", allowed="this-machine, or a PlannedPlace as JSON", todo="correct it"
+        ) from None
+
+
+if __name__ == "__main__":
+    run_process(main)

@@ -1,0 +1,146 @@
+"""The network, without its weights: built and tried on the meta device, where tensors have shapes and no memory."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from contracts import storage
+from contracts.checked import OFFLINE, Findings
+from contracts.config import RunConfig
+from contracts.errors import ModelError
+from trainer.model.build import build_model
+
+# What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
+MEMORY_BYTES = 4 << 30
+# Stands for the number of classes where it is not known before sharding.
+_SOME_CLASSES = 2
+PREVIOUS = "previous"
+
+
+def check_network(config: RunConfig, num_classes: int | None, findings: Findings) -> nn.Module | None:
+    """Build the network and map two images of zeros to logits; return it, None where it cannot be had.
+
+    Args:
+        config: The configuration.
+        num_classes: Classes of the source; None: not known yet.
+        findings: Gets what is wrong.
+    """
+    try:
+        with torch.device("meta"):
+            return _build(config, num_classes)
+    except ModelError:
+        pass
+    # It does what needs values, or there is a mistake: the CPU tells which.
+    try:
+        with _memory_limited():
+            return _build(config, num_classes)
+    except MemoryError:
+        _leave_large_network(findings)
+    except ModelError as error:
+        if isinstance(error.__cause__, MemoryError) or "allocate memory" in error.given:
+            _leave_large_network(findings)
+        elif "cuda" in error.given.lower() and not torch.cuda.is_available():
+            findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
+        elif num_classes is None and ":" in config.model.architecture and error.allowed.startswith("logits"):
+            findings.leave_unchecked(
+                f"the width of the last layer of {config.model.architecture}",
+                "the number of classes is not known before sharding",
+            )
+        else:
+            with findings.refusals():
+                raise
+    return None
+
+
+def _build(config: RunConfig, num_classes: int | None) -> nn.Module:
+    return build_model(config.model, num_classes=num_classes or _SOME_CLASSES, image_size=config.data.image_size)
+
+
+def _leave_large_network(findings: Findings) -> None:
+    findings.leave_unchecked(
+        "the network and its arguments",
+        f"it cannot be built on the meta device, and takes more than {MEMORY_BYTES >> 30} GiB",
+    )
+
+
+@contextmanager
+def _memory_limited() -> Iterator[None]:
+    """Let this process allocate at most `MEMORY_BYTES` more than it has (on Linux; elsewhere any amount)."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        yield
+        return
+    used = next(int(line.split()[1]) << 10 for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = used + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def check_patterns(model: nn.Module, config: RunConfig) -> None:
+    """Refuse patterns of parameters' names that match none.
+
+    Raises:
+        ModelError: A pattern of model.freeze or train.learning_rates matches nothing.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for setting, patterns in (
+        ("model.freeze", config.model.freeze),
+        ("train.learning_rates", config.train.learning_rates),
+    ):
+        for pattern in patterns:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                raise _no_match(setting, pattern, names)
+
+
+def _no_match(setting: str, pattern: str, names: Sequence[str]) -> ModelError:
+    close = difflib.get_close_matches(pattern, names, n=1, cutoff=0.4)
+    return ModelError(
+        f"{setting}: the pattern {pattern!r} matches no parameter of the network",
+        allowed=f"glob patterns of parameters' names ({', '.join([*names[:2], names[-1]])}, {len(names)} in all), in "
+        "which * matches dots too",
+        todo=f"did you mean {close[0]}?" if close else f"correct {setting}",
+    )
+
+
+def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings, *, online: bool) -> None:
+    """Look at `model.weights` without reading tensors.
+
+    Args:
+        model: The network, on any device; None: it could not be built.
+        config: The configuration.
+        findings: Gets what is wrong.
+        online: Whether a bucket may be asked.
+    """
+    weights = config.model.weights
+    if weights in ("", PREVIOUS):
+        return
+    with findings.refusals():
+        uri = storage.normalise(weights)
+        if not storage.is_local(uri) and not online:
+            findings.leave_unchecked(f"model.weights {weights}", OFFLINE)
+        elif not storage.exists(uri):
+            raise ModelError(
+                f"model.weights {storage.display(uri)} does not exist",
+                allowed="a folder that transformers saved, a .safetensors, .pt or .pth file, or a run of this tool",
+                todo="check the path",
+            )
+        elif storage.is_local(uri):
+            findings.files.update(_files_of(storage.local_path(uri)))
+
+
+def _files_of(path: Path) -> Iterator[str]:
+    yield str(path)
+    if path.is_dir():
+        yield from (str(inner) for inner in path.rglob("*"))
