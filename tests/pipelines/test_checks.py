@@ -34,7 +34,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "model.weights /nowhere/w.pt does not exist",
+            "model.weights /nowhere/w.pt is not there",
             "data.transform 'nowhere_here:change': No module named",
             "train.precision is fp16, and there is no GPU",
             "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
@@ -51,8 +51,8 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
     ),
     "patterns": (
-        [f"model.architecture={OWN}", "model.freeze=[backbone.*]"],
-        ["model.freeze: the pattern 'backbone.*' matches no"],
+        [f"model.architecture={OWN}", "model.freeze=[backbone.*]", "model.weights=cut.safetensors"],
+        ["model.freeze: the pattern 'backbone.*' matches no", "cut.safetensors cannot be read as safetensors"],
     ),
 }
 
@@ -69,6 +69,7 @@ def call(tmp_path: Path) -> Callable[..., Result]:
     for name in ("left", "right"):
         (tmp_path / "raw" / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "raw" / name / "1.png")
+    (tmp_path / "cut.safetensors").write_bytes(b"cut")
     local = {"run": {"root": "runs"}, "sharding": {"source": "raw"}, "data": {"image_size": 16}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(local))
     (tmp_path / "vertex.yaml").write_text(yaml.safe_dump({**ON_VERTEX, "data": {"image_size": 16}}))

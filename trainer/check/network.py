@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,13 +14,18 @@ from contracts import storage
 from contracts.checked import OFFLINE, Findings
 from contracts.config import RunConfig
 from contracts.errors import ModelError
+from contracts.previous import PREVIOUS
 from trainer.model.build import build_model
+from trainer.model.freeze import find_frozen, require_some_learns
+from trainer.model.network import find_head_of
+from trainer.optim import rate_factors
+from trainer.weights.fit import check_fit
+from trainer.weights.source import find_source
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
 # Stands for the number of classes where it is not known before sharding.
 _SOME_CLASSES = 2
-PREVIOUS = "previous"
 
 
 def check_network(config: RunConfig, num_classes: int | None, findings: Findings) -> nn.Module | None:
@@ -89,29 +92,16 @@ def _memory_limited() -> Iterator[None]:
 
 
 def check_patterns(model: nn.Module, config: RunConfig) -> None:
-    """Refuse patterns of parameters' names that match none.
+    """Refuse patterns of names that match nothing, and what cannot learn in parts.
 
     Raises:
-        ModelError: A pattern of model.freeze or train.learning_rates matches nothing.
+        ConfigError: Of model.freeze, train.learning_rates or train.layer_decay.
     """
-    names = [name for name, _ in model.named_parameters()]
-    for setting, patterns in (
-        ("model.freeze", config.model.freeze),
-        ("train.learning_rates", config.train.learning_rates),
-    ):
-        for pattern in patterns:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                raise _no_match(setting, pattern, names)
-
-
-def _no_match(setting: str, pattern: str, names: Sequence[str]) -> ModelError:
-    close = difflib.get_close_matches(pattern, names, n=1, cutoff=0.4)
-    return ModelError(
-        f"{setting}: the pattern {pattern!r} matches no parameter of the network",
-        allowed=f"glob patterns of parameters' names ({', '.join([*names[:2], names[-1]])}, {len(names)} in all), in "
-        "which * matches dots too",
-        todo=f"did you mean {close[0]}?" if close else f"correct {setting}",
-    )
+    frozen = find_frozen(model, config.model.freeze)
+    # On a copy of what asks for a gradient: the network is looked at further.
+    learns = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    require_some_learns([name for name in learns if name not in frozen.parameters], config.model.freeze)
+    rate_factors(model, config.train)
 
 
 def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings, *, online: bool) -> None:
@@ -130,17 +120,13 @@ def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings
         uri = storage.normalise(weights)
         if not storage.is_local(uri) and not online:
             findings.leave_unchecked(f"model.weights {weights}", OFFLINE)
-        elif not storage.exists(uri):
-            raise ModelError(
-                f"model.weights {storage.display(uri)} does not exist",
-                allowed="a folder that transformers saved, a .safetensors, .pt or .pth file, or a run of this tool",
-                todo="check the path",
-            )
-        elif storage.is_local(uri):
-            findings.files.update(_files_of(storage.local_path(uri)))
-
-
-def _files_of(path: Path) -> Iterator[str]:
-    yield str(path)
-    if path.is_dir():
-        yield from (str(inner) for inner in path.rglob("*"))
+            return
+        source = find_source(uri)
+        if storage.is_local(uri):
+            findings.files.update(str(storage.local_path(file)) for file in (uri, *source.files))
+        if model is None:
+            findings.leave_unchecked(f"whether model.weights {weights} fits", "the network could not be built")
+            return
+        least = config.model.min_matched_fraction
+        if unread := check_fit(uri, model, find_head_of(config), least):
+            findings.leave_unchecked(unread, "that takes as long as the file is large")

@@ -105,13 +105,17 @@ def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
     )
 
 
-def require_some_learns(model: nn.Module, patterns: Sequence[str]) -> None:
+def require_some_learns(learns: Sequence[str], patterns: Sequence[str]) -> None:
     """Refuse to train a network of which all parameters are frozen.
 
+    Args:
+        learns: Names of the parameters that ask for a gradient.
+        patterns: model.freeze.
+
     Raises:
-        ConfigError: None asks for a gradient.
+        ConfigError: None does.
     """
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not learns:
         raise ConfigError(
             f"model.freeze {list(patterns)} freezes all parameters of the network",
             allowed="patterns that leave some parameters to learn, such as those of the classifier's head",

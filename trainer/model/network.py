@@ -99,7 +99,8 @@ def make_network(
     frozen = find_frozen(module, config.model.freeze)
     if freezes and config.model.freeze:
         freeze(module, frozen)
-        require_some_learns(module, config.model.freeze)
+        learns = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        require_some_learns(learns, config.model.freeze)
         elements = sum(module.get_parameter(name).numel() for name in frozen.parameters)
         kept = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
         log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{kept}")
@@ -131,15 +132,24 @@ def _start_on_first_rank(module: nn.Module, config: RunConfig, start: StartWeigh
 
 
 def _start(module: nn.Module, config: RunConfig, start: StartWeights) -> InitialWeights:
+    return start_from(module, start, find_head_of(config, len(start.classes)))
+
+
+def find_head_of(config: RunConfig, num_classes: int = 2) -> dict[str, int]:
+    """Return the tensors of the classifier's head, with the dimension of the classes, by name.
+
+    Args:
+        config: The configuration.
+        num_classes: Of the network; which tensors they are does not depend on it.
+    """
     size = config.data.image_size
 
-    def build(num_classes: int) -> nn.Module:
-        built = model_builder(config.model, num_classes=num_classes, image_size=size)()
-        complete_model(built, config.model, num_classes=num_classes, image_size=size)
+    def build(number: int) -> nn.Module:
+        built = model_builder(config.model, num_classes=number, image_size=size)()
+        complete_model(built, config.model, num_classes=number, image_size=size)
         return built
 
-    head = find_head(build, len(start.classes), on_meta=":" not in config.model.architecture)
-    return start_from(module, start, head)
+    return find_head(build, num_classes, on_meta=":" not in config.model.architecture)
 
 
 def _build(config: RunConfig, num_classes: int, place: Callable[[nn.Module], torch.device]) -> nn.Module:

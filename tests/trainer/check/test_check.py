@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
+from contracts.config import ModelSection
 from contracts.resolve import parse_config
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
 from trainer.check.own_code import find_own_files
+from trainer.model.build import build_model
 
 OWN = "tests.trainer.models_for_tests"
 CPU = PlannedMachine(label="n1-standard-4")
@@ -71,13 +74,15 @@ def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
         (
             {"model": {"architecture": f"{OWN}:without_batchnorm", "freeze": ["0.*", "5.wieght"]}},
             "model.freeze: the pattern '5.wieght' matches no parameter",
-            "did you mean 5.weight?",
+            "such as these close ones: 5.weight",
         ),
         ({"train": {"learning_rates": {"head*": 0.1}}}, "train.learning_rates: the pattern 'head*'", "correct"),
+        ({"train": {"layer_decay": 0.5}}, "train.layer_decay is set, and the network has no repeated blocks", ""),
+        ({"model": {"architecture": f"{OWN}:without_batchnorm", "freeze": ["*"]}}, "freezes all parameters", "less"),
         (
             {"model": {"architecture": f"{OWN}:without_batchnorm", "weights": "nowhere.safetensors"}},
-            "model.weights nowhere.safetensors does not exist",
-            "check the path",
+            "model.weights nowhere.safetensors is not there",
+            "correct the path",
         ),
     ],
 )
@@ -90,10 +95,15 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
 
 def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
-    path.write_bytes(b"")
+    with torch.random.fork_rng():
+        built = build_model(ModelSection(architecture=f"{OWN}:without_batchnorm"), num_classes=3, image_size=16)
+    save_file(built.state_dict(), path)
     model = {"architecture": f"{OWN}:without_batchnorm"}
     answer = network(model=model | {"weights": str(path)})
     assert answer.problems == [] and str(path) in answer.files
+    assert "has 0.00 of the network's elements" in in_words(network(model={"weights": str(path)}))
+    path.write_bytes(path.read_bytes()[:-4])
+    assert "cannot be read as safetensors" in in_words(network(model=model | {"weights": str(path)}))
     assert network(model=model | {"weights": "previous"}).problems == []
     offline = network(model=model | {"weights": "gs://bucket/w.pt"})
     assert [str(entry) for entry in offline.unchecked] == [
