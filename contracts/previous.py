@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, RunRecord
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.result import RUN_START_NAME, run_uri
 
 PREVIOUS = "previous"
+# The record of a run that has ended.
+RUN_NAME = "run.json"
 # In run-start.json: URI of the line's newest finished training when the run began, or null.
 _FIELD = "previous_training"
 
@@ -46,6 +48,20 @@ def find_previous(line: str) -> str | None:
     """Return the URI of the newest finished training of a line; None: there is none yet."""
     finished = [(manifest.finished_at, uri) for uri, manifest in list_finished(line).items()]
     return max(finished)[1] if finished else None
+
+
+def find_training_of_run(uri: str) -> str | None:
+    """Return the URI of the training that a run made or reused; None where it finished none.
+
+    Args:
+        uri: Folder of a run that has ended, or of a line, whose newest run it is then.
+
+    Raises:
+        DataError: Its record is damaged.
+    """
+    where = storage.join(uri, RUN_NAME)
+    record = RunRecord.parse(storage.read_bytes(where), where=where)
+    return next((stage.uri for stage in record.stages if stage.name == "train" and stage.uri), None)
 
 
 def list_same(line: str, made_from: dict[str, str]) -> list[tuple[str, CheckpointManifest]]:

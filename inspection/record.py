@@ -12,6 +12,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.previous import RUN_NAME
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
@@ -21,7 +22,6 @@ from inspection.report import to_markdown
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 
-RUN_NAME = "run.json"
 REPORT_NAME = "report.md"
 
 

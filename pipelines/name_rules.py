@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from contracts.config import RunConfig
+from contracts.previous import PREVIOUS
 from pipelines.cloud_names import check_name
 from pipelines.problem import Problem
 
@@ -62,6 +63,17 @@ def _root(config: RunConfig) -> Iterator[Problem]:
             continue
         bucket = value.removeprefix("gs://").partition("/")[0]
         yield from check_name("bucket", f"{where}: bucket", bucket)
+
+
+def _weights(config: RunConfig) -> Iterator[Problem]:
+    weights = config.model.weights
+    if weights and weights != PREVIOUS and not weights.startswith("gs://"):
+        yield Problem(
+            f"model.weights = {weights}",
+            "gs://BUCKET/FOLDER or FILE, or previous",
+            "copy them to a bucket: no machine of Vertex AI sees this one's disk; or rehearse: `shardline rehearse` "
+            "copies local weights to a bucket of its own",
+        )
 
 
 def _run_name(config: RunConfig) -> Iterator[Problem]:
@@ -172,5 +184,5 @@ def _schedule(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-PLACE_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_project, _region, _root, _run_name)
+PLACE_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_project, _region, _root, _weights, _run_name)
 NAME_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_labels, _variables, _names, _aliases, _schedule)

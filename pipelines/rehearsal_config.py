@@ -15,9 +15,10 @@ from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
+from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
-ROOT, SOURCE = "gs://rehearsal-line/lines", "gs://rehearsal-source"
+ROOT, SOURCE, WEIGHTS = "gs://rehearsal-line/lines", "gs://rehearsal-source", "gs://rehearsal-weights"
 MACHINE = "n1-standard-4"
 _IMAGE = "us-central1-docker.pkg.dev/rehearsal-project/stand-in/{}@sha256:{}"
 
@@ -33,6 +34,19 @@ class Prepared:
     """Buckets that there must be."""
     source: Path = Path()
     """What is to be copied to sharding.source, below the folder of the bucket server."""
+    weights: Path | None = None
+    """What is to be copied to model.weights likewise; None: nothing."""
+
+    def copy_weights(self, buckets_folder: Path) -> None:
+        """Copy the weights to start from into the folder that the bucket server is about to serve."""
+        if self.weights is None:
+            return
+        target = buckets_folder / self.config.model.weights.removeprefix("gs://")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if self.weights.is_dir():
+            shutil.copytree(self.weights, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(self.weights, target)
 
     def copy_source(self, buckets_folder: Path, most: int | None = None) -> tuple[int, int]:
         """Copy the source into the folder that the bucket server is about to serve.
@@ -80,12 +94,13 @@ def _spread(files: list[Path], most: int) -> list[Path]:
     return chosen
 
 
-def prepare(config: RunConfig, source: Path | None) -> Prepared:
+def prepare(config: RunConfig, source: Path | None, weights: Path | None = None) -> Prepared:
     """Fill in what a rehearsal needs.
 
     Args:
         config: The resolved configuration, with absolute paths.
         source: A local folder or manifest that stands for the source; None: sharding.source itself is one.
+        weights: A local folder or file that stands for model.weights; None: model.weights itself is one, if it is set.
 
     Raises:
         ConfigError: There is nothing local to copy, or a machine is none.
@@ -97,7 +112,7 @@ def prepare(config: RunConfig, source: Path | None) -> Prepared:
             vertex[name] = value
             stand_ins.append(f"vertex.{name} = {value}")
     vertex["images"] = _images(config, stand_ins)
-    run, resources, sharding = {}, {}, {}
+    run, resources, sharding, model = {}, {}, {}, {}
     if not config.run.root.startswith("gs://"):
         run["root"] = ROOT
         stand_ins.append(f"run.root = {ROOT}")
@@ -108,17 +123,22 @@ def prepare(config: RunConfig, source: Path | None) -> Prepared:
     if not config.sharding.source.startswith("gs://"):
         sharding["source"] = f"{SOURCE}/{local.name}"
         stand_ins.append(f"sharding.source = {sharding['source']}")
+    start = _find_weights(config, weights)
+    if start is not None and not config.model.weights.startswith("gs://"):
+        model["weights"] = f"{WEIGHTS}/{start.name}"
+        stand_ins.append(f"model.weights = {model['weights']}")
     made = config.model_copy(
         update={
             "vertex": config.vertex.model_copy(update=vertex),
             "run": config.run.model_copy(update=run),
             "resources": config.resources.model_copy(update=resources),
             "sharding": config.sharding.model_copy(update=sharding),
+            "model": config.model.model_copy(update=model),
         }
     )
     find_machine(made.resources.machine)
-    buckets = {uri.removeprefix("gs://").partition("/")[0] for uri in (made.run.root, made.sharding.source)}
-    return Prepared(made, stand_ins, buckets, local)
+    uris = [made.run.root, made.sharding.source, *([] if start is None else [made.model.weights])]
+    return Prepared(made, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start)
 
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
@@ -150,4 +170,23 @@ def _find_source(config: RunConfig, source: Path | None) -> Path:
         )
     if not found.exists():
         raise ConfigError(f"{said} does not exist", allowed="a folder or a manifest", todo="check the path")
+    return found
+
+
+def _find_weights(config: RunConfig, weights: Path | None) -> Path | None:
+    """Return the folder or file of the weights to start from; of a run its training's folder."""
+    given = config.model.weights
+    if given in ("", PREVIOUS):
+        return None
+    if weights is None and "://" in given and not storage.is_local(given):
+        raise ConfigError(
+            f"model.weights {given}: a rehearsal reaches no cloud",
+            allowed="a folder or a file of this machine",
+            todo="give --weights PATH with a copy: a bucket of this machine serves it at that URI",
+        )
+    found = weights or storage.local_path(storage.normalise(given))
+    if not found.exists():
+        raise ConfigError(f"weights {found} do not exist", allowed="a folder or a file", todo="check the path")
+    if (found / RUN_NAME).exists() and (trained := find_training_of_run(storage.normalise(found))) is not None:
+        return storage.local_path(trained)
     return found

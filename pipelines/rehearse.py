@@ -57,12 +57,15 @@ class Wanted:
     """Files of the source at most; None: all."""
 
 
-def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wanted) -> Rehearsed:
+def rehearse(
+    config: RunConfig, *, source: Path | None, folder: Path, wanted: Wanted, weights: Path | None = None
+) -> Rehearsed:
     """Rehearse a submission.
 
     Args:
         config: The resolved configuration, with absolute paths.
         source: A local folder or manifest that stands for the source.
+        weights: A local folder or file that stands for model.weights.
         folder: For everything that is written; new or empty.
         wanted: What is to happen.
 
@@ -71,7 +74,7 @@ def rehearse(config: RunConfig, *, source: Path | None, folder: Path, wanted: Wa
     """
     from pipelines.plan import require_plan
 
-    prepared = prepare(config, source)
+    prepared = prepare(config, source, weights)
     require_plan(prepared.config)
     path, samples = _open_folder(folder, prepared, wanted.samples)
     cloud = _make_cloud(folder, prepared, wanted)
@@ -111,6 +114,7 @@ def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pa
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
     copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
+    prepared.copy_weights(folder / BUCKETS_FOLDER)
     return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
 
 
@@ -55,6 +57,31 @@ class InitialWeights(Document):
     """Tensors of the classifier's head."""
     classes_taken: list[str]
     """Classes whose rows of the head were taken, by name; the others' are random."""
+
+    def in_words(self) -> str:
+        """Say in one line what was taken."""
+        share = f"{100 * self.matched_fraction:.4g} % of the elements without the head"
+        parts = [f"weights from {storage.display(self.source)}: {self.taken} tensors, {share}"]
+        for word, names in (
+            ("missing (random)", self.missing),
+            ("of another shape (random)", self.other_shape),
+            ("not used", self.unexpected),
+        ):
+            if names:
+                parts.append(f"{word}: {first_names(names)}")
+        rows = (
+            f"rows of {len(self.classes_taken)} classes by name, the others random" if self.classes_taken else "random"
+        )
+        parts.append(
+            f"head ({', '.join(self.head)}): {rows}" if self.head else "nothing depends on num_classes: no head"
+        )
+        return "; ".join(parts)
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class EarlyStopping(Document):

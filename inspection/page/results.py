@@ -55,8 +55,18 @@ def _metrics(subject: Subject) -> Html:
         [
             element("h3", "Best checkpoint"),
             element("p", said),
+            element("p", _begun(trained)),
             table("Metrics of the best checkpoint", ["Metric", "Value"], rows, id_="metrics"),
         ]
+    )
+
+
+def _begun(trained: CheckpointManifest) -> str:
+    """Say what the weights were before the first step."""
+    return (
+        "It started with random weights."
+        if trained.initial is None
+        else f"It started with {trained.initial.in_words()}."
     )
 
 

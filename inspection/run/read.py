@@ -25,10 +25,10 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.config import STAGES
+from contracts.previous import RUN_NAME
 from contracts.registration import Registration
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
-from inspection.record import RUN_NAME
 from inspection.run.data import describe_data
 from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from contracts import storage
 from contracts.artifacts import GoodputRecord, RunRecord
 from contracts.config import STAGES, RunConfig
-from inspection.record import RUN_NAME
+from contracts.previous import RUN_NAME
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_number, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace, list_places

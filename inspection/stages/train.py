@@ -115,9 +115,13 @@ def _result(trained: CheckpointManifest) -> Iterator[str]:
     ]
     yield from table(["figure", "value"], rows)
     yield from note
+    if trained.initial is not None:
+        yield ""
+        yield cell(f"It started with {trained.initial.in_words()}.")
     if trained.ended_by not in ("", "epochs"):
         yield ""
-        yield f"Ended by `train.{trained.ended_by}`."
+        holder = "resources" if trained.ended_by in ("max_hours", "max_cost_usd") else "train"
+        yield f"Ended by `{holder}.{trained.ended_by}`."
 
 
 def _disturbances(found: GoodputRecord | str) -> Iterator[str]:

@@ -26,6 +26,12 @@ def rehearse_config(
             "--source", metavar="PATH", help="Local images that stand for sharding.source, where that is gs://."
         ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights", metavar="PATH", help="Local weights that stand for model.weights, where that is gs://."
+        ),
+    ] = None,
     preempt: Annotated[
         str,
         typer.Option("--preempt", metavar="N|RATE/h", help="Machines taken away: so many, or so many an hour each."),
@@ -74,7 +80,7 @@ def rehearse_config(
         )
         given = load(config, overrides)
         with tempfile.TemporaryDirectory(prefix="shardline-rehearsal-", ignore_cleanup_errors=True) as temporary:
-            found = rehearse(given, source=source, folder=keep or Path(temporary), wanted=wanted)
+            found = rehearse(given, source=source, weights=weights, folder=keep or Path(temporary), wanted=wanted)
         if as_json:
             print(to_json(found))
         else:

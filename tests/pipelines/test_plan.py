@@ -36,6 +36,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("run.root=gs://My_Bucket!/x",), "run.root: bucket"),
     (("sharding.source=raw",), "sharding.source = raw"),
     (("sharding.source=''",), "sharding.source is not set"),
+    (("model.weights=/data/w.pt",), "model.weights = /data/w.pt"),
     (("run.name=9_flowers",), "run.name = 9_flowers"),
     (("run.name=" + "a" * 41,), "up to 39 letters"),
     (("resources.machine.type=''",), "resources.machine: type is not set"),

@@ -54,6 +54,27 @@ def test_a_source_that_is_not_here_is_asked_for(source: str) -> None:
         prepare(RunConfig.model_validate({"sharding": {"source": source}}), Path("/nowhere"))
 
 
+def test_weights_are_served_where_the_configuration_has_them(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "raw", {"a": 1})
+    weights = tmp_path / "w.pt"
+    weights.write_bytes(b"weights")
+    local = load_config(ROOT / "configs" / "digits-vertex.yaml", [f"model.weights={weights}"])
+    prepared = prepare(local, source)
+    assert prepared.config.model.weights == "gs://rehearsal-weights/w.pt"
+    assert "rehearsal-weights" in prepared.buckets and len(prepared.stand_ins) == 1
+    prepared.copy_weights(tmp_path / "buckets")
+    assert (tmp_path / "buckets" / "rehearsal-weights" / "w.pt").read_bytes() == b"weights"
+    remote = load_config(ROOT / "configs" / "digits-vertex.yaml", ["model.weights=gs://models/vit"])
+    with pytest.raises(ConfigError, match="reaches no cloud"):
+        prepare(remote, source)
+    prepared = prepare(remote, source, source)
+    assert (prepared.config, prepared.stand_ins) == (remote, [])
+    prepared.copy_weights(tmp_path / "buckets")
+    assert (tmp_path / "buckets" / "models" / "vit" / "a" / "000.png").exists()
+    with pytest.raises(ConfigError, match="do not exist"):
+        prepare(remote, source, Path("/nowhere"))
+
+
 def test_a_part_of_the_source_is_spread_over_its_classes(tmp_path: Path) -> None:
     source = write_files(tmp_path / "raw", {"many": 90, "few": 10, "one": 1})
     config = load_config(ROOT / "configs" / "digits-vertex.yaml")

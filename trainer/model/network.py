@@ -25,7 +25,7 @@ from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank, on_first_rank
 from trainer.weights.head import find_head
-from trainer.weights.start import StartWeights, describe, start_from
+from trainer.weights.start import StartWeights, start_from
 
 # Bytes on a GPU that the passes on two images take, in multiples of the network's own: itself, its gradients, and as
 # much for activations.
@@ -112,7 +112,7 @@ def make_network(
     # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
     module.train()
     if found.initial is not None:
-        log(describe(found.initial))
+        log(found.initial.in_words())
     return Network(module, found.gathered_blocks, found.initial, frozen)
 
 

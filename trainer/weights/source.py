@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, RunRecord
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest
 from contracts.errors import ModelError
+from contracts.previous import RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
 
 TRANSFORMERS_CONFIG = "config.json"
 SAFETENSORS = ".safetensors"
 TORCH_SUFFIXES = (".pt", ".pth")
-RUN_NAME = "run.json"
 LABELS_NAME = "labels.json"
 ALLOWED = (
     "a folder that transformers saved (config.json and .safetensors files), a .safetensors, .pt or .pth file, or a "
@@ -113,12 +113,11 @@ def _find_file(uri: str, name: str) -> WeightSource:
 
 
 def _find_run(uri: str) -> WeightSource:
-    record = RunRecord.parse(storage.read_bytes(storage.join(uri, RUN_NAME)), where=storage.join(uri, RUN_NAME))
-    trained = next((stage.uri for stage in record.stages if stage.name == "train" and stage.uri), None)
+    trained = find_training_of_run(uri)
     if trained is None:
-        raise refused(uri, f"is run {record.id}, which finished no training", todo="name another run")
+        raise refused(uri, "is a run that finished no training", todo="name another run")
     if MANIFEST_NAME not in storage.list_names(trained):
-        raise refused(uri, f"is run {record.id}, whose training is gone", todo="name another run")
+        raise refused(uri, "is a run whose training is gone", todo="name another run")
     return _find_own(trained, set())
 
 

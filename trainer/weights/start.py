@@ -10,14 +10,12 @@ from torch import nn
 
 from contracts import storage
 from contracts.artifacts import InitialWeights
+from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
 from trainer.weights.head import take_head_rows
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import other_names, plain_name, read_tensors
-
-# Names that a message gives; the manifest has all.
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def require_match(report: InitialWeights, least: float, network: nn.Module, sour
     if report.matched_fraction >= least and (report.taken or not least):
         return
     parts = [
-        f"{len(names)} {word} ({some(names)})"
+        f"{len(names)} {word} ({first_names(names)})"
         for word, names in (
             ("missing", report.missing),
             ("of another shape", report.other_shape),
@@ -186,31 +184,3 @@ def advise(network: nn.Module, source: WeightSource) -> str:
         if name in ours and name not in skipped and ours[name] != value
     }
     return f"set model.arguments={different}" if different else "name other weights"
-
-
-def describe(report: InitialWeights) -> str:
-    """Say in one line what was taken."""
-    share = f"{100 * report.matched_fraction:.4g} % of the elements without the head"
-    parts = [f"weights from {storage.display(report.source)}: {report.taken} tensors, {share}"]
-    for word, names in (
-        ("missing (random)", report.missing),
-        ("of another shape (random)", report.other_shape),
-        ("not used", report.unexpected),
-    ):
-        if names:
-            parts.append(f"{word}: {some(names)}")
-    rows = (
-        f"rows of {len(report.classes_taken)} classes by name, the others random" if report.classes_taken else "random"
-    )
-    parts.append(
-        f"head ({', '.join(report.head)}): {rows}"
-        if report.head
-        else "no head was found: nothing depends on num_classes"
-    )
-    return "; ".join(parts)
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -11,6 +11,7 @@ from contracts.artifacts import (
     CheckpointManifest,
     ExportManifest,
     Gate,
+    InitialWeights,
     Latency,
     ProfileReport,
     Recommendation,
@@ -185,6 +186,31 @@ def test_a_training_of_which_little_is_known_says_so() -> None:
     assert "no evaluation was made" in text and "no attempt has told" in text
     assert "train_cost_usd" not in told.numbers and "train_goodput_percent" not in told.numbers
     assert told.hashes == {"parameters_sha256": "ab"}
+
+
+def test_a_training_says_what_it_started_from_and_what_ended_it() -> None:
+    trained = DOCUMENTS["train"]
+    assert isinstance(trained, CheckpointManifest)
+    start = InitialWeights(
+        source=f"gs://models/{HOSTILE}",
+        kind="file",
+        sha256="s",
+        matched_fraction=0.75,
+        taken=3,
+        missing=[f"layer.{number}" for number in range(7)],
+        unexpected=[],
+        other_shape=[],
+        head=["head.weight"],
+        classes_taken=["cat"],
+    )
+    for ended_by, field in (("max_hours", "resources.max_hours"), ("early_stopping", "train.early_stopping")):
+        told = train.tell(
+            trained.model_copy(update={"initial": start, "ended_by": ended_by}), train.Beside("none", "none", None)
+        )
+        text = "\n".join(told.lines)
+        assert "It started with weights from" in text and "75 % of the elements" in text
+        assert "layer.4 and 2 more" in text and f"Ended by `{field}`" in text
+        check_markdown(told.lines)
 
 
 def test_an_export_is_told_by_precision() -> None:
