@@ -46,14 +46,22 @@ class Checked:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
 
-    def require(self, say: Callable[[str], None]) -> None:
+    def require(self, say: Callable[[str], None], *, is_finished: bool = False) -> None:
         """Say all warnings, and raise what is wrong.
+
+        Args:
+            say: Takes a line.
+            is_finished: The stages have finished before: what is wrong is a warning, since it may not be needed again.
 
         Raises:
             ConfigError: Something is; of several problems all but the last are said before.
         """
         for text in self.warnings:
             say(f"warning: {text}")
+        if is_finished:
+            for problem in self.problems:
+                say(f"warning: {problem.error()}")
+            return
         for problem in self.problems[:-1]:
             say(f"error: {problem.error()}")
         if self.problems:
@@ -90,10 +98,14 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
     asks_bucket = online and _is_remote(config.model.weights)
     if asks_bucket:
         network.append("--online")
+    if place != THIS_MACHINE:
+        network.append("--elsewhere")
     # Own code is imported from the current folder, too; what is not named by it need not be asked there again.
     model = config.model
     folder = str(Path.cwd()) if ":" in model.architecture or config.data.transform or model.weights else ""
-    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket, folder=folder))
+    # Own code may read what nobody knows of.
+    own_code = ":" in model.architecture or bool(config.data.transform)
+    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not own_code, folder=folder))
     answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"], folder=folder))
     return Checked(
         tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),

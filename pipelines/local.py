@@ -30,10 +30,18 @@ from components.launch import attempt_folder
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
-from contracts.errors import EXIT_FAULT, INTERRUPTED, ConfigError, ErrorDocument, Preempted, StorageError
+from contracts.errors import (
+    EXIT_FAULT,
+    INTERRUPTED,
+    ConfigError,
+    DataError,
+    ErrorDocument,
+    Preempted,
+    StorageError,
+)
 from contracts.output import Lock
 from contracts.pinned import pin
-from contracts.previous import describe_previous
+from contracts.previous import RUN_NAME, describe_previous
 from contracts.resolve import stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
@@ -43,11 +51,10 @@ from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 from pipelines.checks import check_here
 from pipelines.place import line_uri
+from pipelines.preflight import MANIFEST_SUFFIXES, find_early_stopping_problems
 from pipelines.progress import make_view
 from pipelines.watch import Ending, find_interruption, watch
 
-# Sources that may name each image's split (sharding/sources/tables.py).
-MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
 KFP_LOG_NAME = "kfp.log"
 
 
@@ -75,7 +82,8 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     """
     check_line(config)
     line = line_uri(config)
-    check_here(config).require(lambda text: print(text, file=sys.stderr, flush=True))
+    checked = check_here(config)
+    checked.require(lambda text: print(text, file=sys.stderr, flush=True), is_finished=_has_succeeded(config, line))
     run_id = new_attempt_id()
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)
@@ -90,7 +98,9 @@ def _run(config: RunConfig, line: str, run_id: str, *, fresh: bool, debug: bool,
     folder = _open_run(config, line=line, run_id=run_id, started_at=started_at, fresh=fresh, debug=debug)
     traces = [StageTrace(name, attempt_folder(storage.join(line, name), run_id)) for name in STAGES]
     ending = _run_graph(folder, traces)
-    error = find_interruption(ending) or _find_error(ending, traces, folder / KFP_LOG_NAME)
+    # A signal that comes behind the last stage ends nothing.
+    interrupted = None if _is_done(ending, traces) else find_interruption(ending)
+    error = interrupted or _find_error(ending, traces, folder / KFP_LOG_NAME)
     record = make_record(
         run_id=run_id,
         started_at=started_at,
@@ -103,6 +113,15 @@ def _run(config: RunConfig, line: str, run_id: str, *, fresh: bool, debug: bool,
     )
     close_run(record, line=line)
     return Outcome(line, record, error)
+
+
+def _has_succeeded(config: RunConfig, line: str) -> bool:
+    """Whether the line's newest run was of this very configuration, and succeeded: its stages are reused here."""
+    try:
+        newest = RunRecord.parse(storage.read_bytes(storage.join(line, RUN_NAME)), where=line)
+    except (FileNotFoundError, NotADirectoryError, DataError):
+        return False
+    return newest.state == "succeeded" and newest.config == config.model_dump(mode="json")
 
 
 def check_line(config: RunConfig) -> None:
@@ -126,6 +145,8 @@ def check_line(config: RunConfig) -> None:
             allowed="a fraction above 0 for `shardline run`",
             todo="set sharding.splits.test, or run the stages shard, profile and train one by one",
         )
+    for problem in find_early_stopping_problems(config):
+        raise problem.error()
 
 
 def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fresh: bool, debug: bool) -> Path:
@@ -189,11 +210,15 @@ def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDoc
             # Told to stop by a signal of its own: on this machine that is somebody who sits here.
             trace.interrupted = trace.interrupted or error.kind in (INTERRUPTED, Preempted.__name__)
             return error.model_copy(update={"message": f"stage {trace.name}: {error.message}"})
-    missing = [trace.name for trace in traces if not trace.finished]
-    if ending.exit_code == 0 and not missing:
+    if _is_done(ending, traces):
         return None
+    missing = [trace.name for trace in traces if not trace.finished]
     message = f"kfp ended with exit code {ending.exit_code} ({', '.join(missing)} not finished)\n  to do: see {log}"
     return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
+
+
+def _is_done(ending: Ending, traces: list[StageTrace]) -> bool:
+    return ending.exit_code == 0 and all(trace.finished for trace in traces)
 
 
 def _to_json(value: object) -> bytes:

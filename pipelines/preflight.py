@@ -22,6 +22,9 @@ from pipelines.workers import num_nodes
 # https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
 _REGISTRY = re.compile(r"([a-z0-9.-]+\.pkg\.dev|([a-z]+\.)?gcr\.io)/.")
 
+# Sources that may name each image's split (sharding/sources/tables.py).
+MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
+
 # Vertex AI ends what the Dynamic Workload Scheduler started after 7 days at the latest (schedule-jobs-dws).
 MAX_FLEX_HOURS = 168
 
@@ -95,6 +98,17 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
             f"train.global_batch_size = {batch} on {total} ranks",
             f"at least {total}: one sample a rank",
             "raise train.global_batch_size, or lower resources.nodes",
+        )
+
+
+def find_early_stopping_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield that early stopping has nothing to go by; a manifest may give the splits itself."""
+    gives_splits = config.sharding.source.lower().endswith(MANIFEST_SUFFIXES)
+    if config.train.early_stopping is not None and config.sharding.splits.validation == 0 and not gives_splits:
+        yield Problem(
+            "train.early_stopping with sharding.splits.validation = 0",
+            "a fraction above 0: it goes by the validation split",
+            "set sharding.splits.validation, or leave train.early_stopping out",
         )
 
 
@@ -197,6 +211,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     *PLACE_RULES,
     _machines,
     _ranks,
+    find_early_stopping_problems,
     _ladder,
     _timeouts,
     _network,

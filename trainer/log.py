@@ -163,6 +163,7 @@ class Reporting:
 
     def follow(self, stepper: Stepper) -> None:
         """Go on with another stepper, which takes the steps from now on."""
+        stepper.on_model_input = self._stepper.on_model_input
         self._stepper = stepper
         self._readings.follow(stepper.guard)
 

@@ -89,7 +89,8 @@ class Training:
         self.order = self.data.choose_order(self.layout, checkpoint)
         self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
         # A checkpoint has its own.
-        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, self.data.manifest.classes)
+        classes, alive = self.data.manifest.classes, ledger.sections.alive
+        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, classes, alive)
         self.stepper = self._set_up_stepper(start)
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         if checkpoint is not None:

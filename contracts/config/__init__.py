@@ -95,6 +95,11 @@ class RunConfig(Section):
     def _unfreezes_what_is_frozen(self) -> RunConfig:
         if self.train.unfreeze_epoch is not None and not self.model.freeze:
             raise ValueError("train.unfreeze_epoch needs model.freeze: nothing is frozen")
+        if self.train.unfreeze_epoch is not None and self.train.unfreeze_epoch >= self.train.epochs:
+            raise ValueError(
+                f"train.unfreeze_epoch {self.train.unfreeze_epoch} is not below train.epochs {self.train.epochs}: "
+                "nothing would ever unfreeze"
+            )
         return self
 
 

@@ -29,8 +29,9 @@ from sharding.sources.tables import SUFFIXES, read_rows
 MAX_ROWS = 10_000
 # Fewer rows say little about how many labels there are.
 _MIN_ROWS = 20
-# More different labels than this share of the rows: hardly any image would share its class with another.
-_MAX_DISTINCT = 0.5
+# Different labels, as a share of the rows, from which on it is asked whether they are classes, and that refuses them:
+# hardly any image would share its class with another.
+_MANY_DISTINCT, _MAX_DISTINCT = 0.5, 0.9
 SPLIT_FOLDERS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 
@@ -92,7 +93,7 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
     distinct = dict.fromkeys(labels)
     if whole:
         findings.num_classes = len(distinct)
-    if len(rows) < _MIN_ROWS or len(distinct) <= _MAX_DISTINCT * len(rows):
+    if len(rows) < _MIN_ROWS or len(distinct) <= _MANY_DISTINCT * len(rows):
         return
     examples = name_some([str(label) for label in distinct])
     if all(_is_number(label) for label in labels) and not all(float(label).is_integer() for label in labels):
@@ -103,7 +104,7 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
             todo="name the column that holds classes, or turn the numbers into a few classes",
         )
     many = f"{shown}: {len(distinct)} different labels in {len(rows)} rows ({examples})"
-    if whole:
+    if whole and len(distinct) > _MAX_DISTINCT * len(rows):
         raise DataError(
             f"{many}: hardly any image shares its class with another",
             allowed="a column with the class of each image (sharding.label_column), several images for each class",

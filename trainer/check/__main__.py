@@ -1,6 +1,6 @@
 """The command: checks of a configuration before its first stage.
 
-    python -m trainer.check network --config-json TEXT [--num-classes N] [--online]
+    python -m trainer.check network --config-json TEXT [--num-classes N] [--elsewhere] [--online]
     python -m trainer.check place --config-json TEXT [--for this-machine | --for JSON]
 
 `network` is the same wherever the line runs, and imports torch; `place` holds precision, spread and export targets
@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config-json", required=True, help="the configuration, as JSON")
     parser.add_argument("--for", dest="place", default=THIS_MACHINE, help="a PlannedPlace as JSON, or this-machine")
     parser.add_argument("--num-classes", type=int, help="classes of the source, where they are known")
+    parser.add_argument("--elsewhere", action="store_true", help="it is to run where more may be installed")
     parser.add_argument("--online", action="store_true", help="ask the bucket of model.weights")
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -46,20 +47,25 @@ def main(arguments: list[str] | None = None) -> int:
     # Own code may print; the answer must be the last line.
     with contextlib.redirect_stdout(sys.stderr):
         if options.what == "network":
-            findings = check_all_of_network(config, num_classes=options.num_classes, online=options.online)
+            findings = check_all_of_network(
+                config, num_classes=options.num_classes, online=options.online, elsewhere=options.elsewhere
+            )
         else:
             findings = check_all_of_place(config, place)
     print(findings.answer().model_dump_json(), flush=True)
     return EXIT_OK
 
 
-def check_all_of_network(config: RunConfig, *, num_classes: int | None = None, online: bool = False) -> Findings:
+def check_all_of_network(
+    config: RunConfig, *, num_classes: int | None = None, online: bool = False, elsewhere: bool = False
+) -> Findings:
     """Look at own code, network, patterns and weights; a check that fails by itself is named as unchecked.
 
     Args:
         config: The configuration.
         num_classes: Of the source; None: not known.
         online: Whether the bucket of model.weights may be asked.
+        elsewhere: It is to run on other machines, whose image may have what own code lacks here.
     """
     findings = Findings()
     has_torch = has_module("torch") and has_module("transformers")
@@ -69,7 +75,7 @@ def check_all_of_network(config: RunConfig, *, num_classes: int | None = None, o
     known = frozenset(sys.modules)
 
     def look() -> None:
-        imported = check_own_code(config, findings, has_torch=has_torch)
+        imported = check_own_code(config, findings, has_torch=has_torch, elsewhere=elsewhere)
         if not has_torch:
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return

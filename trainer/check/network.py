@@ -36,12 +36,13 @@ def check_network(config: RunConfig, num_classes: int | None, findings: Findings
         num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
     """
-    try:
-        with torch.device("meta"):
-            return _build(config, num_classes)
-    except ModelError:
-        pass
-    # It does what needs values, or there is a mistake: the CPU tells which.
+    if ":" not in config.model.architecture:
+        try:
+            with torch.device("meta"):
+                return _build(config, num_classes)
+        except ModelError:
+            pass
+    # There is a mistake: the CPU tells which. Own code may keep tensors in a cache, which the meta device would spoil.
     try:
         with _memory_limited():
             return _build(config, num_classes)
@@ -128,5 +129,7 @@ def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings
             findings.leave_unchecked(f"whether model.weights {weights} fits", "the network could not be built")
             return
         least = config.model.min_matched_fraction
-        if unread := check_fit(uri, model, find_head_of(config), least):
+        with _memory_limited():
+            unread = check_fit(uri, model, find_head_of(config), least)
+        if unread:
             findings.leave_unchecked(unread, "that takes as long as the file is large")

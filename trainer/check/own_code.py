@@ -28,32 +28,44 @@ _PROJECT = (
 )
 # What its images have besides, as far as a network or a transform may be taken from it.
 _IN_IMAGES = (*_PROJECT, "torch", "transformers", "numpy", "PIL")
-# Packages of the extra `train`: where torch is missing, so may these be.
-_OF_TRAINING = ("torch", "torchvision", "transformers", "numpy", "PIL", "safetensors")
 
 
-def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool) -> bool:
-    """Import own code; return whether the network's could be imported, or there is none."""
+def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool = False) -> bool:
+    """Import own code; return whether the network's could be imported, or there is none.
+
+    Args:
+        config: The configuration.
+        findings: Gets what is wrong.
+        has_torch: Whether torch is installed.
+        elsewhere: It is to run on other machines, whose image may have what it lacks here.
+    """
+    lacks = "" if has_torch else "torch is not installed"
+    if elsewhere and not lacks:
+        lacks = "it needs what is not on this machine"
     found = True
     if ":" in config.model.architecture:
-        found = _imports("model.architecture", config.model.architecture, ModelError, findings, has_torch=has_torch)
+        found = _imports("model.architecture", config.model.architecture, ModelError, findings, lacks)
     if config.data.transform and has_torch:
         from trainer.data.transforms import load_transform
 
-        with findings.refusals():
-            load_transform(config.data.transform)
+        if _imports("data.transform", config.data.transform, ConfigError, findings, lacks):
+            with findings.refusals():
+                load_transform(config.data.transform)
     elif config.data.transform:
-        _imports("data.transform", config.data.transform, ConfigError, findings, has_torch=has_torch)
+        _imports("data.transform", config.data.transform, ConfigError, findings, lacks)
     return found
 
 
-def _imports(setting: str, name: str, kind: type[UserError], findings: Findings, *, has_torch: bool) -> bool:
+def _imports(setting: str, name: str, kind: type[UserError], findings: Findings, lacks: str) -> bool:
+    """Whether own code imports; where this machine `lacks` something, other packages and variables may be missing."""
     try:
         load_callable(setting, name, kind)
     except UserError as error:
         missing = error.__cause__
-        if not has_torch and isinstance(missing, ModuleNotFoundError) and missing.name in _OF_TRAINING:
-            findings.leave_unchecked(f"whether {setting} {name!r} imports", "torch is not installed")
+        package = name.partition(":")[0].partition(".")[0]
+        is_other = isinstance(missing, ModuleNotFoundError) and (missing.name or "").partition(".")[0] != package
+        if lacks and (is_other or isinstance(missing, KeyError)):
+            findings.leave_unchecked(f"whether {setting} {name!r} imports ({missing})", lacks)
             return False
         with findings.refusals():
             raise

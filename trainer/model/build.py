@@ -236,7 +236,9 @@ def _images_to_logits(network: nn.Module) -> nn.Module:
 
 def _logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Map images [B, 3, H, W] float32, normalised, to logits [B, classes]."""
-    logits: torch.Tensor = type(network).forward(network, pixel_values=images).logits
+    output: Any = type(network).forward(network, pixel_values=images)
+    # One of a user's own may return them as they are.
+    logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits
 
 

@@ -6,13 +6,14 @@ With ddp every rank builds it, on its device. With fsdp the first rank alone doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
 from contracts.artifacts import InitialWeights
+from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, UserError
 from trainer.checkpoint.staging import require_storable
@@ -86,11 +87,10 @@ def make_network(
     """
     examine = partial(_examine, config=config, numerics=numerics, log=log, start=start)
     if config.parallel.strategy == "ddp":
-        module = _build(config, num_classes, lambda module: rank.device)
-        # DistributedDataParallel sends the first rank's values to the others when it is made.
-        initial = None if start is None else _start_on_first_rank(module, config, start, rank)
-        module = numerics.lay_out(module)
-        found = replace(_examine(module, config=config, numerics=numerics, log=log), initial=initial)
+        module = numerics.lay_out(_build(config, num_classes, lambda module: rank.device))
+        # With weights to start from only the first rank has the values that count: DistributedDataParallel sends them
+        # to the others when it is made.
+        found = examine(module) if start is None else _examine_on_first_rank(module, examine, rank, start)
     else:
         build = partial(_build, config, num_classes, partial(_trial_device, device=rank.device))
         module, found = build_on_first_rank(build, examine, config, num_classes, rank, log)
@@ -116,23 +116,21 @@ def make_network(
     return Network(module, found.gathered_blocks, found.initial, frozen)
 
 
-def _start_on_first_rank(module: nn.Module, config: RunConfig, start: StartWeights, rank: Rank) -> InitialWeights:
-    """Give the first rank's network its weights; return what was taken on all ranks, or raise on all of them."""
+def _examine_on_first_rank(
+    module: nn.Module, examine: Callable[..., Examination], rank: Rank, start: StartWeights
+) -> Examination:
+    """Return what the first rank has found of its network, or raise on all ranks what it has raised there."""
 
-    def take(alive: Callable[[], None]) -> InitialWeights | UserError:
+    def look(alive: Callable[[], None]) -> Examination | UserError:
         try:
-            return _start(module, config, start)
+            return examine(module, alive=alive)
         except UserError as error:
             return error
 
-    answer = on_first_rank(rank.rank, rank.ranks, take, lambda: None)
+    answer = on_first_rank(rank.rank, rank.ranks, look, start.alive)
     if isinstance(answer, UserError):
         raise answer
     return answer
-
-
-def _start(module: nn.Module, config: RunConfig, start: StartWeights) -> InitialWeights:
-    return start_from(module, start, find_head_of(config, len(start.classes)))
 
 
 def find_head_of(config: RunConfig, num_classes: int = 2) -> dict[str, int]:
@@ -173,12 +171,15 @@ def _examine(
     numerics: Numerics,
     log: Callable[[str], None],
     start: StartWeights | None = None,
+    alive: Callable[[], None] | None = None,
 ) -> Examination:
     """Give a whole network its weights, and run it on zeros where it is.
 
     Parameters, buffers and gradients are as before the passes afterwards.
     """
-    initial = None if start is None else _start(module, config, start)
+    initial = None
+    if start is not None:
+        initial = start_from(module, start, find_head_of(config, len(start.classes)), alive or start.alive)
     size, parallel = config.data.image_size, config.parallel
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     require_storable(module, config.model.architecture)
@@ -191,8 +192,8 @@ def _examine(
     at_random = [name for name in use.at_random if name not in for_good]
     if at_random and not parallel.find_unused_parameters:
         raise ConfigError(
-            f"in training {config.model.architecture} leaves out parameters at random ({_some(at_random)}), and "
-            "ranks would wait for gradients that do not come",
+            f"in training {config.model.architecture} leaves out parameters at random ({first_names(at_random, 3)}), "
+            "and ranks would wait for gradients that do not come",
             allowed="networks whose parameters all get a gradient in each pass, unless parallel.strategy is ddp and "
             "parallel.find_unused_parameters is true",
             todo="set parallel.strategy=ddp and parallel.find_unused_parameters=true",
@@ -211,7 +212,3 @@ def _examine(
         uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
         gathered = find_gathered_blocks(module, images, uncut=uncut)
     return Examination([*use.never, *evaluation_only], gathered, initial)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

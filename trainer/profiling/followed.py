@@ -13,10 +13,11 @@ from typing import TypeVar
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, Contract, ProfileReport, find_damage
 from contracts.config import RunConfig
-from contracts.errors import DataError
+from contracts.errors import DataError, UserError
 from contracts.fingerprint import combine, model_fingerprint, train_inputs
 from contracts.previous import PREVIOUS, list_same
 from contracts.stage import find_output_damage
+from trainer.weights.source import find_source
 
 # Folder of the trainings, beside that of the profiles in a line.
 TRAIN_FOLDER = "train"
@@ -58,15 +59,17 @@ def find_followed(root: str, config: RunConfig, *, shards: str) -> Followed | No
 
 def _finished_trainings(line: str, config: RunConfig, shards: str) -> Iterator[tuple[str, CheckpointManifest]]:
     """Yield finished trainings of this configuration, with their folders."""
-    wanted = train_inputs(config, shards=shards)
-    if config.model.weights:
-        # What the weights hold only the training looks at: any that differs in nothing else is of this configuration.
-        found = list_same(line, wanted)
-        if config.model.weights != PREVIOUS:
-            # Of `previous` the first of a line has none.
-            found = [(uri, trained) for uri, trained in found if "weights" in trained.made_from]
+    weights = config.model.weights
+    if weights == PREVIOUS:
+        # Whatever it started from: it stands for the training too.
+        found = list_same(line, train_inputs(config, shards=shards))
     else:
-        uri = storage.join(line, TRAIN_FOLDER, combine(wanted))
+        try:
+            sha256 = find_source(storage.normalise(weights)).sha256() if weights else ""
+        except UserError:
+            # The training says what is wrong with them.
+            return
+        uri = storage.join(line, TRAIN_FOLDER, combine(train_inputs(config, shards=shards, weights=sha256)))
         trained = _load(CheckpointManifest, uri)
         found = [] if trained is None else [(uri, trained)]
     for uri, trained in found:

@@ -142,13 +142,9 @@ def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:
 
     Args:
         model: The network, in training mode.
-        with_frozen: Count those too that are frozen: in evaluation mode, or with parameters that do not learn.
+        with_frozen: Count those too that are frozen: they stay in evaluation mode.
     """
-    return any(
-        with_frozen or (module.training and not (module.affine and not module.weight.requires_grad))
-        for module in model.modules()
-        if isinstance(module, _BatchNorm)
-    )
+    return any(with_frozen or module.training for module in model.modules() if isinstance(module, _BatchNorm))
 
 
 def _has_bf16(device: torch.device) -> bool:

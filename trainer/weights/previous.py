@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.previous import PREVIOUS, list_same, read_previous
-from contracts.stage import Stage
+from contracts.stage import Stage, find_output_damage
 from trainer.weights.source import find_source
 
 
@@ -27,10 +27,10 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
         line = storage.join(storage.normalise(config.run.root), config.run.name)
         if stage.root is not None:
             line = stage.root.rstrip("/").rpartition("/")[0]
-        same = [] if stage.fresh else list_same(line, made_from)
-        if same:
-            stage.log("model.weights=previous: the training of these inputs is finished, whatever it started from")
-            return config, same[0][1].made_from
+        for uri, manifest in [] if stage.fresh else list_same(line, made_from):
+            if find_output_damage(uri, manifest) is None:
+                stage.log("model.weights=previous: the training of these inputs is finished, whatever it started from")
+                return config, manifest.made_from
         wanted = read_previous(line, *filter(None, (stage.run, stage.attempt))) or ""
         if not wanted:
             stage.log("model.weights=previous: the line has no finished training yet: weights are random")

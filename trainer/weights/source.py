@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ ALLOWED = (
 # Of a checkpoint: the network, and averages of its parameters where training keeps them.
 GROUPS = ("model", "ema")
 _INDEX_NAME = "model.safetensors.index.json"
+_ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS_NAME = "model.safetensors"
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -54,13 +56,25 @@ class WeightSource:
         """URIs of the files that hold tensors."""
         return [uri for uri in self.files if not uri.endswith(f"/{TRANSFORMERS_CONFIG}")]
 
-    def sha256(self) -> str:
-        """Return the hash of sizes and checksums of its files, and of its classes."""
+    def sha256(self, alive: Callable[[], object] = lambda: None) -> str:
+        """Return the hash of sizes and checksums of its files, and of its classes.
+
+        Args:
+            alive: Called while files of this machine are read.
+
+        Raises:
+            ModelError: A file is gone.
+        """
         if self.manifest is not None:
             # Compared with the files when they are read.
             files = [(file.bytes, file.crc32c) for group in GROUPS for file in self.manifest.files_of(group)]
         else:
-            files = [(storage.size(uri), storage.crc32c_of(uri)) for uri in self.files]
+            files = []
+            for uri in self.files:
+                try:
+                    files.append((storage.size(uri), storage.crc32c_of(uri, on_piece=alive)))
+                except (FileNotFoundError, IsADirectoryError):
+                    raise refused(uri, "is no file", todo="copy the folder whole") from None
         return hashlib.sha256(json.dumps([self.kind, self.classes, files]).encode()).hexdigest()
 
 
@@ -107,6 +121,8 @@ def refused(uri: str, why: str, *, todo: str) -> ModelError:
 def _find_file(uri: str, name: str) -> WeightSource:
     if not storage.exists(uri):
         raise refused(uri, "is not there", todo="correct the path or URI")
+    if storage.list_names(uri):
+        raise refused(uri, "is a folder with the name of a file", todo="name the file in it, or rename the folder")
     if _PART.fullmatch(name):
         raise refused(uri, "is one part of several that make a network", todo="name the folder that it is in")
     return WeightSource(uri, "file", (uri,))
@@ -134,8 +150,10 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
         if TRANSFORMERS_CONFIG in names:
             found = _find_transformers(uri, names)
             return WeightSource(uri, "export", found.files, found.classes, config=found.config)
-        classes = json.loads(storage.read_bytes(storage.join(uri, LABELS_NAME)))
-        return WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(classes))
+        classes = _read_json(uri, LABELS_NAME, names)
+        if not isinstance(classes, list):
+            raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
+        return WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(str, classes)))
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
 
 
@@ -148,12 +166,11 @@ def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
 
 
 def _find_transformers(uri: str, names: set[str]) -> WeightSource:
-    try:
-        config = json.loads(storage.read_bytes(storage.join(uri, TRANSFORMERS_CONFIG)))
-    except ValueError as error:
+    config = _read_json(uri, TRANSFORMERS_CONFIG, names)
+    if _ADAPTER_CONFIG in names:
         raise refused(
-            uri, f"has a {TRANSFORMERS_CONFIG} that is no JSON: {error}", todo="save the model again"
-        ) from None
+            uri, f"holds an adapter ({_ADAPTER_CONFIG})", todo="merge it into its model, and save_pretrained() that"
+        )
     if not isinstance(config, dict):
         raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
     tensors = [WEIGHTS_NAME] if WEIGHTS_NAME in names else _shards(uri, names)
@@ -173,11 +190,23 @@ def _shards(uri: str, names: set[str]) -> list[str]:
     """Return the names of the files of a network that transformers cut into several, and of their index."""
     if _INDEX_NAME not in names:
         return []
-    index = json.loads(storage.read_bytes(storage.join(uri, _INDEX_NAME)))
-    found = sorted({str(name) for name in index.get("weight_map", {}).values()})
+    index = _read_json(uri, _INDEX_NAME, names)
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not places:
+        raise refused(uri, f"has a {_INDEX_NAME} without a weight_map", todo="copy the folder whole")
+    found = sorted({str(name) for name in places.values()})
     if missing := [name for name in found if name not in names]:
         raise refused(uri, f"lacks {', '.join(missing[:3])}, which its index names", todo="copy the folder whole")
     return [_INDEX_NAME, *found]
+
+
+def _read_json(uri: str, name: str, names: set[str]) -> Any:
+    if name not in names:
+        raise refused(uri, f"has no {name}", todo="copy the folder whole")
+    try:
+        return json.loads(storage.read_bytes(storage.join(uri, name)))
+    except ValueError as error:
+        raise refused(uri, f"has a {name} that is no JSON: {error}", todo="save or copy it again") from None
 
 
 def _classes_of(config: dict[str, Any]) -> tuple[str, ...] | None:

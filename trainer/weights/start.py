@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,43 +28,51 @@ class StartWeights:
     classes: tuple[str, ...]
     """Of the training, by row of the head."""
     min_matched_fraction: float
+    alive: Callable[[], None] = lambda: None
+    """Called while files are read: large ones take longer than any limit."""
 
     @classmethod
-    def of(cls, config: RunConfig, made_from: Mapping[str, str], classes: Sequence[str]) -> StartWeights | None:
+    def of(
+        cls, config: RunConfig, made_from: Mapping[str, str], classes: Sequence[str], alive: Callable[[], None]
+    ) -> StartWeights | None:
         """Return the weights of a training whose launcher has found them; None: they are random.
 
         Args:
             config: Its configuration.
             made_from: The hashes that it is named by.
             classes: Its classes, by row of the head.
+            alive: As above.
         """
         model = config.model
         if not model.weights:
             return None
-        return cls(model.weights, made_from["weights"], tuple(classes), model.min_matched_fraction)
+        return cls(model.weights, made_from["weights"], tuple(classes), model.min_matched_fraction, alive)
 
 
-def start_from(network: nn.Module, wanted: StartWeights, head: Mapping[str, int]) -> InitialWeights:
+def start_from(
+    network: nn.Module, wanted: StartWeights, head: Mapping[str, int], alive: Callable[[], object] = lambda: None
+) -> InitialWeights:
     """Give a network the weights that it starts from, and return what was taken.
 
     Args:
         network: With random weights, whole, on any device.
         wanted: Where they are.
         head: Tensors of its classifier's head, with the dimension of the classes.
+        alive: Called while files are read.
 
     Raises:
         ModelError: They cannot be read, or too few of them fit.
         DataError: They have changed since training was planned, or a checkpoint is damaged.
     """
     source = find_source(wanted.uri)
-    sha256 = source.sha256()
+    sha256 = source.sha256(alive)
     if sha256 != wanted.sha256:
         raise DataError(
             f"model.weights {storage.display(wanted.uri)} has changed since this training was started",
             allowed="the same content for all attempts",
             todo="run the command again: it is another training then",
         )
-    given = read_tensors(source, network)
+    given = read_tensors(source, network, alive)
     found = take_tensors(network, given, head, ours=wanted.classes, theirs=source.classes)
     report = InitialWeights(source=source.uri, kind=source.kind, sha256=sha256, **found)  # type: ignore[arg-type]
     require_match(report, wanted.min_matched_fraction, network, source)
@@ -91,8 +99,7 @@ def take_tensors(
         theirs: Classes of the source, by row; None: unknown, and the head is drawn anew.
         looks: Only tell: nothing is copied.
     """
-    by_name = {plain_name(name): name for name in given}
-    others = other_names(network)
+    find = _name_finder(given, network)
     state = network.state_dict()
     used: set[str] = set()
     taken: list[str] = []
@@ -100,7 +107,7 @@ def take_tensors(
     other_shape: list[str] = []
     classes_taken: list[str] = []
     for name, tensor in state.items():
-        found = next((by_name[key] for key in (plain_name(name), *others.get(name, ())) if key in by_name), None)
+        found = find(name)
         if found is not None:
             used.add(found)
         if name in head:
@@ -116,8 +123,9 @@ def take_tensors(
                 tensor.copy_(given[found])
             taken.append(name)
     # A tensor under two names has come when it came under one.
-    came = {_memory(state[name]) for name in taken}
-    missing = [name for name in missing if _memory(state[name]) not in came]
+    holders = {name: id(tensor) for name, tensor in _named_tensors(network)}
+    came = {holders.get(name) for name in taken}
+    missing = [name for name in missing if holders.get(name) not in came]
     elements = {name: state[name].numel() for name in state if name not in head}
     total = sum(elements.values())
     return {
@@ -133,9 +141,33 @@ def take_tensors(
     }
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    # state_dict() gives a tensor of its own for each name; on the meta device memory has no address.
-    return int(tensor.untyped_storage()._cdata)
+def _name_finder(given: Mapping[str, object], network: nn.Module) -> Callable[[str], str | None]:
+    """Return what finds the name under which a source has a tensor of the network; None: under none.
+
+    The network's own name comes first, then those that files of transformers have, then names without what wrappers put
+    before them, where that leaves no doubt.
+    """
+    plain: dict[str, list[str]] = {}
+    for name in given:
+        plain.setdefault(plain_name(name), []).append(name)
+    others = other_names(network)
+    own = set(network.state_dict())
+
+    def find(name: str) -> str | None:
+        if name in given:
+            return name
+        for key in (*others.get(name, ()), plain_name(name)):
+            found = [one for one in plain.get(key, ()) if one == key or one not in own]
+            if len(found) == 1:
+                return found[0]
+        return None
+
+    return find
+
+
+def _named_tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from network.named_parameters(remove_duplicate=False)
+    yield from network.named_buffers(remove_duplicate=False)
 
 
 def require_match(report: InitialWeights, least: float, network: nn.Module, source: WeightSource) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
@@ -25,17 +26,30 @@ from trainer.weights.source import SAFETENSORS, WeightSource, refused
 # What wrappers put before the names of a network's tensors: DDP, torch.compile, and this tool up to release 0.1.0.
 _PREFIXES = ("module.", "_orig_mod.", "network.")
 # Keys under which files hold the tensors beside other things.
-_HOLDERS = ("state_dict", "model")
+_HOLDERS = ("state_dict", "model", "model_state_dict")
 # What loaders raise for a file that is cut short, or no such file.
-_UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, AttributeError, TypeError, IndexError)
+_UNREADABLE = (
+    RuntimeError,
+    ValueError,
+    LookupError,
+    EOFError,
+    OSError,
+    AttributeError,
+    TypeError,
+    AssertionError,
+    struct.error,
+)
 
 
-def read_tensors(source: WeightSource, network: nn.Module) -> dict[str, torch.Tensor]:
+def read_tensors(
+    source: WeightSource, network: nn.Module, alive: Callable[[], object] = lambda: None
+) -> dict[str, torch.Tensor]:
     """Return the tensors of a source by the network's names, where it has such, else by their own.
 
     Args:
         source: Where they are.
         network: What they are for: of transformers' networks it knows how names were converted.
+        alive: Called while files are read: large ones take longer than any limit.
 
     Raises:
         ModelError: A file is cut short, no such file, or holds more than tensors.
@@ -43,16 +57,17 @@ def read_tensors(source: WeightSource, network: nn.Module) -> dict[str, torch.Te
     """
     if source.kind == "checkpoint":
         assert source.manifest is not None
-        groups = load_groups(source.uri, source.manifest, "model", "ema")
+        groups = load_groups(source.uri, source.manifest, "model", "ema", on_piece=alive)
         # Averages are the result of a training that keeps them; at the top of its folder they are the network.
         return groups["model"] | groups.get("ema", {})
-    with _on_disk(source) as folder:
+    with _on_disk(source, alive) as paths:
         if source.config is not None and is_of_transformers(network):
-            return _by_transformers(source, folder, network)
+            return _by_transformers(source, next(iter(paths.values())).parent, network)
         tensors: dict[str, torch.Tensor] = {}
         for uri in source.tensor_files:
             if not uri.endswith(".json"):
-                tensors |= _read_file(uri, folder / uri.rpartition("/")[2])
+                tensors |= _read_file(uri, paths[uri])
+                alive()
     return tensors
 
 
@@ -84,17 +99,22 @@ def other_names(network: nn.Module) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _on_disk(source: WeightSource) -> Iterator[Path]:
-    """Give a folder of this machine that has the source's files."""
+def _on_disk(source: WeightSource, alive: Callable[[], object]) -> Iterator[dict[str, Path]]:
+    """Give the places of the source's files on this machine, all in one folder, by URI."""
     if storage.is_local(source.uri):
-        path = storage.local_path(source.uri)
-        yield path if source.kind != "file" else path.parent
+        yield {uri: storage.local_path(uri) for uri in source.files}
         return
     with tempfile.TemporaryDirectory(prefix="shardline-weights-") as name:
-        for uri in source.files:
-            with (Path(name) / uri.rpartition("/")[2]).open("wb") as file:
-                storage.copy_range(uri, 0, storage.size(uri), file.write)
-        yield Path(name)
+        paths = {uri: Path(name) / uri.rpartition("/")[2] for uri in source.files}
+        for uri, path in paths.items():
+            with path.open("wb") as file:
+
+                def write(piece: bytes, file: BinaryIO = file) -> None:
+                    file.write(piece)
+                    alive()
+
+                storage.copy_range(uri, 0, storage.size(uri), write)
+        yield paths
 
 
 def _read_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
@@ -190,13 +210,11 @@ def _by_transformers(source: WeightSource, folder: Path, network: nn.Module) -> 
     finally:
         logging.set_verbosity(level)
     state: dict[str, torch.Tensor] = loaded.state_dict()
-    mismatched = {key if isinstance(key, str) else key[0]: key for key in info["mismatched_keys"]}
-    for name in [*info["missing_keys"], *mismatched]:
+    for name in info["missing_keys"]:
         state.pop(name, None)
-    for name, key in mismatched.items():
+    for name, shape, _ in info["mismatched_keys"]:
         # Kept for the report, with the shape that the file has.
-        shape = tuple(key[1]) if not isinstance(key, str) else ()
-        state[name] = torch.empty(shape, device="meta")
+        state[name] = torch.empty(tuple(shape), device="meta")
     for name in info["unexpected_keys"]:
         state[name] = torch.empty(0, device="meta")
     return state

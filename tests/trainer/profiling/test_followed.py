@@ -16,6 +16,7 @@ from tests.trainer.checkpoint.attempts import manifest
 from trainer.data.shards import load_shards
 from trainer.profiling.followed import find_followed
 from trainer.profiling.task import execute
+from trainer.weights.source import find_source
 
 
 def config(**sections: Any) -> RunConfig:
@@ -88,16 +89,22 @@ def test_a_training_that_is_not_finished_or_damaged_keeps_nothing(tmp_path: Path
     assert found(tmp_path, config()) is None
 
 
-def test_of_a_training_from_weights_all_but_their_content_is_compared(tmp_path: Path) -> None:
-    of = config(model={"weights": "/weights"})
+def test_a_training_from_weights_is_that_of_their_content(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(b"content")
+    of = config(model={"weights": str(path)})
     publish(tmp_path, "profile", report("aa", of))
     publish(tmp_path, "train", trained(config(), profile="aa"))
     assert found(tmp_path, of) is None
     # The first of a line has none to start from.
     assert found(tmp_path, config(model={"weights": "previous"})) == "aa"
-    publish(tmp_path, "train", trained(of, weights="hash", profile="aa"))
+    publish(tmp_path, "train", trained(of, weights=find_source(storage.normalise(path)).sha256(), profile="aa"))
     assert found(tmp_path, of) == "aa"
-    assert found(tmp_path, config(model={"weights": "/weights"}, train={"epochs": 7})) is None
+    assert found(tmp_path, config(model={"weights": str(path)}, train={"epochs": 7})) is None
+    path.write_bytes(b"changed")
+    assert found(tmp_path, of) is None
+    path.unlink()
+    assert found(tmp_path, of) is None
 
 
 def test_the_stage_reuses_it_says_why_and_measures_where_it_is_told_to(

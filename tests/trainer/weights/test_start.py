@@ -184,6 +184,45 @@ def test_a_file_that_is_cut_short_is_refused(suffix: str, kept: float, tmp_path:
     assert failure.value.exit_code == 2
 
 
+@pytest.mark.parametrize("kept", [*range(1, 40, 4), 0.3, 0.7, 0.9, 0.98])
+def test_an_old_torch_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save({"a": torch.zeros(40), "b": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept if kept >= 1 else kept * len(content))])
+    with pytest.raises(ModelError, match=r"model\.weights"):
+        read_tensors(find_source(storage.normalise(path)), nn.Linear(1, 1))
+
+
+def test_a_file_with_any_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "my wéights%20 #1.safetensors"
+    save_file(network("resnet", seed=1).state_dict(), path)
+    assert start(network("resnet"), path, "resnet").matched_fraction == 1.0
+
+
+def test_names_that_differ_by_what_wrappers_add_are_told_apart(tmp_path: Path) -> None:
+    def build(value: float) -> nn.Module:
+        net = nn.Module()
+        net.add_module("body", nn.Linear(2, 2))
+        net.add_module("network", nn.Module())
+        net.get_submodule("network").add_module("body", nn.Linear(2, 2))
+        for number, tensor in enumerate(net.parameters()):
+            nn.init.constant_(tensor, value * (number + 1))
+        return net
+
+    path = tmp_path / "weights.safetensors"
+    theirs, ours = build(1.0), build(0.0)
+    save_file(theirs.state_dict(), path)
+    uri = storage.normalise(path)
+    report = start_from(ours, StartWeights(uri, find_source(uri).sha256(), CLASSES, 1.0), {})
+    assert report.taken == 4
+    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
+    # With a wrapper's prefix before both nobody can tell which is which.
+    save_file({f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}, path)
+    with pytest.raises(ModelError, match="missing"):
+        start_from(build(0.0), StartWeights(uri, find_source(uri).sha256(), CLASSES, 0.5), {})
+
+
 def test_a_folder_with_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     folder, _ = saved_folder(tmp_path / "saved", "vit")
     path = folder / "model.safetensors"
@@ -236,6 +275,14 @@ REFUSED: dict[str, tuple[dict[str, bytes], str, str]] = {
         ".",
         "lacks b.safetensors",
     ),
+    "index that is no JSON": ({"config.json": b"{}", "model.safetensors.index.json": b"{"}, ".", "is no JSON"),
+    "index of nothing": ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, ".", "without a weight_map"),
+    "adapter": (
+        {"config.json": b"{}", "adapter_config.json": b"{}", "model.safetensors": b""},
+        ".",
+        "holds an adapter",
+    ),
+    "folder named as a file": ({"a.pt/x": b""}, "a.pt", "a folder with the name of a file"),
     "other manifest": ({"manifest.json": b'{"kind": "shards"}'}, ".", "manifest of kind shards"),
     "unfinished training": ({"checkpoints/x": b""}, ".", "not finished"),
     "unfinished run": ({"run-start.json": b"{}"}, ".", "has not ended well"),
