@@ -1,4 +1,4 @@
-"""What weights to start from bring, and what they cost: steps to an accuracy, and seconds to the first step.
+"""Gain and cost of pretrained weights: steps to an accuracy, and seconds to the first step.
 
     python benchmarks/fine_tuning.py --only steps
     python benchmarks/fine_tuning.py --only start --record benchmarks/results

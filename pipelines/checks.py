@@ -1,4 +1,4 @@
-"""What can be known to be wrong before the first stage: the stages' own checks, asked by command.
+"""Checks before the first stage: the stages' own, asked by command.
 
     sharding.sources.check   labels against the task: single-label classification
     trainer.check network    own code, network and arguments, patterns of names, weights

@@ -20,9 +20,9 @@ from trainer.report.data import DataReport
 from trainer.report.first_slot import FirstSlot
 from trainer.report.gpu import GpuGauges
 from trainer.report.memory import read_memory
-from trainer.report.outlook import Outlook
 from trainer.report.readings import Readings
 from trainer.report.scalars import Scalars
+from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper
 from trainer.supervise.budget import Budget, Reason
 
@@ -59,7 +59,7 @@ class Reporting:
         self._steps_per_epoch = feed.steps_per_epoch
         self._learning_rate = config.train.learning_rate
         self.budget = Budget(config.resources, checkpoint.spent_s if checkpoint else 0.0)
-        self.outlook = Outlook(
+        self.status = TrainingStatus(
             config,
             steps_per_epoch=feed.steps_per_epoch,
             total_steps=feed.total_steps,
@@ -84,7 +84,7 @@ class Reporting:
         """Take in a step, as `Readings.end_step` does."""
         self._readings.end_step(left_out, batch_samples)
         self._samples += batch_samples
-        self.outlook.step_taken()
+        self.status.step_taken()
 
     def send(self, step: int, rate: float) -> None:
         """Ask for the mean loss since the last report, and what else is to be known, over all ranks."""
@@ -124,10 +124,10 @@ class Reporting:
             self.scalars.add(reading.step, values)
         if found.skipped:
             said += f", {found.skipped} steps left out (gradients not finite)"
-        outlook = self.outlook
+        status = self.status
         # What a narrow terminal may cut off stands last.
-        stands = (outlook.epoch(reading.step), outlook.left(reading.step), f"loss {reading.loss:.4f}")
-        parts = (", ".join(filter(None, stands)), outlook.validation(), said)
+        stands = (status.epoch(reading.step), status.left(reading.step), f"loss {reading.loss:.4f}")
+        parts = (", ".join(filter(None, stands)), status.validation(), said)
         say("; ".join(filter(None, parts)), reading.step)
         return self.budget.exceeded_by(spent_s)
 
@@ -143,12 +143,12 @@ class Reporting:
             epoch_is_over: Else train.max_steps ends training within an epoch, where no budget does.
             say: Takes the words of the progress line and their step.
         """
-        outlook, validation = self.outlook, "done, and there is no validation split"
+        status, validation = self.status, "done, and there is no validation split"
         if found is not None:
             self.scalars.add(step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
-            outlook.evaluated(step, found)
-            validation = outlook.validation()
-        done, left = outlook.epoch(step), outlook.left(step)
+            status.evaluated(step, found)
+            validation = status.validation()
+        done, left = status.epoch(step), status.left(step)
         if stop:
             done, left = f"resources.{stop} is reached at step {step}, training ends", ""
         elif not epoch_is_over:

@@ -36,7 +36,7 @@ from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.environment import describe_environment, find_differences
 from trainer.report.memory import is_allocation_error, out_of_memory_explained
 from trainer.report.outcomes import Outcomes
-from trainer.report.voice import Voice
+from trainer.report.rank_log import RankLog
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
 from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
@@ -57,8 +57,8 @@ class Training:
 
     def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: StopRequest) -> None:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
-        self._stop, self._voice = stop, Voice(events, is_first=rank.is_first)
-        self.log = self._voice.log
+        self._stop, self._rank_log = stop, RankLog(events, is_first=rank.is_first)
+        self.log = self._rank_log.log
         self.config = RunConfig.model_validate(assignment.config)
         fix_numerics(assignment.threads, rank.device)
         self.data = TrainingData(assignment, self.config, rank, self.log)
@@ -126,7 +126,7 @@ class Training:
         )
 
     def _say(self, message: str, step: int) -> None:
-        self._voice.progress(step, self.total_steps, message)
+        self._rank_log.progress(step, self.total_steps, message)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 

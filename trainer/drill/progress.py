@@ -1,4 +1,4 @@
-"""What a drill says while it works: how far a training is, by the events of its attempts, and what is done to it."""
+"""Progress lines of a drill: steps of a training by the events of its attempts, kills and starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contracts.events import EVENTS_NAME, EventReader
 _PARTS = 10
 
 
-class Progress:
-    """Says how far one training of a drill is.
+class DrillProgress:
+    """Progress of one training of a drill.
 
     Args:
         name: Of the training.

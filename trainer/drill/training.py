@@ -24,7 +24,7 @@ from contracts.errors import EXIT_OK, EXIT_TRY_AGAIN, ErrorDocument, ShardlineEr
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment
 from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
-from trainer.drill.progress import Progress
+from trainer.drill.progress import DrillProgress
 from trainer.drill.trace import ENVIRONMENT as TRACE_VARIABLE
 from trainer.launch.process_tree import children, descendants, read_proc
 from trainer.model.precision import DETERMINISTIC_VARIABLE
@@ -78,7 +78,7 @@ class DrillTraining:
         self.pauses_file = self._folder / "pauses.jsonl"
         self._attempts = 0
         self._watch = TraceWatch(self.trace)
-        self._progress = Progress(name, say)
+        self._progress = DrillProgress(name, say)
         self.trace.mkdir(parents=True)
 
     @property

@@ -1,4 +1,4 @@
-"""What a kind of device cannot do of what the configuration asks for: rules that need neither torch nor the device.
+"""Rules on precision and spread for a kind of device, without torch and without the device.
 
 Ranks ask them of the device that they have (trainer/model/precision.py, trainer/parallel), a check before the first
 stage of the one that is planned (trainer/check).

@@ -1,4 +1,4 @@
-"""What decides the last bits of a training besides its configuration: recorded in checkpoints, compared on resume."""
+"""Environment of a training (ranks, threads, versions): recorded in checkpoints, compared on resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When training ends before its last epoch since evaluations stopped getting better (train.early_stopping).
+"""Early stopping: the end of training after evaluations that got no better (train.early_stopping).
 
 Every evaluation counts, those before train.unfreeze_epoch too. What was seen is in each checkpoint, so a resume decides
 as training without a stop does; nothing here looks at a clock, or at what one rank alone knows.

@@ -1,4 +1,4 @@
-"""Whether weights fit a network, by names and shapes alone: asked before any stage runs, by trainer/check.
+"""Fit of weights and a network by names and shapes, without reading tensors: for checks before any stage.
 
 What can be read is the header of safetensors files, and of torch files on this machine; no tensor is.
 """

@@ -1,4 +1,4 @@
-"""Which weights a training starts from, and what it is made from then: called by the launcher, without torch."""
+"""Weights of a training as its launcher finds them, `previous` included; imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What model.weights names: the kind of the source, its files, its classes, and a hash of its content.
+"""Sources of weights (model.weights): kind, files, classes, and a hash of the content.
 
 Tensors are not read here, and torch is not imported: the launcher of training asks too.
 """

@@ -1,4 +1,4 @@
-"""A network takes the weights that it starts from: what fits by name and shape, and the head's rows by class name."""
+"""Initial weights copied into a network: tensors by name and shape, rows of the head by class name."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, one_rank, train
 from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
-from trainer.report import outlook as outlook_module
-from trainer.report.outlook import Outlook
+from trainer.report import training_status as status_module
+from trainer.report.training_status import TrainingStatus
 from trainer.supervise.budget import Budget
 
 LINE = re.compile(
@@ -26,14 +26,14 @@ LINE = re.compile(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(outlook_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
-def make(**sections: dict[str, Any]) -> Outlook:
+def make(**sections: dict[str, Any]) -> TrainingStatus:
     config = RunConfig.model_validate(small_config(train={"epochs": 10}, **sections))
     budget = Budget(config.resources, 0.0)
-    return Outlook(config, steps_per_epoch=5, total_steps=50, checkpoint=None, budget=budget)
+    return TrainingStatus(config, steps_per_epoch=5, total_steps=50, checkpoint=None, budget=budget)
 
 
 def evaluation(accuracy: float, loss: float) -> Evaluation:
@@ -41,25 +41,25 @@ def evaluation(accuracy: float, loss: float) -> Evaluation:
 
 
 def test_time_is_told_once_there_is_a_rate_and_counts_all_that_steps_took(clock: SimpleNamespace) -> None:
-    outlook = make()
-    assert outlook.left(1) == ""
+    status = make()
+    assert status.left(1) == ""
     clock.now += 60  # compiling
-    outlook.step_taken()
-    assert outlook.left(1) == ""
+    status.step_taken()
+    assert status.left(1) == ""
     clock.now += 2
-    outlook.step_taken()
-    assert outlook.left(2) == "96 s left"
+    status.step_taken()
+    assert status.left(2) == "96 s left"
     clock.now += 4  # an evaluation
-    assert outlook.left(2) == "4 min 48 s left"
-    assert outlook.left(50) == ""
+    assert status.left(2) == "4 min 48 s left"
+    assert status.left(50) == ""
 
 
 def test_a_budget_ends_sooner(clock: SimpleNamespace) -> None:
-    outlook = make(resources={"max_hours": 0.01, "price_usd_per_h": 1.0, "max_cost_usd": 100.0})
+    status = make(resources={"max_hours": 0.01, "price_usd_per_h": 1.0, "max_cost_usd": 100.0})
     for _ in range(2):
         clock.now += 1000
-        outlook.step_taken()
-    assert outlook.left(2) in ("35 s left", "36 s left")
+        status.step_taken()
+    assert status.left(2) in ("35 s left", "36 s left")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_a_budget_ends_sooner(clock: SimpleNamespace) -> None:
     [("validation_accuracy", "best 0.7500 at epoch 1"), ("validation_loss", "best loss 0.4000 at epoch 2")],
 )
 def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best: str) -> None:
-    outlook = make(checkpoint={"best_metric": metric})
-    assert outlook.validation() == ""
-    outlook.evaluated(5, evaluation(0.75, 0.5))
-    outlook.evaluated(10, evaluation(0.5, 0.4))
-    outlook.evaluated(15, evaluation(0.5, 0.5))
-    outlook.evaluated(20, evaluation(0.5, 0.4))
-    assert outlook.validation() == f"validation accuracy 0.5000, loss 0.4000; {best}"
-    assert [outlook.epoch(step) for step in (1, 5, 6, 50)] == [f"epoch {n} of 10" for n in (1, 1, 2, 10)]
+    status = make(checkpoint={"best_metric": metric})
+    assert status.validation() == ""
+    status.evaluated(5, evaluation(0.75, 0.5))
+    status.evaluated(10, evaluation(0.5, 0.4))
+    status.evaluated(15, evaluation(0.5, 0.5))
+    status.evaluated(20, evaluation(0.5, 0.4))
+    assert status.validation() == f"validation accuracy 0.5000, loss 0.4000; {best}"
+    assert [status.epoch(step) for step in (1, 5, 6, 50)] == [f"epoch {n} of 10" for n in (1, 1, 2, 10)]
 
 
 @pytest.fixture(scope="module")

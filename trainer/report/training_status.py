@@ -1,4 +1,4 @@
-"""How training stands, in words: its epoch, the last validation, the best one so far, and the time that is left."""
+"""Status of a training in words: epoch, last validation, best one so far, time left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trainer.evaluate import Evaluation
 from trainer.supervise.budget import Budget
 
 
-class Outlook:
-    """What is known of a training so far.
+class TrainingStatus:
+    """Status of a training, taken in step by step.
 
     Args:
         config: Of the run.

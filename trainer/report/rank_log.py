@@ -1,4 +1,4 @@
-"""What a training says: its first rank's events, and lines on stderr, which in a container are its log."""
+"""Log and progress lines of a training: events of its first rank, and lines on stderr, a container's log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contracts.events import EventLog, print_error
 PRINT_EVERY_S = 60.0
 
 
-class Voice:
-    """Says something once, not once per rank.
+class RankLog:
+    """Log of all ranks, written once, by the first one.
 
     Args:
         events: Of this rank.
