@@ -120,6 +120,10 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield from describe_findings(profile.findings, profile.recommendations)
     if (trained := view.checkpoint) is not None:
         yield "metrics", ", ".join(f"{name} {value:.4f}" for name, value in sorted(trained.metrics.items()))
+        if trained.initial is not None:
+            yield "started with", trained.initial.in_words()
+        if trained.ended_by not in ("", "epochs"):
+            yield "ended by", f"{trained.ended_by}; the best checkpoint is that of step {trained.best_step:,}"
     if (goodput := view.goodput) is not None:
         yield (
             "goodput",

@@ -24,6 +24,7 @@ from contracts import storage
 from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
 from contracts.config import RunConfig
 from contracts.machines import ACCELERATORS, Machine
+from contracts.previous import PREVIOUS, find_previous
 from contracts.resolve import with_data_date
 from pipelines.check_cache import find_answer, keep_answer, name_question
 from pipelines.problem import Problem
@@ -90,7 +91,7 @@ def check_planned(
 
 
 def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
-    config = with_data_date(config, "")
+    config = _with_previous(with_data_date(config, ""))
     answers = [_ask_source(config, online=online)]
     network = _config_option(_sections_of_network(config))
     if answers[0].num_classes:
@@ -111,6 +112,15 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
         tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),
         tuple(text for answer in answers for text in (*answer.warnings, *map(str, answer.unchecked))),
     )
+
+
+def _with_previous(config: RunConfig) -> RunConfig:
+    """Return the configuration with the weights that `previous` would be now, where the line is on this machine."""
+    root = storage.normalise(config.run.root)
+    if config.model.weights != PREVIOUS or not storage.is_local(root):
+        return config
+    found = find_previous(storage.join(root, config.run.name)) or ""
+    return config.model_copy(update={"model": config.model.model_copy(update={"weights": found})})
 
 
 def _ask_source(config: RunConfig, *, online: bool) -> CheckAnswer:

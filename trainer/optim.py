@@ -175,7 +175,7 @@ def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
             if (other := decided.setdefault(name, pattern)) != pattern:
                 raise ConfigError(
                     f"train.learning_rates: {other!r} and {pattern!r} both match {name}",
-                    allowed="patterns of which one matches a parameter: their order is kept by no fingerprint",
+                    allowed="patterns that match different parameters, since none of two comes first",
                     todo="narrow one of them; what none matches has train.learning_rate itself",
                 )
             factors[name] *= factor

@@ -58,7 +58,9 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
-    config, made_from = find_initial_weights(stage, train_inputs(stage.config, shards=shards.fingerprint))
+    data = stage.config.data
+    pixels = {"image_size": data.image_size, "mean": data.mean or shards.mean, "std": data.std or shards.std}
+    config, made_from = find_initial_weights(stage, train_inputs(stage.config, shards=shards.fingerprint), pixels)
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri

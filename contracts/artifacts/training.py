@@ -69,9 +69,9 @@ class InitialWeights(Document):
         ):
             if names:
                 parts.append(f"{word}: {first_names(names)}")
-        rows = (
-            f"rows of {len(self.classes_taken)} classes by name, the others random" if self.classes_taken else "random"
-        )
+        rows = "random, since a file names no classes" if self.kind == "file" else "random: no class has the same name"
+        if self.classes_taken:
+            rows = f"rows of {len(self.classes_taken)} classes by name, the others random"
         parts.append(
             f"head ({', '.join(self.head)}): {rows}" if self.head else "nothing depends on num_classes: no head"
         )

@@ -29,12 +29,11 @@ COMMANDS = {"run": [], "plan": [], "submit": ["--dry-run"]}
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "all but patterns": (
         [
-            *("model.architecture=resnett", "model.weights=/nowhere/w.pt", "data.transform=nowhere_here:change"),
+            *("model.architecture=resnett", "data.transform=nowhere_here:change"),
             *("train.precision=fp16", "export.targets=[h100]", "parallel.sync_batch_norm=true"),
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "model.weights /nowhere/w.pt is not there",
             "data.transform 'nowhere_here:change': No module named",
             "train.precision is fp16, and there is no GPU",
             "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
@@ -51,8 +50,8 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
     ),
     "patterns": (
-        [f"model.architecture={OWN}", "model.freeze=[backbone.*]", "model.weights=cut.safetensors"],
-        ["model.freeze: the pattern 'backbone.*' matches no", "cut.safetensors cannot be read as safetensors"],
+        [f"model.architecture={OWN}", "model.freeze=[backbone.*]"],
+        ["model.freeze: the pattern 'backbone.*' matches no"],
     ),
 }
 
@@ -92,6 +91,18 @@ def test_mistakes_end_a_command_with_2_before_a_stage(
     for text in (*said, "to do: "):
         assert text in answer.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_weights_are_looked_at_here_and_must_be_in_a_bucket_for_vertex_ai(call: Callable[..., Result]) -> None:
+    weights = [f"model.architecture={OWN}", "model.weights=cut.safetensors"]
+    for command, said in (
+        ("run", "cut.safetensors cannot be read as safetensors"),
+        ("plan", "no machine of Vertex AI sees this one's disk"),
+        ("submit", "no machine of Vertex AI sees this one's disk"),
+    ):
+        answer = call(command, *weights, *COMMANDS[command])
+        assert answer.exit_code == 2, answer.output
+        assert said in answer.output
 
 
 def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:

@@ -47,7 +47,8 @@ def configured(recipe: dict[str, Any], pretrained: Path) -> dict[str, Any]:
     """Return the recipe for the small shards, in two epochs; everything else is the page's."""
     recipe["model"] |= {"arguments": SMALL, "weights": storage.normalise(pretrained)}
     recipe["train"] |= {"epochs": 2, "global_batch_size": 16}
-    return small_config(**recipe, checkpoint={"keep_last": 9})
+    recipe["checkpoint"] = {**recipe.get("checkpoint", {}), "keep_last": 9}
+    return small_config(**recipe)
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], where: str) -> float:

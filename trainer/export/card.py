@@ -220,6 +220,8 @@ def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest |
     if checkpoint is not None:
         rows.append(("Checkpoint, fingerprint of its training", f"`{checkpoint.fingerprint}`"))
         rows.append(("Steps and epochs of training", f"{checkpoint.step}, {checkpoint.epoch}"))
+        if checkpoint.initial is not None:
+            rows.append(("Training started with", _plain(checkpoint.initial.in_words())))
     rows.append(("Shards, fingerprint", f"`{document.shards_fingerprint}`"))
     if document.calibration is not None:
         drawn = document.calibration

@@ -95,6 +95,9 @@ def statistics_released(model: nn.Module) -> Iterator[None]:
 def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
     """Return the error about a pattern that matches no name; it gives close names, or the first ones."""
     close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
+    beginnings = dict.fromkeys(name.partition(".")[0] for name in names)
+    if first := difflib.get_close_matches(pattern.partition(".")[0].strip("*"), beginnings, n=1):
+        close = [f"{first[0]}.*", *close]
     shown = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
     anywhere = f"*{pattern}*"
     hint = "" if "*" in pattern else f" ({anywhere!r} matches it anywhere in a name)"

@@ -104,6 +104,10 @@ def make_network(
         elements = sum(module.get_parameter(name).numel() for name in frozen.parameters)
         kept = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
         log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{kept}")
+        if found.initial is not None:
+            drawn = [*found.initial.missing, *found.initial.other_shape]
+            if random := sorted(frozen.parameters.intersection(drawn)):
+                log(f"warning: frozen, and random, since the weights lack them: {first_names(random)}")
     blocks = recompute_blocks(module, numerics.activation_checkpointing)
     if blocks == [""]:
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")

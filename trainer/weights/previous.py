@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
 from contracts import storage
 from contracts.config import RunConfig
+from contracts.errors import ModelError
 from contracts.previous import PREVIOUS, list_same, read_previous
 from contracts.stage import Stage, find_output_damage
-from trainer.weights.source import find_source
+from trainer.weights.source import WeightSource, find_source
+
+# Below the trainings of a line: the hash of what model.weights held when it was last read, by its URI.
+WEIGHTS_FOLDER = "weights"
+# Of a mean or standard deviation in [0, 1].
+_NEAR = 0.02
 
 
-def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunConfig, dict[str, str]]:
+def find_initial_weights(
+    stage: Stage, made_from: dict[str, str], pixels: Mapping[str, object] = MappingProxyType({})
+) -> tuple[RunConfig, dict[str, str]]:
     """Return the configuration with the URI of the weights, and what the training is made from, their hash included.
 
     With `previous` a finished training whose other inputs are equal stands: else its own weights would have it train
@@ -18,15 +31,14 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
     Args:
         stage: The train stage.
         made_from: The hashes of the other inputs.
+        pixels: What images are made into: image_size, mean, std.
 
     Raises:
         ModelError: The weights cannot be used.
     """
     config, wanted = stage.config, stage.config.model.weights
     if wanted == PREVIOUS:
-        line = storage.join(storage.normalise(config.run.root), config.run.name)
-        if stage.root is not None:
-            line = stage.root.rstrip("/").rpartition("/")[0]
+        line = _trainings(stage).rpartition("/")[0]
         for uri, manifest in [] if stage.fresh else list_same(line, made_from):
             if find_output_damage(uri, manifest) is None:
                 stage.log("model.weights=previous: the training of these inputs is finished, whatever it started from")
@@ -38,7 +50,47 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
     if not wanted:
         return config, made_from
     uri = storage.normalise(wanted)
-    return _with_weights(config, uri), {**made_from, "weights": find_source(uri).sha256()}
+    record = storage.join(_trainings(stage), WEIGHTS_FOLDER, f"{hashlib.sha256(uri.encode()).hexdigest()[:16]}.json")
+    try:
+        source = find_source(uri)
+    except ModelError:
+        if storage.list_names(uri) or storage.exists(uri) or not storage.exists(record):
+            raise
+        # Trainings that have begun, and those that are finished, need no more than their name.
+        sha256 = str(json.loads(storage.read_bytes(record))["sha256"])
+        stage.log(f"warning: model.weights {storage.display(uri)} is gone: taken for what it was when it was last read")
+        return _with_weights(config, uri), {**made_from, "weights": sha256}
+    for text in describe_other_pixels(source, pixels):
+        stage.log(f"warning: {text}")
+    sha256 = source.sha256()
+    if not (stage.locate or stage.where):
+        storage.replace(record, (json.dumps({"uri": uri, "sha256": sha256}) + "\n").encode())
+    return _with_weights(config, uri), {**made_from, "weights": sha256}
+
+
+def describe_other_pixels(source: WeightSource, pixels: Mapping[str, object]) -> Iterator[str]:
+    """Say which images the weights were trained on, where this training makes others of its own."""
+    for name, ours in pixels.items():
+        theirs = source.pixels.get(name)
+        if not isinstance(theirs, list | int) or ours is None or _is_near(theirs, ours):
+            continue
+        shown = [round(value, 4) for value in ours] if isinstance(ours, list) else ours
+        yield (
+            f"{storage.display(source.uri)} was trained with data.{name}={theirs}, this training has {shown}: its "
+            f"first layers know other images (set data.{name} for the same)"
+        )
+
+
+def _is_near(one: object, other: object) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        # What shards measure of one kind of image differs by less.
+        return len(one) == len(other) and all(abs(a - b) < _NEAR for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def _trainings(stage: Stage) -> str:
+    root = storage.join(storage.normalise(stage.config.run.root), stage.config.run.name, "train")
+    return stage.root.rstrip("/") if stage.root is not None else root
 
 
 def _with_weights(config: RunConfig, uri: str) -> RunConfig:

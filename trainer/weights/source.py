@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from contracts import storage
@@ -21,7 +21,7 @@ from contracts.result import RUN_START_NAME
 TRANSFORMERS_CONFIG = "config.json"
 SAFETENSORS = ".safetensors"
 TORCH_SUFFIXES = (".pt", ".pth")
-LABELS_NAME = "labels.json"
+LABELS_NAME, PREPROCESS_NAME = "labels.json", "preprocess.json"
 ALLOWED = (
     "a folder that transformers saved (config.json and .safetensors files), a .safetensors, .pt or .pth file, or a "
     "run, finished training, checkpoint or export of this tool"
@@ -30,6 +30,7 @@ ALLOWED = (
 GROUPS = ("model", "ema")
 _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
+_PROCESSOR_CONFIG = "preprocessor_config.json"
 WEIGHTS_NAME = "model.safetensors"
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -50,6 +51,8 @@ class WeightSource:
     """Of a checkpoint."""
     config: dict[str, Any] | None = None
     """Of a transformers folder: its config.json."""
+    pixels: dict[str, Any] = field(default_factory=dict)
+    """Fields of data that its network was trained with (image_size, mean, std), as far as it says."""
 
     @property
     def tensor_files(self) -> list[str]:
@@ -149,11 +152,13 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
         ExportManifest.load(uri)
         if TRANSFORMERS_CONFIG in names:
             found = _find_transformers(uri, names)
-            return WeightSource(uri, "export", found.files, found.classes, config=found.config)
+            return replace(found, kind="export", pixels=_read_json(uri, PREPROCESS_NAME, names))
         classes = _read_json(uri, LABELS_NAME, names)
         if not isinstance(classes, list):
             raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
-        return WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(str, classes)))
+        pixels = _read_json(uri, PREPROCESS_NAME, names)
+        files = (storage.join(uri, WEIGHTS_NAME),)
+        return WeightSource(uri, "export", files, tuple(map(str, classes)), pixels=pixels)
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
 
 
@@ -162,7 +167,7 @@ def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
     if not manifest.files_of("model"):
         raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
     files = tuple(file.uri(uri) for file in wanted)
-    return WeightSource(uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest)
+    return WeightSource(uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest, pixels=manifest.data)
 
 
 def _find_transformers(uri: str, names: set[str]) -> WeightSource:
@@ -183,7 +188,11 @@ def _find_transformers(uri: str, names: set[str]) -> WeightSource:
             todo="load it in transformers where you trust it, and save_pretrained() it again",
         )
     files = (storage.join(uri, TRANSFORMERS_CONFIG), *(storage.join(uri, name) for name in tensors))
-    return WeightSource(uri, "transformers", files, _classes_of(config), config=config)
+    pixels = {"image_size": config.get("image_size")}
+    if _PROCESSOR_CONFIG in names:
+        processor = _read_json(uri, _PROCESSOR_CONFIG, names)
+        pixels |= {"mean": processor.get("image_mean"), "std": processor.get("image_std")}
+    return WeightSource(uri, "transformers", files, _classes_of(config), config=config, pixels=pixels)
 
 
 def _shards(uri: str, names: set[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -152,7 +153,7 @@ def tensors_of_torch_file(uri: str, path: Path, *, maps: bool = False) -> dict[s
     except pickle.UnpicklingError as error:
         raise refused(
             uri,
-            f"holds more than tensors, and would execute code: {_first_line(error)}",
+            f"holds more than tensors{_named_by(error)}, which loading could only have by executing code",
             todo="where you trust it, load it yourself and save its state_dict() by safetensors",
         ) from error
     except _UNREADABLE as error:
@@ -174,9 +175,13 @@ def _holds(loaded: Mapping[Any, Any], key: str) -> bool:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # torch's advice, to load without weights_only, is the one that must not be followed.
-    told = [line for line in lines if "Unsupported" in line or "GLOBAL" in line] or lines
-    return (told or [type(error).__name__])[0][:200]
+    return (lines or [type(error).__name__])[0][:200]
+
+
+def _named_by(error: Exception) -> str:
+    """Return the function or class that a pickle asks for; torch's advice, to allow it, must not be followed."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f" ({found[1]})" if found else ""
 
 
 def _by_transformers(source: WeightSource, folder: Path, network: nn.Module) -> dict[str, torch.Tensor]:

@@ -159,7 +159,7 @@ class _Runs:
 def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path) -> None:
     path, trap = tmp_path / "weights.pt", tmp_path / "trap"
     torch.save({"model": _Runs(trap)}, path)
-    with pytest.raises(ModelError, match="holds more than tensors, and would execute code"):
+    with pytest.raises(ModelError, match=r"holds more than tensors .*mkdir"):
         start(network("resnet"), path, "resnet")
     assert not trap.exists()
 
