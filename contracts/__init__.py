@@ -2,3 +2,16 @@
 
 Every other package imports this one; it imports none of them, and nothing heavy (no torch, Beam or kfp).
 """
+
+# The packages of this project, which its wheel and its images hold.
+PACKAGES = (
+    "contracts",
+    "pages",
+    "records",
+    "sharding",
+    "trainer",
+    "components",
+    "pipelines",
+    "rehearsal",
+    "inspection",
+)

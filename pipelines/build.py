@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts import storage
+from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from pipelines.images import ROLES, ImageRecord, is_pinned
@@ -25,22 +25,7 @@ REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0
 TOOL_TIMEOUT_S = 4 * 3600.0
 BUILD_FILE = "docker/cloudbuild.yaml"
 # What the Dockerfiles copy, and they themselves: the context of a build.
-CONTEXT = (
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "constraints",
-    "contracts",
-    "pages",
-    "records",
-    "sharding",
-    "trainer",
-    "components",
-    "pipelines",
-    "rehearsal",
-    "inspection",
-    "docker",
-)
+CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "constraints", *PACKAGES, "docker")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 
 Say = Callable[[str], None]

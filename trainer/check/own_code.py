@@ -9,25 +9,14 @@ import sysconfig
 from collections.abc import Collection
 from pathlib import Path
 
+from contracts import PACKAGES
 from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
 from trainer.model.user_callable import load_callable
 
-# The packages of the project's wheel.
-_PROJECT = (
-    "contracts",
-    "pages",
-    "records",
-    "sharding",
-    "trainer",
-    "components",
-    "pipelines",
-    "rehearsal",
-    "inspection",
-)
 # What its images have besides, as far as a network or a transform may be taken from it.
-_IN_IMAGES = (*_PROJECT, "torch", "transformers", "numpy", "PIL")
+_IN_IMAGES = (*PACKAGES, "torch", "transformers", "numpy", "PIL")
 
 
 def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool = False) -> bool:
@@ -109,7 +98,7 @@ def find_own_files(known: Collection[str]) -> set[str]:
     files = set()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name in known or name.partition(".")[0] in _PROJECT or not isinstance(file, str):
+        if name in known or name.partition(".")[0] in PACKAGES or not isinstance(file, str):
             continue
         path = Path(file).resolve()
         if path.is_file() and not any(path.is_relative_to(folder) for folder in installed):

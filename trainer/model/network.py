@@ -17,7 +17,6 @@ from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, UserError
 from trainer.checkpoint.staging import require_storable
-from trainer.model.attention import describe_attention, watch_attention
 from trainer.model.build import build_model, complete_model, find_gradient_use, model_builder
 from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learns
 from trainer.model.meta import build_on_first_rank
@@ -188,7 +187,7 @@ def _examine(
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     require_storable(module, config.model.architecture)
     images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
-    with numerics.autocast(device), watch_attention() as attention:
+    with numerics.autocast(device):
         use = find_gradient_use(module, images)
     # What is frozen for good asks for no gradient; what learns after train.unfreeze_epoch is refused at once.
     frozen = find_frozen(module, config.model.freeze)
@@ -207,8 +206,6 @@ def _examine(
     evaluation_only = [] if parallel.find_unused_parameters else use.evaluation_only
     if evaluation_only:
         log(f"frozen, since the logits depend on them in evaluation alone: {', '.join(evaluation_only)}")
-    if attention:
-        log(describe_attention(attention))
     gathered = []
     if parallel.strategy == "fsdp":
         # What is kept of a block, operation by operation, must not see how parts of it are gathered: the second forward
