@@ -7,7 +7,8 @@ Every module, by what it is about:
                  containers, images, build, prebuilt, prebuilt_start; compile makes the file
     this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput,
                  predict
-    planning     plan; its rules preflight, name_rules, cloud_names, spend, warn, problem; estimate, measured, online;
+    planning     plan; its rules preflight, name_rules, cloud_names, spend, warn, problem; checks asks the stages, and
+                 check_cache keeps what they answer; estimate, measured, online;
                  compare; plan_table, compare_table
     submission   submit, request, template; follow and ladder wait for it; schedule and drift
     runs         status, logs, cancel; run_name, run_tasks, run_jobs find what belongs to one; evidence and diagnosis

@@ -55,7 +55,7 @@ def test_show_counts_and_draws(small_shards, tmp_path):
 
 def test_show_without_a_manifest(tmp_path):
     done = shardline("data", "show", tmp_path)
-    assert done.returncode == 2 and "nothing finished there" in done.stderr
+    assert done.returncode == 2 and "holds no manifest.json" in done.stderr
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------

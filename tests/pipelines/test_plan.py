@@ -37,6 +37,10 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("sharding.source=raw",), "sharding.source = raw"),
     (("sharding.source=''",), "sharding.source is not set"),
     (("model.weights=/data/w.pt",), "model.weights = /data/w.pt"),
+    (
+        ("train.early_stopping={}", "sharding.splits={train: 0.8, validation: 0, test: 0.2}"),
+        "train.early_stopping with sharding.splits.validation = 0",
+    ),
     (("run.name=9_flowers",), "run.name = 9_flowers"),
     (("run.name=" + "a" * 41,), "up to 39 letters"),
     (("resources.machine.type=''",), "resources.machine: type is not set"),

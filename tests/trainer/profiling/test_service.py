@@ -3,6 +3,7 @@
 import pytest
 from torch import nn
 
+from trainer.model.freeze import find_frozen, freeze
 from trainer.profiling.service import has_batch_norm
 
 
@@ -10,10 +11,10 @@ def network(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(norm), nn.Flatten()).train()
 
 
-def frozen() -> nn.Module:
+def frozen(pattern: str = "1.*") -> nn.Module:
     made = network(nn.BatchNorm2d(4))
-    made[1].requires_grad_(False)  # type: ignore[index]
-    return made
+    freeze(made, find_frozen(made, [pattern]))
+    return made.train()
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.SyncBatchNorm(4), nn.BatchNorm2d(4, affine=False)])
@@ -31,5 +32,7 @@ def test_frozen_ones_count_only_where_they_learn_later() -> None:
     for each in (frozen(), still):
         assert not has_batch_norm(each)
         assert has_batch_norm(each, with_frozen=True)
+    # Its bias learns: its statistics do too.
+    assert has_batch_norm(frozen("*.weight"))
     # One that is frozen and one that is not.
     assert has_batch_norm(nn.Sequential(frozen(), network(nn.BatchNorm1d(4))))
