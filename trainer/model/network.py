@@ -41,7 +41,7 @@ class Network:
     gathered_blocks: list[str]
     """With fsdp: names of the blocks that are gathered as one."""
     initial: InitialWeights | None
-    """The weights that it was given; None: random ones. With ddp only the first rank has them yet."""
+    """Report on the weights to start from; None: random ones. With ddp the first rank alone has them so far."""
     frozen: Frozen
     """What model.freeze names, whether it is frozen now or not."""
 
@@ -54,6 +54,7 @@ class Examination:
     """Parameters that training would wait in vain for the gradients of."""
     gathered_blocks: list[str]
     initial: InitialWeights | None = None
+    """Report on the weights that it was given before."""
 
 
 def make_network(

@@ -31,7 +31,7 @@ def save_weights(network: nn.Module, classes: Sequence[str], folder: Path) -> No
     if is_of_transformers(network):
         from transformers.core_model_loading import revert_weight_conversion
 
-        # As save_pretrained names them: releases before the last one know no other names.
+        # As save_pretrained names them: older releases of transformers know no other names.
         state = revert_weight_conversion(network, state)  # type: ignore[arg-type]
         config: Any = copy.deepcopy(network.config)
         config.id2label = dict(enumerate(classes))

@@ -174,8 +174,9 @@ def _holds(loaded: Mapping[Any, Any], key: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first sentence of an error: torch's go on with guesses and advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
+    return (lines or [type(error).__name__])[0].partition(". ")[0][:200]
 
 
 def _named_by(error: Exception) -> str:
