@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -228,11 +229,14 @@ def test_a_run_that_cannot_be_started_leaves_no_descriptor(
     # One run before: what libraries open once is open.
     monkeypatch.setattr(pipelines.runs, "_start_child", None)
     pipelines.run(graphs.places)
+    # What other tests left to the collector may go at any time: then fewer are open, never more.
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(5):
         pipelines.run(graphs.places, run=f"run-{number + 2}")
     pipelines.runs.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert len(pipelines.runs.failures) == 6
 
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from trainer.report.scalars import Scalars
 
 
-def test_every_step_is_shown_once_after_resumes(tmp_path: Path) -> None:
+def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Files are read in the order of their names, which end in the writer's count within the process: in a process that
+    # has made nine before, a tenth of the same second would come first. Attempts are processes of their own.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     for first_step, last_step in ((0, 70), (40, 90), (60, 120)):
         scalars = Scalars(tmp_path, first_step=first_step)
         for step in range(first_step + 10, last_step + 1, 10):
