@@ -34,7 +34,8 @@ SPEED_FIELDS = {
 }
 
 
-# Fields of train that came after release 0.1.0: at their defaults they are left out, so that its results are found.
+# Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
+_SHARDING_SINCE_0_1 = ("stratify", "background")
 _TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "unfreeze_epoch", "early_stopping")
 
 
@@ -51,8 +52,12 @@ def combine(made_from: dict[str, str]) -> str:
 
 def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
-    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "compact_share"}
+    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "compact_share", "file_timeout_s"}
     fields = config.sharding.model_dump(mode="json", exclude=without)
+    defaults = {name: field.get_default() for name, field in type(config.sharding).model_fields.items()}
+    fields = {
+        name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
+    }
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt
 
@@ -48,6 +49,16 @@ class ShardEntry(FileEntry):
     """What the file holds, tombstones included."""
     changed: dict[str, int] = Field(default={})
     """Number of its images that needed each change, tombstones included."""
+    rows_crc32c: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
+    """crc32c of its rows in the index (records/index_parts.py); empty in index version 1."""
+
+
+class IndexPart(FileEntry):
+    """One file of an index of version 2: the rows of some shards of one split, and their columns."""
+
+    first: NonNegativeInt
+    """Place of its first sample in the index."""
+    samples: NonNegativeInt
 
 
 class Rejected(Document):
@@ -70,9 +81,14 @@ class Copy(Document):
 class DuplicateGroup(Document):
     """Images with the same bytes; of these, the first is kept where copies are dropped."""
 
-    sha256: str
-    """Hash of their content."""
+    sha256: str = ""
+    """Hash of their content, where it was read."""
+    checksum: str = ""
+    """What the bucket's listing says of their content, e.g. `md5:HEX`; empty where it was read."""
     copies: list[Copy]
+    """At most 100 of them."""
+    num_copies: int | None = None
+    """Number of all of them; None: all are in `copies`."""
 
 
 class Duplicates(Document):
@@ -113,6 +129,8 @@ def _check_splits(splits: dict[str, SplitEntry]) -> dict[str, SplitEntry]:
 class ShardManifest(Contract):
     """What the shards of a source hold."""
 
+    FORMAT_VERSION: ClassVar[int] = 2
+
     kind: Literal["shards"] = "shards"
     format: Literal["webdataset", "tfrecord"]
     seed: int
@@ -123,13 +141,24 @@ class ShardManifest(Contract):
     """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
     splits: Annotated[dict[str, SplitEntry], AfterValidator(_check_splits)]
     """train, validation and test, each of them, also where it is empty."""
-    shards: list[ShardEntry]
-    index: FileEntry
-    """The packed index of all samples (records/index.py)."""
+    shards: Sequence[ShardEntry]
+    """In a document of more than 10,000 shards empty: they are in `shard_table`, and `load` reads them from there."""
+    shard_table: FileEntry | None = None
+    """The entries of all shards as a packed table; None where they are in the document."""
+    index: FileEntry | None = None
+    """The packed index of all samples, version 1 (records/index.py); None where it is in parts."""
+    index_parts: list[IndexPart] = Field(default=[])
+    """The files of an index of version 2, in the order of their rows."""
     rejected: list[Rejected]
-    """Files that are no usable images by their content."""
+    """Files that are no usable images by their content; at most 10,000 of them."""
+    num_rejected: int | None = None
+    """Number of all of them; None: all are in `rejected`."""
     ignored: list[str] = Field(default=[])
-    """Files and folders of the source that are no images by their name, encoded as in `rejected`."""
+    """Files and folders of the source that are no images by their name, encoded as in `rejected`; at most 10,000."""
+    num_ignored: int | None = None
+    """Number of all of them; None: all are in `ignored`."""
+    warnings: list[str] = Field(default=[])
+    """What was remarked about the source; shown again by every run that uses these shards."""
     mean: list[float] | None = None
     """Mean of the red, green and blue channel, in [0, 1], over all pixels of at most 10,000 images of the training
     split; None where no image was decoded."""
@@ -155,6 +184,10 @@ class ShardManifest(Contract):
     """Samples that lie in reused shards and are gone, in the form of an index; None where there are none."""
     code_version: str = ""
     """Version of the package that wrote the shards."""
+    key: str = ""
+    """Part of the names of all files: hash of the fingerprint and of `made_with`; empty in format version 1."""
+    made_with: dict[str, str] = Field(default={})
+    """Versions of what decides bytes. They are in no fingerprint: an upgrade is no reason to shard again."""
 
     def owned_files(self) -> list[FileEntry]:
         """Return the shards, the index and what goes with it, and what others read."""

@@ -71,9 +71,16 @@ class ShardingSection(Section):
     by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
-    duplicates: Literal["warn", "fail", "drop"] = "warn"
-    """What is done about images with the same bytes: named in the manifest and a warning; an error; or all but one left
-    out, by writing the shards a second time. Of copies in several splits test keeps its own, then validation."""
+    duplicates: Literal["warn", "fail", "drop", "off"] = "warn"
+    """What is done about images with the same bytes: named in the manifest and a warning; an error; all but one left
+    out; or they are not looked for. Of copies in several splits test keeps its own, then validation."""
+    stratify: bool = True
+    """Whether a class whose hashes leave a split empty gives it the sample nearest to it, where it has enough. Not with
+    `incremental`, nor where the source gives the splits."""
+    background: Annotated[str, Field(pattern=r"^(#[0-9a-f]{6}|white|black)$")] = "white"
+    """Colour that transparent images are laid on, with verify=decode: white, black or #rrggbb."""
+    file_timeout_s: PositiveInt = 120
+    """Seconds that looking at one file may take; a file that took longer twice is rejected."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
     compact_share: Fraction = 0.2
