@@ -249,13 +249,13 @@ def _measure_growth(count: int) -> dict[str, float]:
     from contracts import storage
     from records.index import RECORD
     from sharding import graph
-    from sharding.check import Checks
-    from sharding.manifest import Commit
+    from sharding.commit.manifest import Commit
     from sharding.plan import make_plan
     from sharding.references import write_parts
-    from sharding.runners import fnapi_pipeline
-    from sharding.shard import ChannelSums, Job, ShardRecord
+    from sharding.runners.run import fnapi_pipeline
     from sharding.sources import Reference
+    from sharding.write.check import Checks
+    from sharding.write.shard import ChannelSums, Job, ShardRecord
 
     def write_nothing(shard: int, references: list[Reference], job: Job) -> ShardRecord:
         rows = np.zeros(len(references), RECORD)

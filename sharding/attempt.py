@@ -18,7 +18,7 @@ from sharding.limits import name_some
 
 if TYPE_CHECKING:
     from contracts.stage import Output
-    from sharding.shard import Job
+    from sharding.write.shard import Job
 
 # Says that this stage writes in the folder, and which attempt of it; deleted once the manifest is there.
 WRITING_NAME = ".writing"
@@ -82,8 +82,8 @@ def remove_leftovers(uri: str) -> None:
 
 def _list_leftovers(uri: str) -> list[str]:
     from records.index import INDEX_NAME
-    from sharding.duplicates import DUPLICATES_NAME
-    from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME
+    from sharding.commit.duplicates import DUPLICATES_NAME
+    from sharding.increment.reuse import SOURCES_NAME, TOMBSTONES_NAME
 
     return [
         name

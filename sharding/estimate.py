@@ -22,9 +22,9 @@ from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
 from sharding.plan import Plan, make_key, place
 from sharding.references import PART_REFERENCES, pack
-from sharding.shard import SUFFIXES, WRITERS
+from sharding.runners.work import BYTES_PER_S
 from sharding.sources import Listing, Reference
-from sharding.work import BYTES_PER_S
+from sharding.write.shard import SUFFIXES, WRITERS
 
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
 GB_PER_VCPU = {"n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9, "n2-highmem": 8.0, "e2-highcpu": 1.0}

@@ -28,17 +28,17 @@ from contracts import storage
 from contracts.errors import TryAgain, UserError
 from contracts.refusal import REFUSAL_NAME, leave_refusal
 from sharding.attempt import is_current
-from sharding.heartbeat import beating
-from sharding.manifest import Commit, commit_shards
+from sharding.commit.manifest import Commit, commit_shards
 from sharding.references import place_part, unpack
-from sharding.shard import Job, load_record, save_record, write_shard
+from sharding.runners.heartbeat import beating
+from sharding.write.shard import Job, load_record, save_record, write_shard
 
 
 def build_graph(pipeline: beam.Pipeline, num_parts: int, commit: Commit) -> None:
     """Add the steps that write all shards, the index and the manifest.
 
     Args:
-        pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners.py).
+        pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners/run.py).
         num_parts: Number of files of the listing (sharding/references.py).
         commit: The job, its plan, and what else the manifest says.
     """

@@ -28,18 +28,18 @@ from contracts.process import run_process
 from contracts.refusal import find_refusal
 from contracts.stage import Output, Stage, run_stage
 from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
-from sharding.choice import choose
+from sharding.increment.choice import choose
 from sharding.limits import check_rejected, space_needed
+from sharding.runners.work import Work, prepare_workers
 from sharding.sources import Listing, describe_gaps, list_source
-from sharding.work import Work, prepare_workers
 
 if TYPE_CHECKING:
     from contracts.artifacts import Duplicates
-    from sharding.chain import Parent
-    from sharding.duplicates import Findings
-    from sharding.manifest import Commit
+    from sharding.commit.duplicates import Findings
+    from sharding.commit.manifest import Commit
+    from sharding.increment.chain import Parent
+    from sharding.increment.reuse import Growth
     from sharding.plan import Plan
-    from sharding.reuse import Growth
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
@@ -77,7 +77,7 @@ def _name_finished_job(stage: Stage, launch: Path) -> None:
     Raises:
         TryAgain: No job of Dataflow has made them.
     """
-    from sharding.dataflow import find_job, write_resources
+    from sharding.runners.dataflow import find_job, write_resources
 
     assert stage.claimed is not None
     job_id = find_job(stage.config, _job_name(stage.claimed))
@@ -168,10 +168,10 @@ def _plan(
 
     # Beam is imported from here on.
     from records.statistics import summed_share
-    from sharding.check import Checks
-    from sharding.manifest import Commit
+    from sharding.commit.manifest import Commit
     from sharding.references import write_parts
-    from sharding.shard import Job
+    from sharding.write.check import Checks
+    from sharding.write.shard import Job
 
     threads = stage.config.resources.read_threads
     if threads == "auto":
@@ -243,9 +243,9 @@ def _estimate(stage: Stage) -> str:
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:
-    from sharding.duplicates import describe_duplicates, take_findings
+    from sharding.commit.duplicates import describe_duplicates, take_findings
     from sharding.graph import build_graph
-    from sharding.runners import run_graph
+    from sharding.runners.run import run_graph
 
     output, job = prepared.output, prepared.commit.job
     with space_needed(output.uri), _progress(stage, output.uri, job.plan.total_shards):
@@ -289,8 +289,8 @@ def _plan_second_pass(stage: Stage, first: _Prepared, findings: Findings) -> _Pr
     Raises:
         TryAgain: The source has changed since.
     """
+    from sharding.increment.reuse import replan_growth
     from sharding.plan import make_key
-    from sharding.reuse import replan_growth
 
     section = stage.config.sharding
     listing = list_source(section)
@@ -312,7 +312,7 @@ def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
     shown = f"sharding.source {storage.display(listing.uri)}"
     check_rejected(manifest.rejected, accepted, limit, shown)
     if stage.config.sharding.duplicates == "fail" and manifest.duplicates:
-        from sharding.duplicates import check_duplicates
+        from sharding.commit.duplicates import check_duplicates
 
         check_duplicates(manifest.duplicates, shown)
 

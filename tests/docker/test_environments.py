@@ -22,7 +22,13 @@ COMMANDS = {
     "export": ["trainer.export.task"],
 }
 IMPORTS = {
-    "pipeline": ["apache_beam.io.gcp.gcsio", "sharding.graph", "sharding.dataflow", "gcsfs", "google.cloud.aiplatform"],
+    "pipeline": [
+        "apache_beam.io.gcp.gcsio",
+        "sharding.graph",
+        "sharding.runners.dataflow",
+        "gcsfs",
+        "google.cloud.aiplatform",
+    ],
     "trainer": [
         "torch",
         "transformers",

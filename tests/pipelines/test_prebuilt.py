@@ -30,7 +30,7 @@ from pipelines.prebuilt import (
 )
 from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
-from sharding.dataflow import dataflow_flags
+from sharding.runners.dataflow import dataflow_flags
 from tests.golden.write_lines import GOLDEN, prebuilt_jobs
 from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS
 from tests.pipelines.test_plan import DIGEST, config

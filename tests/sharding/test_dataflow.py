@@ -19,11 +19,11 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from contracts.resolve import parse_config
-from sharding.dataflow import submit
+from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
-from sharding.manifest import Commit
 from sharding.plan import Plan
-from sharding.shard import Job
+from sharding.runners.dataflow import submit
+from sharding.write.shard import Job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataflow-job.json"
 IMAGE = "europe-west4-docker.pkg.dev/acme-vision/shardline/worker@sha256:" + "0" * 64

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.config import SplitFractions
 from records.index import RECORD, key_of, open_index, read_payload
-from sharding.duplicates import _find_candidates
+from sharding.commit.duplicates import _find_candidates
 from sharding.plan import choose_split, make_key
 
 

@@ -15,13 +15,13 @@ from contracts.refusal import find_refusal
 from records.index import INDEX_NAME, open_index
 from sharding import graph, manifest
 from sharding.attempt import WORK_NAME, take_over
+from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
-from sharding.manifest import Commit
 from sharding.plan import make_plan, place
 from sharding.references import pack, place_part, unpack, write_parts
-from sharding.runners import fnapi_pipeline
-from sharding.shard import Job
+from sharding.runners.run import fnapi_pipeline
 from sharding.sources import list_source
+from sharding.write.shard import Job
 
 
 @pytest.fixture

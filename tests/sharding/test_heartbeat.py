@@ -5,9 +5,9 @@ import pytest
 from contracts import storage
 from contracts.errors import StorageError, TryAgain
 from sharding import heartbeat
-from sharding.heartbeat import Monitor, beating
 from sharding.plan import Plan
-from sharding.shard import Job
+from sharding.runners.heartbeat import Monitor, beating
+from sharding.write.shard import Job
 
 
 @pytest.fixture

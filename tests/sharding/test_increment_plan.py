@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharding.increment import Finished, Source, find_moved, match, select
+from sharding.increment.selection import Finished, Source, find_moved, match, select
 from sharding.plan import count_shards, cut_evenly
 
 TARGET_BYTES = 1000

@@ -13,9 +13,9 @@ from contracts.errors import StorageError, TryAgain
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from sharding import objects
-from sharding.objects import read_objects
 from sharding.sources import Reference
-from sharding.stream import cut
+from sharding.write.objects import read_objects
+from sharding.write.stream import cut
 
 # Google's client drops the connection of a streamed answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

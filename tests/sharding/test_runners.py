@@ -20,9 +20,9 @@ from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
 from sharding import dataflow, processes
 from sharding import work as work_module
-from sharding.dataflow import dataflow_flags
-from sharding.runners import portable_flags, run_graph
-from sharding.work import Work, choose_processes
+from sharding.runners.dataflow import dataflow_flags
+from sharding.runners.run import portable_flags, run_graph
+from sharding.runners.work import Work, choose_processes
 
 GIB = 1 << 30
 
@@ -141,7 +141,7 @@ def test_a_worker_process_may_end_before_its_connections_are_closed(monkeypatch,
     (tmp_path / "vanishing.py").write_text(
         "import os\n"
         "from apache_beam.runners.worker.data_plane import GrpcClientDataChannelFactory\n"
-        "from sharding.worker import serve\n"
+        "from sharding.runners.worker import serve\n"
         "def serve_and_vanish(environment, command_pid):\n"
         "    GrpcClientDataChannelFactory.close = lambda _: os._exit(0)\n"
         "    serve(environment, command_pid)\n"

@@ -12,8 +12,8 @@ from contracts.config import ShardingSection
 from records.decode import decode_rgb
 from records.statistics import ChannelSums
 from sharding.plan import make_plan, place
-from sharding.shard import Job, write_shard
 from sharding.sources import list_source
+from sharding.write.shard import Job, write_shard
 
 
 @pytest.fixture

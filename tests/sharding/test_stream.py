@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sharding import stream
 from sharding.sources import Reference
-from sharding.stream import read_ahead
+from sharding.write.stream import read_ahead
 
 
 def make_references(sizes):

@@ -11,9 +11,9 @@ from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from contracts.result import run_label
 from contracts.stage import run_stage
-from sharding.runners import run_graph
+from sharding.runners.run import run_graph
+from sharding.runners.work import Work
 from sharding.task import shard
-from sharding.work import Work
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
 
 VERTEX = {

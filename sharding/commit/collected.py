@@ -13,8 +13,8 @@ from contracts.artifacts import FileEntry, ImageStatistics, ShardEntry, SplitEnt
 from contracts.config import SPLITS
 from records.index import RECORD, Index
 from records.statistics import ChannelSums, Tally
-from sharding.reuse import Increment, Reused, ReusedShards, without_tombstones
-from sharding.shard import Job, ShardRecord, neighbour_name
+from sharding.increment.reuse import Increment, Reused, ReusedShards, without_tombstones
+from sharding.write.shard import Job, ShardRecord, neighbour_name
 
 
 class Collected:

@@ -3,7 +3,7 @@
 Local files are read where they are needed, a few system calls each, which threads would only slow down; the system is
 told about them beforehand, and fetches those that it does not hold (docs/sharding.md). Where calls are slow, as on a
 network mount, several files may be read at a time, by threads, in order, within a bound on memory. Objects of a bucket
-are read in sharding/objects.py.
+are read in sharding/write/objects.py.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from records.convert import Changes, library_versions
 from records.index import INDEX_NAME, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.attempt import is_current
-from sharding.collected import Collected, describe_images
-from sharding.duplicates import check_duplicates, find_duplicates, leave_findings
+from sharding.commit.collected import Collected, describe_images
+from sharding.commit.duplicates import check_duplicates, find_duplicates, leave_findings
+from sharding.commit.wids import publish_wids
+from sharding.increment.reuse import SOURCES_NAME, TOMBSTONES_NAME, Increment, ReusedShards, open_index_at
 from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
-from sharding.reuse import SOURCES_NAME, TOMBSTONES_NAME, Increment, ReusedShards, open_index_at
-from sharding.shard import Job, ShardRecord, scratch_file
-from sharding.wids import publish_wids
+from sharding.write.shard import Job, ShardRecord, scratch_file
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from records.index import NO_LABEL, RECORD
 from records.sample import ChecksumStream, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, Tally, is_summed
 from sharding.attempt import WORK_NAME
-from sharding.check import Checked, Checks, check
 from sharding.limits import encode_name, encode_path, space_needed
-from sharding.objects import SNIFFED_BYTES, read_objects
 from sharding.plan import Plan, make_key, make_place_hash
 from sharding.sources import Reference, absolute_path, remote_uri
-from sharding.stream import WriteBehind, announce_file, read_ahead
+from sharding.write.check import Checked, Checks, check
+from sharding.write.objects import SNIFFED_BYTES, read_objects
+from sharding.write.stream import WriteBehind, announce_file, read_ahead
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -61,7 +61,7 @@ class Job:
     attempt: str = ""
     """Id of the attempt that runs it (sharding/attempt.py); empty: nobody asks."""
     beats: bool = False
-    """Whether workers show signs of life (sharding/heartbeat.py)."""
+    """Whether workers show signs of life (sharding/runners/heartbeat.py)."""
     multi_label: bool = False
     """Whether the labels of an image are a list."""
     checks: Checks = field(default_factory=Checks)

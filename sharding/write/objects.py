@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contracts import storage
 from contracts.errors import TryAgain
 from sharding.sources import Reference, remote_uri
-from sharding.stream import cut
+from sharding.write.stream import cut
 
 # Bytes of the batch that is being taken and of the one that is being read, by the listing; a larger object is alone.
 BYTES_IN_FLIGHT = 64 << 20

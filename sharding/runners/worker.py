@@ -1,7 +1,7 @@
 """A worker process of the FnApiRunner: runs the steps of the graph that it is sent, and ends with whoever started it.
 
-Imported by the fork server (sharding/work.py), which therefore imports everything that a worker will need; started by
-sharding/processes.py.
+Imported by the fork server (work.py), which therefore imports everything that a worker will need; started by
+processes.py.
 """
 
 from __future__ import annotations

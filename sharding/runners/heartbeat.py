@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from contracts import storage
 from contracts.errors import ShardlineError
-from sharding.shard import Job
+from sharding.write.shard import Job
 
 BEAT_INTERVAL_S = 2.0
 # Of its own, since the folder of the attempt holds a record for each shard.

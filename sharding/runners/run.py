@@ -1,8 +1,8 @@
 """What the Beam graph runs on, chosen by `resources.beam_runner`; the graph is the same on all of them.
 
-    fnapi      the FnApiRunner, named explicitly: in this process, or in worker processes (sharding/processes.py)
+    fnapi      the FnApiRunner, named explicitly: in this process, or in worker processes (processes.py)
     portable   any Beam job service, with workers that it starts or finds
-    dataflow   Google Cloud Dataflow (sharding/dataflow.py)
+    dataflow   Google Cloud Dataflow (dataflow.py)
 
 Never 'DirectRunner': that name tries Prism first, which it downloads, and falls back silently. Never DaskRunner: it
 reports DONE with wrong data. docs/decisions/0001-beam-runners.md has the evidence.
@@ -26,9 +26,9 @@ from apache_beam.runners.runner import PipelineState
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from sharding.heartbeat import Monitor
-from sharding.processes import worker_processes
-from sharding.work import Work, choose_processes
+from sharding.runners.heartbeat import Monitor
+from sharding.runners.processes import worker_processes
+from sharding.runners.work import Work, choose_processes
 
 POLL_INTERVAL_S = 0.5
 # Looking into a bucket is a request.
@@ -187,7 +187,7 @@ def _run_dataflow(
 ) -> str:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
-    from sharding.dataflow import find_job, submit, write_resources
+    from sharding.runners.dataflow import find_job, submit, write_resources
 
     try:
         result = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id)

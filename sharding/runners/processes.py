@@ -24,8 +24,8 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from google.protobuf import text_format
 
 from contracts.errors import TryAgain
-from sharding.work import WORKER_MODULE, fork_context
-from sharding.worker import serve
+from sharding.runners.work import WORKER_MODULE, fork_context
+from sharding.runners.worker import serve
 
 # How often requests that were sent after a death are failed, until the runner has noticed.
 _ABORT_INTERVAL_S = 0.2
@@ -38,7 +38,7 @@ _status_lock = threading.Lock()
 
 @contextlib.contextmanager
 def worker_processes() -> Iterator[SubprocessSDKEnvironment]:
-    """Give the Beam environment whose workers are copies of the fork server (sharding/work.py), all watched.
+    """Give the Beam environment whose workers are copies of the fork server (sharding/runners/work.py), all watched.
 
     Raises:
         TryAgain: The runner gave up because a worker died.

@@ -12,12 +12,12 @@ from contracts import storage
 from contracts.errors import ConfigError
 from contracts.fingerprint import increment_inputs, shard_inputs
 from contracts.stage import Stage
-from sharding.chain import Parent, find_parents
+from sharding.increment.chain import Parent, find_parents
 from sharding.limits import check_training_classes, encode_name, name_some
 from sharding.sources import Listing
 
 if TYPE_CHECKING:
-    from sharding.reuse import Growth
+    from sharding.increment.reuse import Growth
 
 
 @dataclass
@@ -56,7 +56,7 @@ def choose(stage: Stage, listing: Listing) -> Choice:
         if stage.locate:
             # What is looked for is not there, whatever it would be built on.
             return full
-        from sharding.reuse import plan_growth
+        from sharding.increment.reuse import plan_growth
 
         growth = plan_growth(listing, parent, section)
         if growth is not None:

@@ -20,7 +20,7 @@ PROCESS_START_S = 1.3
 # Bytes of sources that one process turns into shards in a second, measured (docs/sharding.md), by whether it decodes.
 BYTES_PER_S = {False: 600e6, True: 30e6}
 # What the fork server imports, with all that it imports in its turn.
-WORKER_MODULE = "sharding.worker"
+WORKER_MODULE = "sharding.runners.worker"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from contracts.artifacts import FileEntry, ShardEntry, ShardManifest
 from contracts.config import SPLITS, ShardingSection
 from contracts.errors import DataError
 from records.index import Index, open_index
-from sharding.chain import Parent
-from sharding.increment import Finished, Match, Selection, Source, find_moved, match, select
+from sharding.increment.chain import Parent
+from sharding.increment.selection import Finished, Match, Selection, Source, find_moved, match, select
 from sharding.limits import decode_name, encode_path, name_some
 from sharding.plan import KEY_BYTES, make_key
 from sharding.sources import Listing

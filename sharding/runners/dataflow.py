@@ -18,7 +18,7 @@ from contracts.errors import ConfigError, TryAgain
 from contracts.result import RUN_LABEL, run_label
 
 if TYPE_CHECKING:
-    from sharding.runners import Build
+    from sharding.runners.run import Build
 
 _CALL_TIMEOUT_S = 60.0
 # How long a question is repeated, with growing pauses, when there is no answer.

@@ -1,0 +1,1 @@
+"""The end of the stage: index, copies, manifest."""

@@ -1,0 +1,1 @@
+"""What the Beam graph runs on."""

@@ -1,0 +1,1 @@
+"""Writing shards: files are read, checked, framed and published, a shard at a time."""
