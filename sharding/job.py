@@ -88,8 +88,6 @@ class ShardRecord:
     """[n] of <u8: what each sample was made of (Reference.identity)."""
     contents: bytes
     """[n] of <u8: crc32c (upper half) and size (lower half) of each image as it is stored."""
-    paths: tuple[str, ...]
-    """[n] path of each sample in its source, encoded."""
     source_bytes: int
     rejected: tuple[tuple[bytes, str], ...]
     """Path and reason of each file that was left out."""
