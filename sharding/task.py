@@ -3,11 +3,11 @@
     python -m sharding.task --config-json '{"sharding": {"source": "raw/digits"}}' --root runs/digits/shard
 
 The frame of a stage, its arguments, events and exit codes are in contracts/stage.py. Whether the work is already done
-is known from the listing alone: Beam is imported only when there is something to write. What is to be done is planned in
-the output's work folder (sharding/job.py), and whoever comes later, in a retry or in another run, goes on with that plan:
-shards that are finished are never written again, and nothing finished is deleted. The graph publishes the manifest itself,
-as its last act, so that a job whose launcher died still ends complete: the command only says that it is there. A source
-is never changed.
+is known from the listing alone: Beam is imported only when there is something to write. What is to be done is planned
+in the output's work folder (sharding/job.py), and whoever comes later, in a retry or in another run, goes on with that
+plan: shards that are finished are never written again, and nothing finished is deleted. The graph publishes the
+manifest itself, as its last act, so that a job whose launcher died still ends complete: the command only says that it
+is there. A source is never changed.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _job_name(output: Output) -> str:
 
 
 def _adopt(stage: Stage, output: Output) -> bool:
-    """Join a Dataflow job of the same work that runs already, before anything of it is touched; False: there is none."""
+    """Join a Dataflow job of the same work that runs already, before anything is touched; False: there is none."""
     if stage.config.resources.beam_runner != "dataflow":
         return False
     from sharding.runners.dataflow import find_job, wait_for, write_resources

@@ -1,9 +1,9 @@
 """Images with the same bytes: found, named in the manifest, on request left out.
 
-Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, and wherever
-copies are to be left out, they are looked for in the source before anything is written: files of one size come together,
-and those whose hash the listing does not know are read. Else they are looked for in the shards: crc32c and size, which
-the writers know anyway, name candidates, and a sha256 of their content decides.
+Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, and where
+copies are to be left out, they are looked for in the source before anything is written: files of one size come
+together, and those whose hash the listing does not know are read. Else they are looked for in the shards: crc32c and
+size, which the writers know anyway, name candidates, and a sha256 of their content decides.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ it is the same wherever and however often it is made.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import itertools
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.shard_table import MAX_ENTRIES, pack_entries
 from contracts.config import SPLITS
-from contracts.errors import TryAgain
+from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.commit.duplicates import Findings, check_duplicates
@@ -124,6 +125,9 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         made_with=made_with(),
     )
     storage.publish(storage.join(output_uri, MANIFEST_NAME), manifest.to_json())
+    # Whoever still works on it, in another run, finds that it is finished.
+    with contextlib.suppress(OSError, ShardlineError):
+        storage.delete_tree(opened.job.work_uri, manifest_name=MANIFEST_NAME)
 
 
 class _Collected:
