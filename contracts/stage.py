@@ -45,8 +45,8 @@ from contracts.resolve import read_stage_config, with_data_date
 from contracts.result import leave_result
 from contracts.stage_options import parse_options
 
-# Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
-# longer than a reuse may, and every sample is checked again when it is read.
+# Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would
+# take longer than a reuse may, and every sample is checked again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
 
 

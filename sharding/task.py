@@ -226,6 +226,7 @@ def _arrange(stage: Stage, listing: Listing, parent: Parent | None) -> Plan:
 def _estimate(stage: Stage) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
     from sharding.estimate import describe, estimate, read_prices
+    from sharding.probe import probe
 
     prices = read_prices(stage.prices) if stage.prices else None
     listing = list_source(stage.config.sharding)
@@ -239,7 +240,9 @@ def _estimate(stage: Stage) -> str:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
     else:
         plan = _arrange(stage, listing, None)
-    return "\n".join([*lines, describe(estimate(listing, plan, stage.config), stage.config, prices)])
+    found = estimate(listing.references, listing.classes, plan, stage.config, multi_label=listing.multi_label)
+    probed = probe(listing.references, len(listing.references), listing.uri, stage.config.sharding, listing.classes)
+    return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 
 
 def _write(stage: Stage, prepared: _Prepared) -> None:
