@@ -5,9 +5,21 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from contracts import storage
-from contracts.errors import DataError, ShardlineError, TryAgain, UserError
+from contracts.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    ShardlineError,
+    StorageError,
+    TryAgain,
+    UserError,
+)
 
 REFUSAL_NAME = "refusal.json"
+
+
+# By name; an error of a more special type comes back as the one of these that it is a case of.
+_USER_ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, ModelError, StorageError)}
 
 
 class Refusal(BaseModel):
@@ -15,8 +27,8 @@ class Refusal(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    again: bool
-    """Whether another attempt may succeed."""
+    kind: str
+    """Name of its type."""
     message: str
     allowed: str = ""
     todo: str = ""
@@ -25,12 +37,15 @@ class Refusal(BaseModel):
     def of(cls, error: UserError | TryAgain) -> Refusal:
         """Take an error apart."""
         if isinstance(error, UserError):
-            return cls(again=False, message=error.given, allowed=error.allowed, todo=error.todo)
-        return cls(again=True, message=str(error))
+            kind = next(name for name, kind in _USER_ERRORS.items() if isinstance(error, kind))
+            return cls(kind=kind, message=error.given, allowed=error.allowed, todo=error.todo)
+        return cls(kind="TryAgain", message=str(error))
 
     def to_error(self) -> ShardlineError:
         """Put it together again."""
-        return TryAgain(self.message) if self.again else DataError(self.message, allowed=self.allowed, todo=self.todo)
+        if self.kind == "TryAgain":
+            return TryAgain(self.message)
+        return _USER_ERRORS[self.kind](self.message, allowed=self.allowed, todo=self.todo)
 
 
 def leave_refusal(output_uri: str, error: UserError | TryAgain) -> None:

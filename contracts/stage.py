@@ -45,8 +45,8 @@ from contracts.resolve import read_stage_config, with_data_date
 from contracts.result import leave_result
 from contracts.stage_options import parse_options
 
-# Outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would take
-# longer than a reuse may, and every sample is checked again when it is read.
+# Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would
+# take longer than a reuse may, and every sample is checked again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
 
 
@@ -315,7 +315,8 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     if contradiction := document.find_contradiction():
         return contradiction
     files = document.owned_files()
-    checksums = sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
+    # A bucket tells its own checksums, with the sizes.
+    checksums = not storage.is_local(uri) or sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
     return find_damage(uri, files, checksums=checksums)
 
 

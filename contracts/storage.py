@@ -1,4 +1,4 @@
-"""One door to bytes at a URI: `file://`, `gs://` and `memory://`.
+"""One door to bytes at a URI: `file://` and `gs://`.
 
 A plain path is a `file://` URI. What commits a result uses `publish` (create-only: the second writer loses); what is
 only a copy or a hint uses `replace`. A reader sees all of a write or nothing. The work is done in contracts.stores,
@@ -20,7 +20,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_bulk, gcs_ranges, local, memory
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_bulk, gcs_ranges, local
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "delete_tree",
     "display",
     "exists",
+    "info",
     "is_local",
     "join",
     "list_names",
@@ -54,7 +55,7 @@ __all__ = [
     "size",
 ]
 
-_STORES: dict[str, Store] = {"file": local, "gs": gcs, "memory": memory}
+_STORES: dict[str, Store] = {"file": local, "gs": gcs}
 # Of a content that is only looked at: what a stream of gs:// asks for at a time.
 _PIECE_BYTES = gcs.CHUNK_BYTES
 SCHEMES = tuple(f"{scheme}://" for scheme in _STORES)
@@ -83,7 +84,7 @@ def check_scheme(uri: str) -> None:
     scheme = uri.partition("://")[0]
     raise StorageError(
         f"{uri}: storage scheme {scheme}:// is not available",
-        allowed="a local path, file://, gs:// or memory://",
+        allowed="a local path, file:// or gs://",
         todo="copy the data to a local directory or a bucket of Cloud Storage and give its path",
     )
 
@@ -123,7 +124,12 @@ def exists(uri: str) -> bool:
 
 def size(uri: str) -> int:
     """Return the number of bytes at `uri`; FileNotFoundError when nothing is there."""
-    return _store(uri).size(uri)
+    return info(uri).size
+
+
+def info(uri: str) -> ObjectInfo:
+    """Return what the storage keeps about the object at `uri`; FileNotFoundError when nothing is there."""
+    return _store(uri).info(uri)
 
 
 def read_bytes(uri: str, generation: int | None = None) -> bytes:
@@ -278,7 +284,9 @@ def crc32c_of(uri: str, *, read: bool = False, on_piece: Callable[[], object] = 
         on_piece: Called after each piece that is read.
     """
     if not read and not is_local(uri):
-        return _store(uri).crc32c_of(uri)
+        found = info(uri).crc32c
+        assert found is not None, "Cloud Storage keeps a crc32c for every object"
+        return found
     total = 0
     with open_read(uri) as stream:
         while piece := stream.read(_PIECE_BYTES):

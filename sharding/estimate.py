@@ -1,14 +1,18 @@
-"""What a run would write, and what it would cost on Dataflow: `--dry-run`. The listing is read, no file of it.
+"""What a run would write, and what it would cost on Dataflow: `--dry-run`.
 
-Arithmetic, not measurement. Shards are those that the run plans; their bytes are the sources' and the framing, where
-only the digits of an image's width and height are guessed. On Dataflow a vCPU is taken to do what one process does on
-the machine where `BYTES_PER_S` was measured, and every reference crosses the shuffle once: written and read.
+Arithmetic on the listing. Shards are those that the run plans; their bytes are the sources' and the framing, where only
+the digits of an image's width and height are guessed. What a probe has found (sharding/probe.py) is taken for the whole
+source: the share of files that is left out, and the bytes that changes make of an image. On Dataflow a vCPU is taken to
+do what one process does on the machine where `BYTES_PER_S` was measured, and every reference crosses the shuffle once:
+written and read.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,14 +25,17 @@ from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
 from sharding.plan import Plan, make_key, place
+from sharding.probe import ProbeResult, describe_probe
 from sharding.references import PART_REFERENCES, pack
 from sharding.runners.work import BYTES_PER_S
-from sharding.sources import Listing, Reference
+from sharding.sources import Reference
 from sharding.write.shard import SUFFIXES, WRITERS
 
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
 GB_PER_VCPU = {"n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9, "n2-highmem": 8.0, "e2-highcpu": 1.0}
 _USUAL_GB_PER_VCPU = 4.0
+# Shards whose names and sizes are printed.
+_MOST_NAMED = 100
 # Width and height of an image that nobody has looked at.
 _GUESSED_PIXELS = 1000
 
@@ -55,33 +62,52 @@ class Estimate:
     """Written to the shuffle and read from it."""
 
 
-def estimate(listing: Listing, plan: Plan, config: RunConfig) -> Estimate:
-    """Return what a run with this plan would write, if no file is rejected."""
-    section = config.sharding
-    suffix = SUFFIXES[section.format]
-    frame = _Frame(listing, config)
-    sizes = {plan.name_of(shard) + suffix: frame.end_bytes for shard in range(plan.total_shards)}
-    names = list(sizes)
-    shuffled = 0
-    remaining = iter(listing.references)
+def estimate(
+    references: Iterable[Reference], classes: Sequence[bytes], plan: Plan, config: RunConfig, *, multi_label: bool
+) -> Estimate:
+    """Return what a run with this plan would write, if no file is rejected.
+
+    Args:
+        references: The listing; it is read once.
+        classes: Names of the classes.
+        plan: Its shards.
+        config: The configuration.
+        multi_label: Whether the labels of an image are a list.
+    """
+    suffix = SUFFIXES[config.sharding.format]
+    frame = _Frame(classes, config, multi_label=multi_label)
+    sizes = [frame.end_bytes] * plan.total_shards
+    num_samples = source_bytes = shuffled = 0
+    remaining = iter(references)
     while part := list(islice(remaining, PART_REFERENCES)):
         by_shard: dict[int, list[Reference]] = defaultdict(list)
         for reference in part:
             shard = place(plan, reference.path, reference.split)
             by_shard[shard].append(reference)
-            sizes[names[shard]] += frame.bytes_of(reference)
+            sizes[shard] += frame.bytes_of(reference)
+            source_bytes += reference.size
+        num_samples += len(part)
         shuffled += 2 * sum(len(pack(references)) for references in by_shard.values())
-    source_bytes = sum(reference.size for reference in listing.references)
-    return Estimate(sizes, len(listing.references), source_bytes, shuffled)
+    named = {plan.name_of(shard) + suffix: size for shard, size in enumerate(sizes)}
+    return Estimate(named, num_samples, source_bytes, shuffled)
 
 
-def describe(found: Estimate, config: RunConfig, prices: Prices | None) -> str:
-    """Return an estimate in words."""
-    lines = [f"{name}  {size} bytes" for name, size in found.shard_bytes.items()]
+def describe(found: Estimate, config: RunConfig, prices: Prices | None, probed: ProbeResult | None = None) -> str:
+    """Return an estimate in words, and what a probe of the same source has found."""
+    lines = [f"{name}  {size} bytes" for name, size in islice(found.shard_bytes.items(), _MOST_NAMED)]
+    if (more := len(found.shard_bytes) - _MOST_NAMED) > 0:
+        lines.append(f"... and {more} more")
     total = sum(found.shard_bytes.values())
     lines.append(
         f"{len(found.shard_bytes)} shards, {total} bytes, from {found.num_samples} files of {found.source_bytes} bytes"
     )
+    if probed is not None and probed.accepted:
+        # The framing of a file that is left out goes with it; that of one that is changed stays.
+        framing = total - found.source_bytes
+        stored = found.source_bytes * probed.stored_bytes / probed.accepted_bytes
+        share = probed.accepted / probed.probed
+        lines.append(f"{round((stored + framing) * share)} bytes of shards, if all files are like those that were read")
+        lines += describe_probe(probed)
     rate = BYTES_PER_S[config.sharding.verify == "decode"]
     machine = config.vertex.dataflow.machine_type
     gb_per_vcpu = GB_PER_VCPU.get(machine.rpartition("-")[0], _USUAL_GB_PER_VCPU)
@@ -122,34 +148,42 @@ def read_prices(path: str) -> Prices:
 class _Frame:
     """The bytes that the format of the shards adds: those of a sample without content, written to nowhere."""
 
-    def __init__(self, listing: Listing, config: RunConfig) -> None:
-        self._listing = listing
+    def __init__(self, classes: Sequence[bytes], config: RunConfig, *, multi_label: bool) -> None:
+        self._names = [encode_name(name) for name in classes]
+        self._is_multi_label = multi_label
         self._format = config.sharding.format
         self._looks = config.sharding.verify != "none"
         stream = ChecksumStream(io.BytesIO())
         WRITERS[self._format](stream).close()
         self.end_bytes = stream.position
 
+        self._bytes: dict[tuple[int, int, tuple[int, ...]], int] = {}
+
     def bytes_of(self, reference: Reference) -> int:
+        path = encode_path(reference.path)
+        # All that the frames of two samples differ in, but for a few digits; making one takes longer than the rest.
+        kind = (len(path), len(json.dumps(path)), reference.labels)
+        if (frame := self._bytes.get(kind)) is None:
+            frame = self._bytes[kind] = self._measure(reference, path)
+        padding = -reference.size % BLOCK_BYTES if self._format == "webdataset" else 0
+        return frame + reference.size + padding
+
+    def _measure(self, reference: Reference, path: str) -> int:
         pixels = _GUESSED_PIXELS if self._looks else 0
+        names = tuple(self._names[label] for label in reference.labels)
         sample = Sample(
             key=make_key(reference.path),
             content=b"",
             image_format="jpeg",
             label=reference.label,
-            class_name=encode_name(self._listing.classes[reference.label]),
-            path=encode_path(reference.path),
+            class_name=names[0],
+            path=path,
             width=pixels,
             height=pixels,
             mode="RGB" if self._looks else "",
-            labels=reference.labels if self._listing.multi_label else None,
-            class_names=tuple(encode_path(self._listing.classes[label]) for label in reference.labels)
-            if self._listing.multi_label
-            else (),
+            labels=reference.labels if self._is_multi_label else None,
+            class_names=names if self._is_multi_label else (),
         )
         stream = ChecksumStream(io.BytesIO())
         WRITERS[self._format](stream).write(sample)
-        content = reference.size
-        if self._format == "webdataset":
-            content += -content % BLOCK_BYTES
-        return stream.position + content
+        return stream.position

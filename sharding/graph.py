@@ -35,10 +35,11 @@ from sharding.commit.merge import merge_group
 from sharding.commit.records import has_record, note_rejected, read_contents, save_record
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
 from sharding.limits import check_rejected, encode_path
-from sharding.plan import make_key
+from sharding.plan import KEY_BYTES, make_key
 from sharding.references import place_part, unpack
 from sharding.runners.heartbeat import beating
-from sharding.write.pool import own_pool
+from sharding.sources import Reference
+from sharding.write.pool import ShardPool
 
 # The first byte of what is grouped by shard: packed references, or keys of copies that are left out.
 _REFERENCES, _LEFT_OUT = b"r", b"d"
@@ -82,7 +83,8 @@ def build_graph(
         for_shards
         | beam.Flatten()
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShard" >> beam.FlatMap(_write, handle, commit.max_rejected_fraction).with_output_types(tuple[int, int])
+        | "WriteShard"
+        >> beam.ParDo(_WriteShard(handle, commit.max_rejected_fraction)).with_output_types(tuple[int, int])
         | "GroupByPart" >> beam.GroupByKey()
     )
     merged = written | "Merge" >> beam.FlatMap(_merge, handle)
@@ -134,30 +136,48 @@ def _leave_out(found: Findings, handle: JobHandle) -> Iterator[tuple[int, bytes]
         yield shard, _LEFT_OUT + zlib.compress(b"".join(keys))
 
 
-def _write(
-    group: tuple[int, Iterable[bytes]], handle: JobHandle, max_rejected_fraction: float
-) -> Iterator[tuple[int, int]]:
-    shard, blobs = group
-    with _working(handle):
-        opened = open_job(handle)
-        if not has_record(shard, opened):
-            if _is_refused(handle):
-                return
-            references = []
-            left_out: set[bytes] = set()
-            for blob in blobs:
-                if blob.startswith(_REFERENCES):
-                    references += unpack(blob[1:])
-                elif blob.startswith(_LEFT_OUT):
-                    keys = zlib.decompress(blob[1:])
-                    left_out.update(keys[at : at + 16] for at in range(0, len(keys), 16))
-            split = opened.plan.split_of(shard)
-            kept = [one for one in references if not left_out or make_key(one.path) not in left_out]
-            record = own_pool(opened.job).write(opened.stem_of(shard), shard, split, kept, opened.job)
-            save_record(record, opened)
-            if len(record.rejected) > max_rejected_fraction * max(1, len(references)):
-                _end_when_certain(opened, record, max_rejected_fraction)
-        yield opened.group_of(shard), shard
+class _WriteShard(beam.DoFn):  # type: ignore[misc]
+    """Writes shards, one after another, in a process of its own: an instance works for one thread."""
+
+    def __init__(self, handle: JobHandle, max_rejected_fraction: float) -> None:
+        self._handle, self._limit = handle, max_rejected_fraction
+        self._pool: ShardPool | None = None
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, int]]:
+        """Write one shard, unless it is written; yield the number of its group and its own."""
+        shard, blobs = element
+        with _working(self._handle):
+            opened = open_job(self._handle)
+            if not has_record(shard, opened):
+                if _is_refused(self._handle):
+                    return
+                references, left_out = _unpack(blobs)
+                kept = [one for one in references if not left_out or make_key(one.path) not in left_out]
+                self._pool = self._pool or ShardPool()
+                split = opened.plan.split_of(shard)
+                record = self._pool.write(opened.stem_of(shard), shard, split, kept, opened.job)
+                save_record(record, opened)
+                if len(record.rejected) > self._limit * len(references):
+                    _end_when_certain(opened, record, self._limit)
+            yield opened.group_of(shard), shard
+
+    def teardown(self) -> None:
+        """End the process."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def _unpack(blobs: Iterable[bytes]) -> tuple[list[Reference], set[bytes]]:
+    """Return the references of a shard, and the keys of those that are copies."""
+    references: list[Reference] = []
+    left_out: set[bytes] = set()
+    for blob in blobs:
+        if blob.startswith(_REFERENCES):
+            references += unpack(blob[1:])
+        elif blob.startswith(_LEFT_OUT):
+            keys = zlib.decompress(blob[1:])
+            left_out.update(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+    return references, left_out
 
 
 def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> None:

@@ -51,6 +51,17 @@ def check_rejected(rejected: list[Rejected], num_accepted: int, limit: float, sh
     )
 
 
+def certain_to_fail(rejected: int, total: int, limit: float) -> bool:
+    """Whether too many files are rejected already, even if all others can be used: a job need not go on.
+
+    Args:
+        rejected: Number of files that were rejected so far.
+        total: Number of all files.
+        limit: sharding.max_rejected_fraction.
+    """
+    return rejected > limit * total
+
+
 @contextlib.contextmanager
 def space_needed(uri: str) -> Iterator[None]:
     """Turn the system's refusal to make a file longer, in the block, into an error that says what to do.

@@ -258,14 +258,17 @@ def _arrange(stage: Stage, choice: Choice) -> Plan:
 def _estimate(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
     from sharding.estimate import describe, estimate, read_prices
+    from sharding.probe import probe
 
     prices = read_prices(stage.prices) if stage.prices else None
     choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
     if choice.parent_uri and choice.growth is None:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
-    plan = _arrange(stage, choice)
+    plan, listing = _arrange(stage, choice), choice.listing
     lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
-    return "\n".join([*lines, describe(estimate(choice.listing, plan, stage.config), stage.config, prices)])
+    found = estimate(listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label)
+    probed = probe(listing.references(), listing.num_files, listing.uri, stage.config.sharding, listing.classes)
+    return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:

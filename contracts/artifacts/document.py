@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
@@ -17,6 +18,8 @@ from contracts import storage
 from contracts.errors import DataError
 
 MANIFEST_NAME = "manifest.json"
+# From so many files in one folder of a bucket they are compared by a listing: a page of it tells of 1,000 objects.
+_MANY_FILES = 20
 
 
 class NewerVersion(DataError):
@@ -169,14 +172,37 @@ def find_damage(
         read: In a bucket, read the bytes instead of asking for the checksum that is kept there.
         on_piece: Called after each piece of a file that is read.
     """
-    for entry in files:
-        uri = entry.uri(folder_uri)
+    entries = [(entry.uri(folder_uri), entry) for entry in files]
+    listed = _list_many([uri for uri, _ in entries])
+    for uri, entry in entries:
         try:
-            found = storage.size(uri)
+            found = listed[uri] if uri in listed else storage.info(uri)
         except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found is None:
             return f"{entry.relative_path} is missing"
-        if found != entry.bytes:
-            return f"{entry.relative_path} has {found} bytes, its manifest says {entry.bytes}"
-        if checksums and (found_crc := storage.crc32c_of(uri, read=read, on_piece=on_piece)) != entry.crc32c:
-            return f"{entry.relative_path} has crc32c {found_crc}, its manifest says {entry.crc32c}"
+        if found.size != entry.bytes:
+            return f"{entry.relative_path} has {found.size} bytes, its manifest says {entry.bytes}"
+        if checksums:
+            crc32c = None if read else found.crc32c
+            crc32c = crc32c or storage.crc32c_of(uri, read=True, on_piece=on_piece)
+            if crc32c != entry.crc32c:
+                return f"{entry.relative_path} has crc32c {crc32c}, its manifest says {entry.crc32c}"
     return None
+
+
+def _list_many(uris: Sequence[str]) -> dict[str, storage.ObjectInfo | None]:
+    """Return what one listing per folder says of objects, where many of them are in one folder of a bucket.
+
+    An object that its folder's listing does not name is None. On a disk a listing asks for each file as well.
+    """
+    remote = [uri for uri in uris if not storage.is_local(uri)]
+    by_folder = Counter(uri.rpartition("/")[0] for uri in remote)
+    folders = {folder for folder, count in by_folder.items() if count >= _MANY_FILES}
+    listed: dict[str, storage.ObjectInfo | None] = {uri: None for uri in remote if uri.rpartition("/")[0] in folders}
+    for folder in sorted(folders):
+        for found in storage.list_objects(folder, recursive=False):
+            uri = f"{folder}/{found.name}"
+            if uri in listed:
+                listed[uri] = found
+    return listed

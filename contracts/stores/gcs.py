@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 from contracts.errors import StorageError, TryAgain
 from contracts.stores import AlreadyPublished, ObjectInfo
 from contracts.stores.gcs_client import call_options, client, explained, hex_digest
-from contracts.stores.local import crc32c_of as crc32c_of_local
+from contracts.stores.local import crc32c_of
 
 # A chunk of a resumable upload and of a streamed read: the memory that one stream takes. A multiple of 256 KiB.
 CHUNK_BYTES = 16 << 20
@@ -45,9 +45,10 @@ def exists(uri: str) -> bool:
         return any(_pages(bucket, name + "/" if name else "", max_results=1))
 
 
-def size(uri: str) -> int:
-    """Return the number of bytes, from the metadata."""
-    return int(_metadata(uri).size)
+def info(uri: str) -> ObjectInfo:
+    """Return size, version and checksums, from the metadata: no byte is read."""
+    blob = _metadata(uri)
+    return _describe(blob, blob.name.rpartition("/")[0] + "/")
 
 
 def read_bytes(uri: str, generation: int | None) -> bytes:
@@ -142,13 +143,7 @@ def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
     with explained(uri):
         delimiter = None if recursive else "/"
         for blob in _pages(bucket, prefix, delimiter=delimiter, fields=f"items({_INFO_FIELDS}),nextPageToken"):
-            yield ObjectInfo(
-                blob.name.removeprefix(prefix),
-                int(blob.size),
-                int(blob.generation),
-                hex_digest(blob.crc32c),
-                hex_digest(blob.md5_hash),
-            )
+            yield _describe(blob, prefix)
 
 
 def publish(uri: str, content: bytes) -> None:
@@ -184,7 +179,7 @@ def publish_file(path: Path, uri: str) -> None:
                     **call_options(),
                 )
             except PreconditionFailed:
-                _same_or_raise(uri, path.stat().st_size, crc32c_of_local(path.absolute().as_uri()))
+                _same_or_raise(uri, path.stat().st_size, crc32c_of(path))
     finally:
         path.unlink()
 
@@ -289,11 +284,9 @@ def delete_tree(uri: str, manifest_name: str) -> None:
                     pass
 
 
-def crc32c_of(uri: str) -> str:
-    """Return the crc32c from the metadata: no byte is read."""
-    digest = hex_digest(_metadata(uri).crc32c)
-    assert digest is not None, "Cloud Storage keeps a crc32c for every object"
-    return digest
+def _describe(blob: Any, prefix: str) -> ObjectInfo:
+    crc32c, md5 = hex_digest(blob.crc32c), hex_digest(blob.md5_hash)
+    return ObjectInfo(blob.name.removeprefix(prefix), int(blob.size), int(blob.generation), crc32c, md5)
 
 
 def _pages(bucket: str, prefix: str, **options: Any) -> Any:

@@ -39,9 +39,10 @@ def exists(uri: str) -> bool:
     return path_of(uri).exists()
 
 
-def size(uri: str) -> int:
-    """Return the number of bytes."""
-    return path_of(uri).stat().st_size
+def info(uri: str) -> ObjectInfo:
+    """Return the size; a file system keeps no checksums."""
+    path = path_of(uri)
+    return ObjectInfo(path.name, path.stat().st_size)
 
 
 def read_bytes(uri: str, generation: int | None) -> bytes:
@@ -117,7 +118,7 @@ def publish_file(path: Path, uri: str) -> None:
                 # A hard link is create-only, os.replace is not.
                 os.link(path, target)
             except FileExistsError:
-                if _crc32c(target) != _crc32c(path):
+                if crc32c_of(target) != crc32c_of(path):
                     raise AlreadyPublished(uri) from None
     finally:
         path.unlink()
@@ -169,12 +170,8 @@ def delete_tree(uri: str, manifest_name: str) -> None:
         shutil.rmtree(path)
 
 
-def crc32c_of(uri: str) -> str:
-    """Return the crc32c, read in pieces."""
-    return _crc32c(path_of(uri))
-
-
-def _crc32c(path: Path) -> str:
+def crc32c_of(path: Path) -> str:
+    """Return the crc32c of a file, read in pieces."""
     total = 0
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):

@@ -22,15 +22,15 @@ from contracts import storage
 from contracts.artifacts import Copy, DuplicateGroup, Duplicates
 from contracts.config import SPLITS
 from contracts.errors import DataError, TryAgain
-from records.description import describe_sample
-from records.samples import extract_image
+from records.whole_sample import extract_image, path_in
 from sharding.commit.records import CONTENT
 from sharding.job import OpenJob
 from sharding.limits import encode_path
 from sharding.plan import make_key
 from sharding.references import pack, read_part, unpack
 from sharding.sources import Reference
-from sharding.write.shard import read_file, suffix_of
+from sharding.write.reading import read_file
+from sharding.write.shard import SUFFIXES
 
 MAX_GROUPS = 1000
 MAX_COPIES = 100
@@ -201,7 +201,7 @@ def _order(row: np.void, opened: OpenJob) -> tuple[int, bytes]:
 
 
 def _read_sample(row: np.void, opened: OpenJob) -> bytes:
-    name = opened.stem_of(int(row["shard"])) + suffix_of(opened.job.shard_format)
+    name = opened.stem_of(int(row["shard"])) + SUFFIXES[opened.job.shard_format]
     uri = storage.join(opened.job.output_uri, name)
     try:
         return storage.read_range(uri, int(row["offset"]), int(row["size"]))
@@ -215,7 +215,7 @@ def _digest_of_sample(opened: OpenJob, row: np.void) -> str:
 
 
 def _path_of(row: np.void, opened: OpenJob) -> str:
-    return describe_sample(_read_sample(row, opened), opened.job.shard_format).path or row["key"].tobytes().hex()
+    return path_in(_read_sample(row, opened), opened.job.shard_format) or row["key"].tobytes().hex()
 
 
 def describe_duplicates(found: Duplicates) -> str:

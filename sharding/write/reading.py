@@ -21,6 +21,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from contracts import storage
 from contracts.errors import DataError, TryAgain
 from records.decode import image_format
+from sharding.job import SourceChanged
 from sharding.limits import encode_path
 from sharding.sources import Reference, absolute_path, remote_uri
 
@@ -198,7 +199,7 @@ def _read_local(source_uri: str, reference: Reference) -> bytes:
                 stream.seek(0)
             content = stream.readall()
     except (FileNotFoundError, NotADirectoryError):
-        raise TryAgain(
+        raise SourceChanged(
             f"{_show(source_uri, reference)} vanished while the stage ran; run it again to list the source anew"
         ) from None
     except PermissionError:
@@ -208,14 +209,14 @@ def _read_local(source_uri: str, reference: Reference) -> bytes:
             todo="correct its permissions, or run as another user",
         ) from None
     if (len(content), status.st_size, status.st_mtime_ns) != (reference.size, reference.size, reference.generation):
-        raise TryAgain(
+        raise SourceChanged(
             f"{_show(source_uri, reference)} changed while the stage ran; run it again when nothing writes there"
         )
     return content
 
 
-def _replaced(uri: str, reference: Reference) -> TryAgain:
-    return TryAgain(
+def _replaced(uri: str, reference: Reference) -> SourceChanged:
+    return SourceChanged(
         f"{uri} vanished or was replaced while the stage ran (generation {reference.generation} was listed); "
         "run it again to list the source anew"
     )

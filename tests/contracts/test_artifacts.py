@@ -11,6 +11,7 @@ from contracts import storage
 from contracts.artifacts import (
     CONTRACTS,
     MANIFEST_NAME,
+    CheckpointManifest,
     FileEntry,
     ProfileChoice,
     ProfilePoint,
@@ -19,6 +20,8 @@ from contracts.artifacts import (
     find_damage,
 )
 from contracts.errors import DataError
+from contracts.stage import find_output_damage
+from rehearsal.gcs import BucketServer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -99,6 +102,52 @@ def test_damage_is_found(tmp_path: Path) -> None:
     assert "6 bytes" in str(find_damage(folder, entries, checksums=False))
     (tmp_path / "a/x").unlink()
     assert "missing" in str(find_damage(folder, entries))
+
+
+def publish_many(folder: str, count: int) -> list[FileEntry]:
+    """Publish small files below a folder, a few of them in a folder of their own, and describe them."""
+    entries = []
+    for number in range(count):
+        name = f"part/{number:04d}" if number < 25 else f"{number:04d}"
+        content = b"%d" % number
+        storage.publish(storage.join(folder, *name.split("/")), content)
+        entries.append(FileEntry(name=name, bytes=len(content), crc32c=storage.crc32c(content)))
+    return entries
+
+
+def test_many_files_of_a_bucket_are_compared_by_listings(bucket_server: BucketServer) -> None:
+    """Two folders of the document and a sibling: three listings, whatever their number of files."""
+    root = "gs://bucket-1/shard"
+    older, newer = storage.join(root, "0123456789abcdef"), storage.join(root, "fedcba9876543210")
+    moved = [entry.model_copy(update={"folder": "0123456789abcdef"}) for entry in publish_many(older, 60)]
+    entries = [*publish_many(newer, 60), *moved]
+    # What lies beside them is neither listed nor in the way.
+    storage.publish(storage.join(newer, ".work", "references-00000"), b"x")
+    bucket_server.access_log.clear()
+    assert find_damage(newer, entries) is None
+    assert [entry.operation for entry in bucket_server.access_log.entries()] == ["objects.list"] * 4
+    storage.replace(storage.join(older, "0030"), b"xx")
+    assert find_damage(newer, entries) == (
+        f"../0123456789abcdef/0030 has crc32c {storage.crc32c(b'xx')}, its manifest says {storage.crc32c(b'30')}"
+    )
+    assert find_damage(newer, entries, checksums=False) is None
+    storage.replace(storage.join(newer, "0040"), b"longer")
+    assert find_damage(newer, entries) == "0040 has 6 bytes, its manifest says 2"
+    storage.delete(storage.join(newer, "part", "0007"))
+    assert find_damage(newer, entries) == "part/0007 is missing"
+    bucket_server.access_log.clear()
+    assert find_damage(newer, entries[100:103]) is None
+    assert len(bucket_server.access_log.entries()) == 3, "a request for each of a few files"
+
+
+def test_files_of_a_bucket_are_compared_by_checksum_whatever_their_size(
+    bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contracts.stage.REUSE_CHECKSUM_BYTES", 0)
+    document = CheckpointManifest.model_construct(files=publish_many("gs://bucket-1/x", 30))
+    assert find_output_damage("gs://bucket-1/x", document) is None
+    storage.replace("gs://bucket-1/x/0029", b"xx")
+    assert "crc32c" in str(find_output_damage("gs://bucket-1/x", document))
 
 
 @pytest.mark.parametrize("kind", sorted(CONTRACTS))

@@ -70,15 +70,17 @@ def test_only_stages_that_ask_for_it_are_kept(bucket_server: BucketServer) -> No
     assert kept() == []
 
 
-def test_a_file_that_grows_is_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_is_copied_again(
+    bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keeper, "COPY_INTERVAL_S", 0.01)
     copies = Keeper()
-    copies.add(tmp_path, "memory://grows/attempt")
+    copies.add(tmp_path, "gs://bucket-1/grows/attempt")
     try:
         for content in (b"1", b"12"):
             (tmp_path / "events.jsonl").write_bytes(content)
-            while not storage.exists("memory://grows/attempt/events.jsonl") or (
-                storage.read_bytes("memory://grows/attempt/events.jsonl") != content
+            while not storage.exists("gs://bucket-1/grows/attempt/events.jsonl") or (
+                storage.read_bytes("gs://bucket-1/grows/attempt/events.jsonl") != content
             ):
                 pass
     finally:

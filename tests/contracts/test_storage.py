@@ -1,4 +1,4 @@
-"""One door to local files and memory."""
+"""One door to local files and buckets."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ from contracts import storage
 from contracts.errors import StorageError, TryAgain
 
 
-@pytest.fixture(params=["file", "memory", "gs"])
+@pytest.fixture(params=["file", "gs"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "gs":
         request.getfixturevalue("bucket_server")
         return f"gs://bucket-1/{tmp_path.name}"
-    return storage.normalise(tmp_path / "r") if request.param == "file" else f"memory://{tmp_path.name}"
+    return storage.normalise(tmp_path / "r")
 
 
 def test_publish_is_create_only(root: str) -> None:

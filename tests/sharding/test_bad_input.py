@@ -248,11 +248,6 @@ def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
     assert not list(result.root.glob("*/manifest.json"))
 
 
-def test_output_that_would_not_outlive_the_command(run_shard):
-    result = run_shard("--output", "memory://out/shards")
-    assert result.code == 2 and "would be gone with this process" in result.stderr
-
-
 @pytest.mark.parametrize("place", ["", "ant", "runs/1"])
 def test_output_inside_of_the_source(run_shard, source, place):
     output = source / place / "shards" if place else source
