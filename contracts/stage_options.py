@@ -34,6 +34,7 @@ def parse_options(stage: str, arguments: Sequence[str] | None) -> argparse.Names
     parser.add_argument("--events", default=None)
     parser.add_argument("--launched-at", type=float, default=None)
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--compact", action="store_true")
     parser.add_argument("--locate", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--prices", default=None)

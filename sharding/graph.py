@@ -36,9 +36,10 @@ from sharding.commit.records import has_record, note_rejected, read_contents, sa
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
 from sharding.limits import check_rejected, encode_path
 from sharding.plan import KEY_BYTES, make_key
-from sharding.references import place_part, unpack
+from sharding.references import place_part
 from sharding.runners.heartbeat import beating
 from sharding.sources import Reference
+from sharding.sources.parts import unpack
 from sharding.write.pool import ShardPool
 
 # The first byte of what is grouped by shard: packed references, or keys of copies that are left out.

@@ -29,10 +29,10 @@ from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.refusal import REFUSAL_NAME, find_refusal
-from contracts.stage import Output, Stage, describe_versions, run_stage
+from contracts.stage import Output, Stage, run_stage
 from sharding.increment.choice import Choice, choose
 from sharding.limits import check_rejected, space_needed
-from sharding.runners.work import Work, prepare_workers
+from sharding.runners.work import Work
 from sharding.sources import list_source
 
 if TYPE_CHECKING:
@@ -61,19 +61,17 @@ def shard(stage: Stage) -> str:
 
 def _shard(stage: Stage, scratch: Path) -> str:
     _check_apart(stage)
-    planned = _find_planned(stage)
-    choice = None
+    planned: PlannedJob | Choice | None = _find_planned(stage)
     if planned is None:
-        choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
-    made_from = planned.made_from if planned is not None else choice.made_from
-    output = stage.claim(ShardManifest, made_from)
+        planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)
+    output = stage.claim(ShardManifest, planned.made_from)
     if output.reused:
         _reuse(stage, output)
         return output.uri
     if stage.where:
-        if choice is not None and not stage.fresh and not storage.is_local(output.uri):
+        if isinstance(planned, Choice) and not stage.fresh and not storage.is_local(output.uri):
             # The task that launches the job takes this listing.
-            _publish_plan(stage, output, choice)
+            _publish_plan(stage, output, planned)
         return output.uri
     if stage.expect is not None and output.uri != stage.expect:
         raise TryAgain(
@@ -84,10 +82,10 @@ def _shard(stage: Stage, scratch: Path) -> str:
         return output.uri
     storage.delete(storage.join(output.uri, REFUSAL_NAME))
     with space_needed(output.uri):
-        if planned is None:
-            for warning in choice.listing.warnings:
+        if isinstance(planned, Choice):
+            for warning in planned.listing.warnings:
                 stage.log(f"warning: {warning}")
-            planned = _publish_plan(stage, output, choice)
+            planned = _publish_plan(stage, output, planned)
         _remove_scratch(output.uri)
     stage.ready()
     _write(stage, output, planned)
@@ -124,6 +122,7 @@ def _reuse(stage: Stage, output: Output) -> None:
         check_duplicates(manifest.duplicates, shown)
     if manifest.made_with:
         from sharding.job import made_with
+        from sharding.versions import describe_versions
 
         if versions := describe_versions(manifest.made_with, made_with()):
             stage.log(f"{storage.display(output.uri)} was made by other versions, and is reused: {versions}")
@@ -190,8 +189,6 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     """Leave the listing and the plan in the work folder, or take those that are there: the first plan counts."""
     section, listing = stage.config.sharding, choice.listing
     plan = _arrange(stage, choice)
-    work = Work(listing.total_bytes, plan.total_shards, decodes=section.verify == "decode")
-    prepare_workers(stage.config.resources, work)
 
     from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
     from sharding.limits import encode_name, encode_path

@@ -27,8 +27,9 @@ from sharding.commit.records import CONTENT
 from sharding.job import OpenJob
 from sharding.limits import encode_path
 from sharding.plan import make_key
-from sharding.references import pack, read_part, unpack
+from sharding.references import read_part
 from sharding.sources import Reference
+from sharding.sources.parts import pack, unpack
 from sharding.write.reading import read_file
 from sharding.write.shard import SUFFIXES
 

@@ -26,7 +26,7 @@ from contracts.artifacts import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.shard_table import MAX_ENTRIES, pack_entries
+from contracts.artifacts.shard_table import MOST_LISTED, TABLE_NAME, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
@@ -88,11 +88,10 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         check_duplicates(duplicates, shown)
     _check_files(opened, collected.shards)
     table = None
-    if len(collected.shards) > MAX_ENTRIES:
-        content = pack_entries(collected.shards)
-        name = f"shards-{opened.job.key}.bin"
-        storage.publish(storage.join(output_uri, name), content)
-        table = FileEntry(name=name, bytes=len(content), crc32c=storage.crc32c(content))
+    if len(collected.shards) > MOST_LISTED:
+        content = pack_table(collected.shards)
+        storage.publish(storage.join(output_uri, TABLE_NAME), content)
+        table = FileEntry(name=TABLE_NAME, bytes=len(content), crc32c=storage.crc32c(content))
     mean, std = _measure(collected.channel_sums, kept)
     changes = opened.job.checks.changes
     manifest = ShardManifest(

@@ -26,8 +26,8 @@ from sharding.increment.chain import Parent
 from sharding.job import Append
 from sharding.limits import decode_name, encode_path, name_some
 from sharding.plan import KEY_BYTES, make_key
-from sharding.references import spill
 from sharding.sources import Listing, Reference
+from sharding.sources.parts import StretchWriter
 
 Keys = npt.NDArray[np.bytes_]
 Integers = npt.NDArray[np.int64]
@@ -113,7 +113,7 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
             for label in own:
                 samples_by_class[reference.split, label] += 1
 
-    new = spill(fresh(), scratch, dataclasses.replace(listing, classes=tuple(places_of)))
+    new = _spill(fresh(), scratch, listing, tuple(places_of))
     num_found = int(found.sum())
     append = Append(
         parent=parent.manifest.fingerprint,
@@ -127,6 +127,24 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
         num_gone=len(finished.keys) - num_found,
     )
     return Growth(new, append, np.flatnonzero(~is_kept).astype("<u8"))
+
+
+def _spill(fresh: Iterator[Reference], scratch: Path, listing: Listing, classes: tuple[bytes, ...]) -> Listing:
+    """Return the listing of some references of another, in other classes."""
+    writer = StretchWriter(scratch, "new")
+    for reference in fresh:
+        writer.add(reference)
+    stretch = writer.close()
+    counts = tuple([stretch.counts[split, label] for label in range(len(classes))] for split in range(len(SPLITS)))
+    return dataclasses.replace(
+        listing,
+        classes=classes,
+        num_files=sum(stretch.split_files),
+        total_bytes=sum(stretch.split_bytes),
+        counts=counts,
+        split_bytes=tuple(stretch.split_bytes),
+        parts=tuple(path for path, _ in stretch.files),
+    )
 
 
 def _moved(listing: Listing, moved: Bools, places: Integers, finished: _Finished) -> DataError:
