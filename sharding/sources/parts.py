@@ -2,8 +2,8 @@
 
 Each process that lists writes a stretch of the listing: sorted files, and counts of what is in them. Stretches in
 order are the whole listing; `repack` cuts it into parts of `PART_REFERENCES`, wherever the stretches happened to end:
-the same source gives the same parts. The format is Python's own marshal (fast, and names are bytes; launcher and workers
-run the same Python, as Beam demands anyway), compressed.
+the same source gives the same parts. The format is Python's own marshal (fast, and names are bytes; launcher and
+workers run the same Python, as Beam demands anyway), compressed.
 """
 
 from __future__ import annotations
