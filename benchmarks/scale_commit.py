@@ -1,8 +1,8 @@
 """The commit of many shards, and the graph: `python -m benchmarks.scale_commit SHARDS`, called by benchmarks/scale.py.
 
-Records of shards that nobody wrote lie in a work folder in memory; their groups are merged and the manifest is committed
-in this one process, where a runner would spread the groups over workers. The size of the Beam graph is that of the same
-job.
+Records of shards that nobody wrote lie in a work folder in memory; their groups are merged and the manifest is
+committed in this one process, where a runner would spread the groups over workers. The size of the Beam graph is that
+of the same job.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _plan(output_uri: str, num_shards: int) -> tuple[OpenJob, JobHandle]:
     )
     storage.publish(storage.join(planned.listing_uri(output_uri), CUTS_NAME), plan.to_bytes())
     storage.publish(plan_uri(output_uri), planned.model_dump_json().encode())
-    handle = JobHandle(output_uri, REVISION, 0.0, 0, beats=False)
+    handle = JobHandle(output_uri, "listing-one", REVISION, 0.0, 0, beats=False)
     return open_job(handle), handle
 
 

@@ -193,6 +193,8 @@ class JobHandle:
     """What the graph holds of a job, whatever its size."""
 
     output_uri: str
+    listing: str
+    """As `PlannedJob.listing`: it tells jobs apart that one process works for, one after another."""
     revision: int
     summed_share: float
     read_threads: int

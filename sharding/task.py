@@ -34,6 +34,7 @@ from sharding.increment.choice import Choice, choose
 from sharding.limits import check_rejected, space_needed
 from sharding.runners.work import Work
 from sharding.sources import list_source
+from sharding.versions import describe_versions
 
 if TYPE_CHECKING:
     from sharding.job import PlannedJob
@@ -120,12 +121,8 @@ def _reuse(stage: Stage, output: Output) -> None:
         from sharding.commit.duplicates import check_duplicates
 
         check_duplicates(manifest.duplicates, shown)
-    if manifest.made_with:
-        from sharding.job import made_with
-        from sharding.versions import describe_versions
-
-        if versions := describe_versions(manifest.made_with, made_with()):
-            stage.log(f"{storage.display(output.uri)} was made by other versions, and is reused: {versions}")
+    if versions := describe_versions(manifest.made_with):
+        stage.log(f"{storage.display(output.uri)} is reused: {versions}")
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
     if stage.launch is not None:
@@ -284,6 +281,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         threads = 0 if storage.is_local(planned.source_uri) else 64
     handle = JobHandle(
         output.uri,
+        planned.listing,
         planned.revision,
         summed_share(planned.training_files),
         threads,

@@ -73,6 +73,8 @@ def run_in(folder, source, seed, shard_format, resources, grouped):
     """Run the stage; return its folder, or None where it refuses."""
     section = {"source": str(source), "format": shard_format, "target_shard_bytes": 1024, "max_rejected_fraction": 1.0}
     section["group_by"] = GROUP_BY if grouped else ""
+    # What it moves is in tests/sharding/sources.
+    section["stratify"] = False
     config = {"run": {"seed": seed}, "sharding": section, "resources": resources}
     code = run_stage("shard", shard, ["--config-json", json.dumps(config), "--output", str(folder)])
     assert code in (0, 2)
