@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
-from records.index import damaged_index
+from records.index import RECORD, Index, damaged_index
 
 # Where one sample lies in its shard: the whole of it, from its first tar header to the end of its last padding, or a
 # tf.train.Example without the framing of its record.
@@ -51,6 +51,12 @@ class PartLayout:
         """Length of the file."""
         return HEADER_BYTES + self.num_rows * (ROW.itemsize + sum(kind.itemsize for _, kind in self.columns))
 
+    def header(self) -> bytes:
+        """Return the first `HEADER_BYTES` bytes of the file."""
+        columns = ",".join(f"{name}:{kind.str}" for name, kind in self.columns).encode("ascii")
+        assert len(columns) <= 40, columns
+        return _HEADER.pack(_MAGIC, _VERSION, ROW.itemsize, self.num_rows, columns)
+
     def place_of(self, column: str | None) -> tuple[int, np.dtype[Any]]:
         """Return the offset of a column's first element and its type; None stands for the rows.
 
@@ -78,10 +84,9 @@ def write_part(path: Path, rows: Array, columns: Mapping[str, Array]) -> None:
     assert rows.dtype == ROW and rows.ndim == 1, rows.dtype
     for name, values in columns.items():
         assert name.isidentifier() and values.dtype.str in _COLUMN_TYPES and values.shape == rows.shape, name
-    described = ",".join(f"{name}:{values.dtype.str}" for name, values in columns.items()).encode("ascii")
-    assert len(described) <= 40, described
+    layout = PartLayout(len(rows), tuple((name, values.dtype) for name, values in columns.items()))
     with path.open("wb") as stream:
-        stream.write(_HEADER.pack(_MAGIC, _VERSION, ROW.itemsize, len(rows), described))
+        stream.write(layout.header())
         for values in (rows, *columns.values()):
             stream.write(np.ascontiguousarray(values).data)
         stream.flush()
@@ -100,6 +105,21 @@ def checksum_rows(rows: Array, columns: Mapping[str, Array]) -> str:
     for values in (rows, *columns.values()):
         crc = google_crc32c.extend(crc, values.tobytes())
     return f"{crc:08x}"
+
+
+def make_records(rows: Array, labels: Array | int, shards: Array | int) -> Index:
+    """Return rows as records of dtype `RECORD` [n]: of the whole samples, with label and shard of each.
+
+    Args:
+        rows: [n] of dtype `ROW`.
+        labels: [n], or one of all.
+        shards: [n] place of each sample's shard in the manifest, or one of all.
+    """
+    records = np.empty(len(rows), RECORD)
+    records["shard"], records["label"] = shards, labels
+    for name in ROW.names or ():
+        records[name] = rows[name]
+    return records
 
 
 def read_layout(uri: str) -> PartLayout:

@@ -6,17 +6,17 @@
     names       the file names, one after another
 
 `images` and `changed` of a shard are not in it: the manifest has their totals. An entry becomes a ShardEntry when it is
-asked for; who needs one number of every shard takes `ShardColumns`. NumPy is imported when a table is: whoever only
-passes manifests on needs none.
+asked for; who needs one number of every shard takes `shard_numbers`, or `shard_columns` where NumPy is installed.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from contracts import storage
 from contracts.artifacts.document import FileEntry
@@ -35,6 +35,8 @@ MOST_LISTED = 10_000
 _MAGIC = b"SHARDTBL"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ32x")
+# In the order of _FIELDS.
+_ENTRY = struct.Struct("<QQQIIIIHBB")
 _FIELDS = [
     ("first", "<u8"),
     ("bytes", "<u8"),
@@ -78,23 +80,33 @@ class ShardColumns:
         return np.asarray(self.split == number)
 
 
+class ShardNumbers(NamedTuple):
+    """The numbers of one shard; fields as in ShardEntry."""
+
+    split: str
+    first: int
+    samples: int
+    tombstones: int
+    bytes: int
+
+
 class ShardTable(Sequence["ShardEntry"]):
     """The entries of a packed table; `parse_table` makes one.
 
     Args:
-        entries: [num_shards] of the table's type.
+        entries: As the table has them.
         names: All file names, one after another.
         splits: Their names.
         folders: Their names.
     """
 
-    def __init__(self, entries: npt.NDArray[Any], names: bytes, splits: Sequence[str], folders: Sequence[str]) -> None:
+    def __init__(self, entries: bytes, names: bytes, splits: Sequence[str], folders: Sequence[str]) -> None:
         self._entries, self._names = entries, names
         self._splits, self._folders = tuple(splits), tuple(folders)
         self._kept: dict[int, ShardEntry] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) // _ENTRY.size
 
     @overload
     def __getitem__(self, place: int) -> ShardEntry: ...
@@ -117,53 +129,71 @@ class ShardTable(Sequence["ShardEntry"]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ShardTable):
             return self._parts() == other._parts()
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_equal, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_kept": {}}
+
+    def numbers(self) -> Iterator[ShardNumbers]:
+        """Yield the numbers of each shard."""
+        for first, size, _, samples, tombstones, _, _, _, split, _ in _ENTRY.iter_unpack(self._entries):
+            yield ShardNumbers(self._splits[split], first, samples, tombstones, size)
 
     @property
     def columns(self) -> ShardColumns:
         """The numbers of all shards."""
         import numpy as np
 
+        entries = np.frombuffer(self._entries, _FIELDS)
         first, samples, tombstones, sizes = (
-            self._entries[name].astype(np.int64) for name in ("first", "samples", "tombstones", "bytes")
+            entries[name].astype(np.int64) for name in ("first", "samples", "tombstones", "bytes")
         )
-        return ShardColumns(first, samples, tombstones, sizes, self._entries["split"], self._splits)
+        return ShardColumns(first, samples, tombstones, sizes, entries["split"].copy(), self._splits)
 
     def _make(self, number: int) -> ShardEntry:
         from contracts.artifacts.shards import ShardEntry
 
-        row = self._entries[number]
-        begin = int(self._entries[number - 1]["name_end"]) if number else 0
+        at = number * _ENTRY.size
+        first, size, name_end, samples, tombstones, crc32c, rows_crc32c, folder, split, has_rows = _ENTRY.unpack_from(
+            self._entries, at
+        )
+        begin = _ENTRY.unpack_from(self._entries, at - _ENTRY.size)[2] if number else 0
         return ShardEntry(
-            name=self._names[begin : int(row["name_end"])].decode(),
-            bytes=int(row["bytes"]),
-            crc32c=f"{int(row['crc32c']):08x}",
-            folder=self._folders[row["folder"]],
-            split=self._splits[row["split"]],
-            first=int(row["first"]),
-            samples=int(row["samples"]),
-            tombstones=int(row["tombstones"]),
-            rows_crc32c=f"{int(row['rows_crc32c']):08x}" if row["has_rows_crc32c"] else "",
+            name=self._names[begin:name_end].decode(),
+            bytes=size,
+            crc32c=f"{crc32c:08x}",
+            folder=self._folders[folder],
+            split=self._splits[split],
+            first=first,
+            samples=samples,
+            tombstones=tombstones,
+            rows_crc32c=f"{rows_crc32c:08x}" if has_rows else "",
         )
 
     def _parts(self) -> tuple[object, ...]:
-        return self._entries.tobytes(), self._names, self._splits, self._folders
+        return self._entries, self._names, self._splits, self._folders
+
+
+def shard_numbers(shards: Sequence[ShardEntry]) -> Iterator[ShardNumbers]:
+    """Yield the numbers of each shard of a manifest, however it holds them; NumPy is not needed."""
+    if isinstance(shards, ShardTable):
+        return shards.numbers()
+    return (ShardNumbers(one.split, one.first, one.samples, one.tombstones, one.bytes) for one in shards)
 
 
 def shard_columns(shards: Sequence[ShardEntry]) -> ShardColumns:
-    """Return the numbers of all shards of a manifest, however it holds them; kept by who asks, it takes time."""
+    """Return the numbers of all shards of a manifest as arrays, however it holds them; to be kept by who asks."""
     import numpy as np
 
     if isinstance(shards, ShardTable):
         return shards.columns
     splits = tuple(dict.fromkeys(entry.split for entry in shards))
-    numbers = {split: number for number, split in enumerate(splits)}
-    rows = [(entry.first, entry.samples, entry.tombstones, entry.bytes) for entry in shards]
-    first, samples, tombstones, sizes = np.array(rows, dtype=np.int64).reshape(len(rows), 4).T
-    split = np.array([numbers[entry.split] for entry in shards], np.uint8)
-    return ShardColumns(first, samples, tombstones, sizes, split, splits)
+    place = {split: number for number, split in enumerate(splits)}
+    rows = [(place[split], *numbers) for split, *numbers in shard_numbers(shards)]
+    split, first, samples, tombstones, sizes = np.array(rows, dtype=np.int64).reshape(len(rows), 5).T
+    return ShardColumns(first, samples, tombstones, sizes, split.astype(np.uint8), splits)
 
 
 def pack_table(entries: Sequence[ShardEntry]) -> bytes:
@@ -172,17 +202,14 @@ def pack_table(entries: Sequence[ShardEntry]) -> bytes:
     Args:
         entries: Of all shards of a manifest, in its order.
     """
-    import numpy as np
-
     splits = list(dict.fromkeys(entry.split for entry in entries))
     folders = list(dict.fromkeys(entry.folder for entry in entries))
     split_number = {split: number for number, split in enumerate(splits)}
     folder_number = {folder: number for number, folder in enumerate(folders)}
-    table = np.zeros(len(entries), _FIELDS)
-    names = bytearray()
-    for number, entry in enumerate(entries):
+    packed, names = bytearray(), bytearray()
+    for entry in entries:
         names += entry.name.encode()
-        table[number] = (
+        packed += _ENTRY.pack(
             entry.first,
             entry.bytes,
             len(names),
@@ -195,7 +222,7 @@ def pack_table(entries: Sequence[ShardEntry]) -> bytes:
             bool(entry.rows_crc32c),
         )
     texts = json.dumps({"splits": splits, "folders": folders}).encode()
-    return _HEADER.pack(_MAGIC, _VERSION, table.itemsize, len(table), len(texts)) + texts + table.tobytes() + names
+    return _HEADER.pack(_MAGIC, _VERSION, _ENTRY.size, len(entries), len(texts)) + texts + packed + names
 
 
 def parse_table(content: bytes, *, where: str) -> ShardTable:
@@ -204,21 +231,17 @@ def parse_table(content: bytes, *, where: str) -> ShardTable:
     Raises:
         DataError: It is no packed table, is of a newer version, or is not as long as it says.
     """
-    import numpy as np
-
-    kind = np.dtype(_FIELDS)
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise _damaged(where, "is no table of shards")
     _, version, entry_bytes, count, texts_bytes = _HEADER.unpack_from(content)
-    if version != _VERSION or entry_bytes != kind.itemsize:
+    if version != _VERSION or entry_bytes != _ENTRY.size:
         raise _damaged(where, f"has version {version} with {entry_bytes} bytes a shard, not {_VERSION}")
     at = _HEADER.size + texts_bytes
-    end = at + count * kind.itemsize
+    end = at + count * _ENTRY.size
     if len(content) < end:
         raise _damaged(where, f"has {len(content)} bytes, {count} shards take {end}")
-    entries = np.frombuffer(content, kind, count, at)
-    names = content[end:]
-    if (int(entries["name_end"][-1]) if count else 0) != len(names):
+    entries, names = content[at:end], content[end:]
+    if (_ENTRY.unpack_from(entries, len(entries) - _ENTRY.size)[2] if count else 0) != len(names):
         raise _damaged(where, f"has {len(names)} bytes of names, its last shard says otherwise")
     texts = json.loads(content[_HEADER.size : at])
     return ShardTable(entries, names, texts["splits"], texts["folders"])
@@ -240,14 +263,19 @@ def load_table(folder_uri: str, entry: FileEntry) -> ShardTable:
         content = storage.read_bytes(uri)
     except (FileNotFoundError, NotADirectoryError):
         raise _damaged(shown, "is missing") from None
+    return check_table(content, entry, where=shown)
+
+
+def check_table(content: bytes, entry: FileEntry, *, where: str) -> ShardTable:
+    """Return the entries of a packed table that was read, compared with what its manifest says of it; as `load_table`.
+
+    Raises:
+        DataError: It has other bytes.
+    """
     found = len(content), storage.crc32c(content)
     if found != (entry.bytes, entry.crc32c):
-        raise _damaged(shown, "has {} bytes and crc32c {}, not as its manifest says".format(*found))
-    return parse_table(content, where=shown)
-
-
-def _equal(one: object, other: object) -> bool:
-    return one == other
+        raise _damaged(where, "has {} bytes and crc32c {}, not as its manifest says".format(*found))
+    return parse_table(content, where=where)
 
 
 def _damaged(where: str, what: str) -> DataError:

@@ -195,6 +195,16 @@ class ShardManifest(Contract):
         """Whether the index says where whole samples lie (version 2), not their images alone."""
         return self.index is None
 
+    @property
+    def count_rejected(self) -> int:
+        """Number of files that were left out by their content."""
+        return len(self.rejected) if self.num_rejected is None else self.num_rejected
+
+    @property
+    def count_ignored(self) -> int:
+        """Number of files and folders that are no images by their name."""
+        return len(self.ignored) if self.num_ignored is None else self.num_ignored
+
     def index_files(self) -> list[FileEntry]:
         """Return the files of the index: one in version 1, the parts in version 2."""
         return list(self.index_parts) if self.index is None else [self.index]
