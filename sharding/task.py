@@ -252,6 +252,7 @@ def _arrange(stage: Stage, choice: Choice) -> Plan:
 def _estimate(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
     from sharding.estimate import describe, estimate, read_prices
+    from sharding.job import make_work_key
     from sharding.probe import probe
 
     prices = read_prices(stage.prices) if stage.prices else None
@@ -260,7 +261,10 @@ def _estimate(stage: Stage, scratch: Path) -> str:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
     plan, listing = _arrange(stage, choice), choice.listing
     lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
-    found = estimate(listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label)
+    key = make_work_key(combine(choice.made_from))
+    found = estimate(
+        listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label, key=key
+    )
     probed = probe(listing.references(), listing.num_files, listing.uri, stage.config.sharding, listing.classes)
     return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 

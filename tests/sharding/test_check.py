@@ -15,8 +15,8 @@ from PIL import Image
 
 from records.convert import library_versions
 from records.decode import UndecodableImage, decode_rgb
-from records.index import open_index, read_payload
 from sharding.write.check import Checks, check
+from tests.sharding.reading import read_found
 
 
 def encode(image, name, **options):
@@ -112,8 +112,7 @@ def test_verify_none_copies_bytes_and_knows_no_mean(run_shard, source, write_fil
     assert [one.path for one in manifest.rejected] == ["ant/empty.jpg"]
     assert (manifest.verify, manifest.mean, manifest.std) == ("none", None, None)
     assert manifest.images.width is None and manifest.images.formats == {"jpeg": 31, "png": 30}
-    index = open_index(result.folder / "index.bin")
-    stored = {read_payload(result.folder / manifest.shards[one["shard"]].name, one) for one in index}
+    stored = {one.content for one in read_found(result.folder)}
     assert stored == {path.read_bytes() for path in source.rglob("*.*")} - {b""}
     if shard_format == "webdataset":
         assert read_members(result)["ant/cut.jpg"][0] == {"path": "ant/cut.jpg", "label": 0, "class": "ant"}
