@@ -74,8 +74,8 @@ def serve(connection: Connection, slot: MutableSequence[int], command: Connectio
         command_pid: Process that started this one, which does not outlive it.
     """
     end_with(command_pid)
-    # That takes the interpreter's lock, which a decoder that never returns may hold. When a pipe closes the kernel sends
-    # SIGIO, and Python has no handler for it: the process ends.
+    # That takes the interpreter's lock, which a decoder that never returns may hold. When a pipe closes, the kernel
+    # sends SIGIO, for which Python has no handler: the process ends.
     fcntl.fcntl(command.fileno(), fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(command.fileno(), fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     # Ctrl-C reaches every process of a terminal; the command decides.

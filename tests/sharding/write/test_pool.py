@@ -296,9 +296,7 @@ ShardPool().write("stem", 0, 0, references, job)
 
 
 @pytest.mark.parametrize("fault", ["wait", "loop"])
-def test_processes_end_with_the_command_even_in_a_decoder_that_holds_the_lock(
-    faults, make_job, spoil, tmp_path, fault
-):
+def test_processes_end_with_the_command_even_in_a_decoder_that_holds_the_lock(faults, make_job, spoil, tmp_path, fault):
     flag = tmp_path / "flag"
     spoil(make_job()[1][5], f"{fault}:{flag}")
     command = subprocess.Popen(

@@ -138,7 +138,7 @@ def test_the_first_error_comes_in_its_place_and_ends_the_reading(folder: Path, t
     (folder / "20").write_bytes(b"changed")
     before = threading.active_count()
     taken = []
-    with pytest.raises(TryAgain, match="20 in .* changed while"):
+    with pytest.raises(TryAgain, match=r"20 in .* changed while"):
         for one, _ in read_ahead(storage.normalise(folder), references, threads=threads, bytes_in_flight=2000):
             taken.append(one)
     # A batch that holds the file gives nothing.
