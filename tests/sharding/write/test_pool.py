@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -104,7 +105,15 @@ def spoil(source, make_image):
 
 
 def write(pool, references, job):
-    return pool.write(STEM, 7, 0, references, job)
+    """Write the shard in a thread, as Beam does; a process that stalls must not stall the test."""
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(pool.write, STEM, 7, 0, references, job)
+        try:
+            return future.result(END_S)
+        finally:
+            while not future.done():
+                kill_child(pool)
+                time.sleep(0.1)
 
 
 def content_of(job, record):
@@ -131,8 +140,9 @@ def is_alive(pid):
         return False
 
 
-def find_pid(pool):
-    return pool._child._process.pid if pool._child else None
+def kill_child(pool):
+    with contextlib.suppress(ProcessLookupError, AttributeError):  # there may be none at the moment
+        os.kill(pool._child._process.pid, signal.SIGKILL)
 
 
 def test_a_process_writes_what_this_one_writes(pool, make_job):
@@ -242,9 +252,7 @@ def test_a_process_that_is_killed_between_two_files_again_and_again(pool, make_j
     deadline = time.monotonic() + END_S
     while thread.is_alive():
         assert time.monotonic() < deadline, "it tries for ever"
-        if (pid := find_pid(pool)) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_child(pool)
         thread.join(0.1)
     assert len(errors) == 1 and "ended by signal 9, 3 times" in errors[0]
     assert verdict_of(job) is None
@@ -311,5 +319,9 @@ def test_processes_end_with_the_command_even_in_a_decoder_that_holds_the_lock(fa
     finally:
         command.kill()
         command.wait()
-    wait_for(lambda: not is_alive(pid), "the process outlives its command")
-    wait_for(lambda: not any(map(is_alive, servers)), "the fork server outlives its command")
+    try:
+        wait_for(lambda: not is_alive(pid), "the process outlives its command")
+        wait_for(lambda: not any(map(is_alive, servers)), "the fork server outlives its command")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
