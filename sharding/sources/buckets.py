@@ -23,7 +23,6 @@ from sharding.limits import encode_name, name_some
 from sharding.sources.layout import ALLOWED, Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import PART_REFERENCES, Stretch, StretchWriter
-from sharding.sources.reference import Reference
 
 # Objects that are listed in this process, before others are started for the rest: eight pages.
 FEW_OBJECTS = 8_000
@@ -160,7 +159,7 @@ def _take(entry: storage.ObjectInfo, sorter: Sorter, writer: StretchWriter) -> N
         # A folder that some tool has made; it has no content.
         sorter.enter(path[:-1])
     elif chosen := sorter.sort_out(path):
-        writer.add(Reference(path, *chosen, entry.size, entry.generation or 0, hash_of(entry)))
+        writer.add((path, *chosen, entry.size, entry.generation or 0, hash_of(entry), ()))
 
 
 def cut_by_folders(layout: Layout, most: int) -> list[NameRange]:

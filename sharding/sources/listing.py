@@ -13,7 +13,18 @@ from pathlib import Path
 from contracts.config import SPLITS, SplitFractions
 from sharding.limits import encode_name, encode_path, name_some
 from sharding.plan import find_split_ends
-from sharding.sources.parts import MAX_IGNORED, Changes, Names, Piece, Stretch, cut_into_parts, read_file, repack
+from sharding.sources.parts import (
+    MAX_IGNORED,
+    Changes,
+    Fields,
+    Names,
+    Piece,
+    Stretch,
+    cut_into_parts,
+    read_fields,
+    read_file,
+    repack,
+)
 from sharding.sources.reference import Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
@@ -55,12 +66,12 @@ class Listing:
 
     def references(self) -> Iterator[Reference]:
         """Yield all references in the order of their paths, holding one part."""
-        for number in range(len(self.parts)):
-            yield from self.part(number)
+        for path in self.parts:
+            yield from read_file(path)
 
     def samples(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield (path, split, bytes) of every file."""
-        return ((one.path, one.split, one.size) for one in self.references())
+        return ((path, split, size) for part in self.parts for path, _, split, size, *_ in read_fields(part))
 
     def count_by_class(self, split: int) -> list[int]:
         """Return the number of files of each class in a split."""
@@ -118,7 +129,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         Changes(labels, {move.path: move.new for move in moves}).save(changes_path)
     written = []
     for path in _write_parts(parts, folder, pool, changes_path):
-        _update_hash(total, read_file(path), with_split=found.splits_given)
+        _update_hash(total, read_fields(path), with_split=found.splits_given)
         written.append(path)
     for stretch in found.stretches:
         for source, _ in stretch.files:
@@ -191,7 +202,7 @@ def _write_parts(
         yield future.result()
 
 
-def _update_hash(total: hashlib._Hash, references: list[Reference], *, with_split: bool) -> None:
+def _update_hash(total: hashlib._Hash, references: list[Fields], *, with_split: bool) -> None:
     # No path holds a zero byte: fields and lines cannot run into each other.
     rows = []
     for path, label, split, size, generation, _, more in references:
