@@ -215,8 +215,8 @@ def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> 
         changes = load_changes(changes_path)
         labels, splits = changes.labels, changes.splits
         listed = [
-            (path, labels[label] if labels else label, splits.get(path, split), *rest)
-            for path, label, split, *rest in listed
+            (path, labels[label] if labels else label, splits.get(path, split), size, generation, content, more)
+            for path, label, split, size, generation, content, more in listed
         ]
     target.write_bytes(_pack(listed))
     return target
