@@ -41,7 +41,7 @@ from sharding.commit.manifest import Commit, commit_shards
 from sharding.commit.merge import merge_group
 from sharding.commit.records import has_record, note_rejected, read_contents, save_record
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
-from sharding.limits import check_rejected, encode_path
+from sharding.limits import check_rejected, encode_path, space_needed
 from sharding.plan import KEY_BYTES, make_key
 from sharding.references import place_part
 from sharding.runners.heartbeat import beating
@@ -205,7 +205,7 @@ def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> Non
     if rejected > limit * total:
         named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]
         shown = f"sharding.source {storage.display(opened.planned.source_uri)}"
-        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected)
+        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected, so_far=True)
 
 
 def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
@@ -260,7 +260,7 @@ def _commit(
 def _working(handle: JobHandle) -> Iterator[None]:
     """Show signs of life while the block runs; end the block with a refusal, where only a user can mend it."""
     try:
-        with beating(handle):
+        with beating(handle), space_needed(handle.output_uri):
             yield
     except (UserError, SourceChanged) as error:
         if not _is_finished(handle):

@@ -166,7 +166,7 @@ def _adopt(stage: Stage, output: Output) -> bool:
         write_resources(stage.launch, stage.config, job_id)
         return True
     wait_for(stage.config, job_id)
-    _finish(stage, output)
+    _finish(stage, output, f"Dataflow job {job_id} of another run")
     return True
 
 
@@ -325,14 +325,14 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     if stage.launch is not None:
         stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
         return
-    stage.log(f"ran on {engine}")
-    _finish(stage, output)
+    _finish(stage, output, engine)
 
 
-def _finish(stage: Stage, output: Output) -> None:
+def _finish(stage: Stage, output: Output, engine: str) -> None:
     """Say what was made, or why nothing was."""
     if error := find_refusal(output.uri):
         raise error
+    stage.log(f"ran on {engine}")
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     manifest = ShardManifest.load(output.uri)

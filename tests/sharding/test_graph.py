@@ -11,7 +11,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.refusal import find_refusal
 from sharding.commit import manifest
 from sharding.commit.manifest import Commit
@@ -133,7 +133,7 @@ def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "load_summaries", delete_one)
-        with pytest.raises(RuntimeError, match="was deleted or cut short"):
+        with pytest.raises(TryAgain, match="was deleted or cut short"):
             run_graph(handle)
     assert run_graph(handle) == whole
 
