@@ -146,20 +146,12 @@ class StretchWriter:
         path.write_bytes(_pack(waiting))
         found.files.append((path, len(waiting)))
         found.counts.update(map(itemgetter(2, 1), waiting))
-<<<<<<< HEAD
-        for reference in waiting:
-            found.split_files[reference.split] += 1
-            found.split_bytes[reference.split] += reference.size
-            found.unhashed += not reference.content_hash.startswith(b"md5:")
-            for label in reference.more_labels:
-                found.counts[reference.split, label] += 1
-=======
-        for _, _, split, size, _, _, more_labels in waiting:
+        for _, _, split, size, _, content_hash, more_labels in waiting:
             found.split_files[split] += 1
             found.split_bytes[split] += size
+            found.unhashed += not content_hash.startswith(b"md5:")
             for label in more_labels:
                 found.counts[split, label] += 1
->>>>>>> i21-list
 
 
 @dataclass(frozen=True)
