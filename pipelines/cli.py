@@ -388,6 +388,25 @@ def index_data(
             print(line)
 
 
+@data_app.command("export-index")
+def export_index(
+    uri: ShardsFolder,
+    dali: Annotated[bool, typer.Option("--dali", help="Only the index of each shard for NVIDIA DALI.")] = False,
+    wids: Annotated[bool, typer.Option("--wids", help="Only the lists of shards for WIDS.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write index files by which other libraries read shards [default: for DALI and for WIDS]."""
+    with reported(debug):
+        from contracts.storage import normalise
+        from inspection import neighbours
+
+        both = dali == wids
+        names = neighbours.export_index(
+            normalise(uri), dali=dali or both, wids=wids or both, progress=_count("export-index")
+        )
+        print(f"{len(names)} files are there")
+
+
 def _count(name: str) -> Callable[[int, int], None]:
     """Return a function that says on stderr how many files are done, about twenty times in all."""
 
