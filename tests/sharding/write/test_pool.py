@@ -303,6 +303,17 @@ ShardPool().write("stem", 0, 0, references, job)
 """
 
 
+def test_a_process_does_not_import_the_main_module_of_the_command(make_job, tmp_path):
+    """It would run this script, which has no guard, once more."""
+    script = tmp_path / "command.py"
+    script.write_text(DRIVER + "assert __file__ == sys.argv[0]\n")
+    done = subprocess.run(
+        [sys.executable, script], input=pickle.dumps(make_job()), env=process_environment(), timeout=END_S, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "stem.tar").exists()
+
+
 @pytest.mark.parametrize("fault", ["wait", "loop"])
 def test_processes_end_with_the_command_even_in_a_decoder_that_holds_the_lock(faults, make_job, spoil, tmp_path, fault):
     flag = tmp_path / "flag"
