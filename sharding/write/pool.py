@@ -193,7 +193,8 @@ class _Child:
         self._slot = context.RawArray("q", 2)
         self._connection, theirs = context.Pipe()
         command, self._alive = context.Pipe(duplex=False)
-        self._process = context.Process(target=serve, args=(theirs, self._slot, command, os.getpid()), daemon=True)
+        arguments = (theirs, self._slot, command, os.getpid(), dict(os.environ))
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
         with theirs, command, _status_lock, _main_hidden():
             self._process.start()
 

@@ -1,6 +1,7 @@
 """A process for a thread: files that kill or stall it are rejected by name, and whatever kills it changes no byte."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pickle
@@ -158,6 +159,27 @@ def test_a_process_writes_what_this_one_writes(pool, make_job):
     pool.close()
     assert not is_alive(pid)
     assert write(pool, references, job) == record
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_a_process_reads_and_writes_a_bucket(pool, make_job, source, bucket_server):
+    """The environment names it, and was set after the fork server was started."""
+    job, references = make_job()
+    record = write(pool, references, job)
+    pool.close()
+    for one in references:
+        path = one.path.decode()
+        storage.publish(f"gs://bucket-1/raw/{path}", (source / path).read_bytes())
+    listed = {info.name: info for info in storage.list_objects("gs://bucket-1/raw")}
+    remote = [one._replace(generation=listed[one.path.decode()].generation) for one in references]
+    there = dataclasses.replace(job, source_uri="gs://bucket-1/raw", output_uri="gs://bucket-1/out", read_threads=8)
+    same = write(pool, remote, there)
+    # What a sample was made of names the generation.
+    assert dataclasses.replace(same, sources=record.sources) == record
+    assert content_of(there, same) == content_of(job, record)
+    storage.replace(f"gs://bucket-1/raw/{references[7].path.decode()}", b"other")
+    with pytest.raises(TryAgain, match=f"replaced .*generation {remote[7].generation}"):
+        pool.write("train-again", 7, 0, remote, there)
 
 
 def test_threads_have_a_process_each(faulty_server, make_job):
