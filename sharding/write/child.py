@@ -64,7 +64,13 @@ class Looking:
         self._slot[0] = 0
 
 
-def serve(connection: Connection, slot: MutableSequence[int], command: Connection, command_pid: int) -> None:
+def serve(
+    connection: Connection,
+    slot: MutableSequence[int],
+    command: Connection,
+    command_pid: int,
+    environment: dict[str, str],
+) -> None:
     """Do tasks until the other side closes the connection.
 
     Args:
@@ -72,7 +78,10 @@ def serve(connection: Connection, slot: MutableSequence[int], command: Connectio
         slot: That of `Looking`.
         command: Pipe whose other end the command holds as long as it lives; nothing is sent.
         command_pid: Process that started this one, which does not outlive it.
+        environment: Of the command as it is now: the fork server has that of its own start.
     """
+    os.environ.clear()
+    os.environ.update(environment)
     end_with(command_pid)
     # That takes the interpreter's lock, which a decoder that never returns may hold. When a pipe closes, the kernel
     # sends SIGIO, for which Python has no handler: the process ends.

@@ -14,9 +14,10 @@ import contextlib
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import TYPE_CHECKING
@@ -153,6 +154,21 @@ class ShardPool:
         return answer
 
 
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep processes that start in the block from importing this one's main module, as multiprocessing has them do.
+
+    They need nothing of it, and on a Beam worker it is all of Beam.
+    """
+    main = sys.modules["__main__"]
+    spec, file = main.__spec__, getattr(main, "__file__", None)
+    main.__spec__ = main.__file__ = None
+    try:
+        yield
+    finally:
+        main.__spec__, main.__file__ = spec, file
+
+
 class _Died(Exception):
     """A process ended in the middle of a task."""
 
@@ -177,8 +193,9 @@ class _Child:
         self._slot = context.RawArray("q", 2)
         self._connection, theirs = context.Pipe()
         command, self._alive = context.Pipe(duplex=False)
-        self._process = context.Process(target=serve, args=(theirs, self._slot, command, os.getpid()), daemon=True)
-        with theirs, command, _status_lock:
+        arguments = (theirs, self._slot, command, os.getpid(), dict(os.environ))
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
+        with theirs, command, _status_lock, _main_hidden():
             self._process.start()
 
     def do(self, task: Task) -> ShardRecord | Exception | None:

@@ -1,6 +1,7 @@
 """A process for a thread: files that kill or stall it are rejected by name, and whatever kills it changes no byte."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pickle
@@ -160,6 +161,27 @@ def test_a_process_writes_what_this_one_writes(pool, make_job):
     assert write(pool, references, job) == record
 
 
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_a_process_reads_and_writes_a_bucket(pool, make_job, source, bucket_server):
+    """The environment names it, and was set after the fork server was started."""
+    job, references = make_job()
+    record = write(pool, references, job)
+    pool.close()
+    for one in references:
+        path = one.path.decode()
+        storage.publish(f"gs://bucket-1/raw/{path}", (source / path).read_bytes())
+    listed = {info.name: info for info in storage.list_objects("gs://bucket-1/raw")}
+    remote = [one._replace(generation=listed[one.path.decode()].generation) for one in references]
+    there = dataclasses.replace(job, source_uri="gs://bucket-1/raw", output_uri="gs://bucket-1/out", read_threads=8)
+    same = write(pool, remote, there)
+    # What a sample was made of names the generation.
+    assert dataclasses.replace(same, sources=record.sources) == record
+    assert content_of(there, same) == content_of(job, record)
+    storage.replace(f"gs://bucket-1/raw/{references[7].path.decode()}", b"other")
+    with pytest.raises(TryAgain, match=f"replaced .*generation {remote[7].generation}"):
+        pool.write("train-again", 7, 0, remote, there)
+
+
 def test_threads_have_a_process_each(faulty_server, make_job):
     job, references = make_job()
     records = {}
@@ -301,6 +323,17 @@ from sharding.write.pool import ShardPool
 job, references = pickle.load(sys.stdin.buffer)
 ShardPool().write("stem", 0, 0, references, job)
 """
+
+
+def test_a_process_does_not_import_the_main_module_of_the_command(make_job, tmp_path):
+    """It would run this script, which has no guard, once more."""
+    script = tmp_path / "command.py"
+    script.write_text(DRIVER + "assert __file__ == sys.argv[0]\n")
+    done = subprocess.run(
+        [sys.executable, script], input=pickle.dumps(make_job()), env=process_environment(), timeout=END_S, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "stem.tar").exists()
 
 
 @pytest.mark.parametrize("fault", ["wait", "loop"])
