@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands import clean as clean_command
 from pipelines.commands import compile as compile_command
 from pipelines.commands import images as images_commands
 from pipelines.commands import inspection as inspection_commands
@@ -47,6 +48,7 @@ images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
+clean_command.register(app)
 rehearse_command.register(app)
 ui_command.register(app)
 inspection_commands.register(app)
