@@ -30,8 +30,8 @@ from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
 from contracts.previous import RUN_NAME, find_previous, list_finished
-from contracts.registration import find_registration
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
+from inspection.registration import find_registration
 
 # In an output: what its job needed until the manifest was there.
 WORK_NAME = ".work"
