@@ -52,7 +52,7 @@ def combine(made_from: dict[str, str]) -> str:
 
 def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
-    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "compact_share", "file_timeout_s"}
+    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "file_timeout_s"}
     fields = config.sharding.model_dump(mode="json", exclude=without)
     defaults = {name: field.get_default() for name, field in type(config.sharding).model_fields.items()}
     fields = {
@@ -63,9 +63,9 @@ def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
 
 
-def increment_inputs(full: dict[str, str], *, parent: str, compact_share: float) -> dict[str, str]:
+def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> dict[str, str]:
     """Hashes that decide the shards of an increment: those of a full reshard, and what it is built on."""
-    return {**full, "parent": parent, "compact_share": fingerprint(compact_share)}
+    return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
 
 
 def model_fingerprint(config: RunConfig) -> str:

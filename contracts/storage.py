@@ -20,7 +20,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_reads, local
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_listing, gcs_reads, local
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -40,8 +40,10 @@ __all__ = [
     "info",
     "is_local",
     "join",
+    "list_folders",
     "list_names",
     "list_objects",
+    "list_page",
     "local_path",
     "normalise",
     "open_read",
@@ -217,6 +219,26 @@ def list_objects(uri: str, *, recursive: bool = True) -> Iterator[ObjectInfo]:
         recursive: Also what lies in folders below it.
     """
     return _store(uri).list_objects(uri, recursive)
+
+
+def list_page(
+    uri: str, *, start: str = "", end: str = "", token: str = "", limit: int = 0
+) -> tuple[list[ObjectInfo], str]:
+    """Return a page of the objects below a folder of gs://, and the token of the next page, empty after the last.
+
+    Args:
+        uri: The folder.
+        start: Only names, relative to it, from this one on.
+        end: Only names before this one; empty: to the last.
+        token: What the page before gave.
+        limit: Most objects of a page; 0: as many as the service gives.
+    """
+    return gcs_listing.list_page(uri, start=start, end=end, token=token, limit=limit)
+
+
+def list_folders(uri: str) -> list[str]:
+    """Return the names of the folders directly below a folder of gs://, in the order of its objects."""
+    return gcs_listing.list_folders(uri)
 
 
 def publish(uri: str, content: bytes) -> None:

@@ -10,12 +10,14 @@ from PIL import Image, ImageDraw, ImageOps
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Duplicates, ShardManifest
+from contracts.artifacts.shard_table import shard_numbers
 from contracts.errors import ConfigError, DataError
-from inspection.payloads import read_payloads
+from inspection.payloads import read_images
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
 from records.decode import decode_rgb
-from records.index import RECORD, Index, read_part
+from records.index import RECORD, Index
+from records.samples import open_samples
 
 # Names and reasons of the first of a long list; the manifest has all.
 MAX_SHOWN = 10
@@ -54,16 +56,17 @@ def find_shards(given: str) -> str:
 
 def describe(manifest: ShardManifest) -> Iterator[str]:
     """Yield lines about counts, classes, sizes, and what was left out."""
-    megabytes = sum(entry.bytes for entry in manifest.shards) / 1e6
+    numbers = list(shard_numbers(manifest.shards))
+    megabytes = sum(one.bytes for one in numbers) / 1e6
     yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
         ", several labels an image" if manifest.multi_label else ""
     )
     if manifest.parent is not None:
         reused = sum(bool(entry.folder) for entry in manifest.shards)
-        tombstones = sum(entry.tombstones for entry in manifest.shards)
+        tombstones = sum(one.tombstones for one in numbers)
         yield f"increment {manifest.generation} on {manifest.parent}: {reused} shards reused, {tombstones} tombstones"
     for name, split in manifest.splits.items():
-        shards = sum(entry.split == name for entry in manifest.shards)
+        shards = sum(one.split == name for one in numbers)
         yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
     yield "class: " + " / ".join(manifest.splits)
     for place, name in enumerate(manifest.classes[: MAX_SHOWN * 2]):
@@ -83,11 +86,13 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     if manifest.prepared is not None:
         changed = ", ".join(f"{name} {count}" for name, count in manifest.prepared.changed.items()) or "none"
         yield f"changed images: {changed}"
-    yield f"verified: {manifest.verify}; {len(manifest.rejected)} rejected, {len(manifest.ignored)} ignored by name"
+    yield f"verified: {manifest.verify}; {manifest.count_rejected} rejected, {manifest.count_ignored} ignored by name"
     for entry in manifest.rejected[:MAX_SHOWN]:
         yield f"  {entry.path}: {entry.reason}"
-    if len(manifest.rejected) > MAX_SHOWN:
-        yield f"  and {len(manifest.rejected) - MAX_SHOWN} more"
+    if manifest.count_rejected > MAX_SHOWN:
+        yield f"  and {manifest.count_rejected - MAX_SHOWN} more"
+    for warning in manifest.warnings:
+        yield f"warning: {warning}"
     if manifest.duplicates is not None:
         yield _describe_duplicates(manifest.duplicates)
 
@@ -104,8 +109,8 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     rows = -(-len(chosen) // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")
     draw = ImageDraw.Draw(sheet)
-    wanted = ((manifest.shards[int(record["shard"])].uri(folder_uri), record) for record in chosen)
-    for number, (record, content) in enumerate(zip(chosen, read_payloads(wanted), strict=True)):
+    images = read_images(folder_uri, manifest, chosen)
+    for number, (record, content) in enumerate(zip(chosen, images, strict=True)):
         picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
         left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)
         sheet.paste(picture, (left, top + _CAPTION_PIXELS))
@@ -129,12 +134,12 @@ def choose(folder_uri: str, manifest: ShardManifest, count: int, *, among: int |
         count: Records at most.
         among: Only this many records of the index are looked at, the first; None: all.
     """
-    uri = storage.join(folder_uri, manifest.index.name)
+    samples = open_samples(manifest, folder_uri)
     split = manifest.splits["train"]
     end = split.first + (split.samples if among is None else min(among, split.samples))
     chosen = np.empty(0, RECORD)
     for first in range(split.first, end, _PIECE_RECORDS):
-        piece = read_part(uri, first, min(_PIECE_RECORDS, end - first))
+        piece = samples[first : min(first + _PIECE_RECORDS, end)]
         best = np.concatenate([chosen, piece])
         # In the order of the index, which decides among equals.
         chosen = best[sorted(_take_in_turn(best["label"], count))]

@@ -105,7 +105,7 @@ def _data_results(shards: ShardManifest) -> dict[str, Any]:
         "classes": len(shards.classes),
         "samples": {name: split.samples for name, split in shards.splits.items()},
         "shards": len(shards.shards),
-        "rejected": len(shards.rejected),
+        "rejected": shards.count_rejected,
         **({"warnings": shards.warnings} if shards.warnings else {}),
     }
 

@@ -1,7 +1,8 @@
 """Changes that are made to an image once, while sharding: colour, depth, orientation, size.
 
 An image that needs none of the changes keeps its bytes. One that does is decoded, changed and encoded again: as JPEG
-where its source has lossy compression (JPEG, WebP), else as PNG. Transparency is dropped, as the decoder does.
+where its source has lossy compression (JPEG, WebP), else as PNG. An image that the decoder has laid on a background is
+stored so, as PNG whatever it was: what was transparent stays exact.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def change(content: bytes, image: Decoded, changes: Changes) -> tuple[bytes, tup
     """
     needed = []
     pixels = image.pixels
+    if image.transparent:
+        needed.append("transparent")
     if changes.cmyk and image.mode == "CMYK":
         needed.append("cmyk")
     if changes.depth and _is_deep(content, image):
@@ -65,7 +68,10 @@ def change(content: bytes, image: Decoded, changes: Changes) -> tuple[bytes, tup
     if not needed:
         return content, ()
     is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
-    return _encode(pixels[..., :1] if is_grey else pixels, image.image_format in _LOSSY, changes), tuple(needed)
+    # On a coloured background it is grey no more.
+    is_grey = is_grey and bool((pixels[..., :1] == pixels).all())
+    is_lossy = image.image_format in _LOSSY and not image.transparent
+    return _encode(pixels[..., :1] if is_grey else pixels, is_lossy, changes), tuple(needed)
 
 
 def library_versions() -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
 libjpeg-turbo (simplejpeg) and every warning of it refuses the file; the rest goes through Pillow. The format is found
-by content, never by the name. Orientation tags are not applied and transparency is dropped, as torchvision and timm do.
+by content, never by the name. Orientation tags are not applied, and transparency is dropped, as torchvision and timm
+do, unless a background is given.
 Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
 reached.
 """
@@ -28,6 +29,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 Pixels = npt.NDArray[np.uint8]
+Colour = tuple[int, int, int]
 
 # A quarter of a GiB as RGB: Pillow's own threshold (Image.MAX_IMAGE_PIXELS).
 MAX_PIXELS = (1 << 30) // 4 // 3
@@ -60,8 +62,13 @@ _PILLOW_ERRORS = (
     zlib.error,
     Image.DecompressionBombError,
 )
+# Rows of a deep image that are scaled at a time.
+_DEEP_ROWS = 64
 # EXIF 2.32, 4.6.4.
 _ORIENTATION_TAG = 0x0112
+# Markers of a JPEG file: ITU T.81, table B.1.
+_JPEG_END = b"\xff\xd9"
+_START_OF_SCAN = b"\xda"
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
@@ -78,6 +85,8 @@ class Decoded(NamedTuple):
     """Format by content, one of those of `image_format`."""
     mode: str
     """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
+    transparent: bool = False
+    """Whether it was laid on a background that shows."""
 
 
 class Header(NamedTuple):
@@ -138,8 +147,14 @@ def reducible_size(content: bytes) -> tuple[int, int] | None:
     return None if _JPEG_MODES.get(colorspace) == "CMYK" else (height, width)
 
 
-def decode(content: bytes, *, reduction: int = 1) -> Decoded:
-    """Return pixels, format and stored colour mode of an image file; `reduction` as in `decode_rgb`.
+def decode(content: bytes, *, reduction: int = 1, background: Colour | None = None) -> Decoded:
+    """Return pixels, format and stored colour mode of an image file.
+
+    Args:
+        content: The file.
+        reduction: As in `decode_rgb`.
+        background: Colour that an image with transparency is laid on. None: transparency is dropped, and what an editor
+            has left below it shows.
 
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
@@ -149,7 +164,7 @@ def decode(content: bytes, *, reduction: int = 1) -> Decoded:
         return _decode_jpeg(content, reduction)
     if found == "png":
         _check_png_chunks(content)
-    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found])
+    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found], background)
 
 
 def read_header(content: bytes) -> Header:
@@ -170,6 +185,36 @@ def read_header(content: bytes) -> Header:
     except _PILLOW_ERRORS as error:
         raise UndecodableImage(f"damaged {found}: {error or type(error).__name__}") from None
     return Header(found, width, height, mode)
+
+
+def check_complete(content: bytes, image_format: str) -> None:
+    """Check that an image file goes on to its end, without decoding it: as far as its format tells where that is.
+
+    JPEG: an end marker behind the last start of a scan. PNG: all chunks up to IEND. WebP: the length in its header. Of
+    the others nothing is asked.
+
+    Raises:
+        UndecodableImage: It is truncated.
+    """
+    if image_format == "png":
+        _check_png_chunks(content, checksums=False)
+    elif image_format == "jpeg":
+        complete = content.rfind(_JPEG_END, _find_scan(content)) >= 0
+        if not complete:
+            raise UndecodableImage("damaged jpeg: the file is truncated")
+    elif image_format == "webp":
+        (length,) = struct.unpack_from("<I", content, 4)
+        if 8 + length > len(content):
+            raise UndecodableImage("damaged webp: the file is truncated")
+
+
+def _find_scan(content: bytes) -> int:
+    """Return where the first scan of a JPEG starts: a thumbnail before it has an end marker of its own."""
+    at = 2
+    while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != _START_OF_SCAN:
+        # Markers may be preceded by any number of fill bytes (ITU T.81, B.1.1.2).
+        at += 1 if content[at + 1 : at + 2] == b"\xff" else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return at
 
 
 def read_orientation(content: bytes, image_format: str) -> int:
@@ -209,25 +254,47 @@ def _decode_jpeg(content: bytes, reduction: int) -> Decoded:
         raise UndecodableImage(f"damaged jpeg: {error}") from None
 
 
-def _decode_with_pillow(content: bytes, name: str, opener: Callable[[io.BytesIO], Image.Image]) -> Decoded:
+def _decode_with_pillow(
+    content: bytes, name: str, opener: Callable[[io.BytesIO], Image.Image], background: Colour | None = None
+) -> Decoded:
     try:
         with opener(io.BytesIO(content)) as image:
             _check_size(*image.size)
             image.load()
+            if background is not None and (pixels := _lay_on(background, image)) is not None:
+                return Decoded(pixels, name, image.mode, transparent=True)
             return Decoded(_to_rgb(image), name, image.mode)
     except _PILLOW_ERRORS as error:
         raise UndecodableImage(f"damaged {name}: {error or type(error).__name__}") from None
 
 
+def _lay_on(background: Colour, image: Image.Image) -> Pixels | None:
+    """Return a loaded image laid on a background, [H, W, 3] uint8; None where it is opaque everywhere."""
+    # Deep grey may name one of its 65,536 values transparent, which Pillow converts to nothing: left as it is.
+    if not image.has_transparency_data or image.mode.startswith("I"):
+        return None
+    image = image.convert("RGBA")
+    alpha = image.getchannel("A")
+    if alpha.getextrema() == (255, 255):
+        return None
+    laid = Image.new("RGB", image.size, background)
+    laid.paste(image, mask=alpha)
+    return np.array(laid)
+
+
 def _to_rgb(image: Image.Image) -> Pixels:
     """Convert a loaded image of any mode to [H, W, 3] uint8."""
     if image.mode.startswith("I;16") or image.mode == "I":
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.size and (values.min() < 0 or values.max() > 0xFFFF):
             raise UndecodableImage("32-bit grey values outside of 0..65535 have no agreed scale")
-        # 65535 / 257 = 255: the nearest 8-bit value, where Pillow's own conversion would clip at 255.
-        grey = ((values + 128) // 257).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
+        pixels = np.empty((*values.shape, 3), np.uint8)
+        # A few rows at a time: of all at once every step below would take 4 bytes a pixel.
+        for start in range(0, len(values), _DEEP_ROWS):
+            rows = values[start : start + _DEEP_ROWS].astype(np.uint32)
+            # 65535 / 257 = 255: the nearest 8-bit value, where Pillow's own conversion would clip at 255.
+            pixels[start : start + _DEEP_ROWS] = ((rows + 128) // 257)[:, :, None]
+        return pixels
     if image.mode == "F":
         raise UndecodableImage("floating-point pixels have no agreed scale")
     if image.mode == "P" and "transparency" in image.info:
@@ -243,7 +310,7 @@ def _check_size(width: int, height: int) -> None:
         raise UndecodableImage(f"{width} x {height} pixels are more than the limit of {MAX_PIXELS}")
 
 
-def _check_png_chunks(content: bytes) -> None:
+def _check_png_chunks(content: bytes, *, checksums: bool = True) -> None:
     """Check what Pillow does not: that the file is whole and the critical chunks have their checksum."""
     at = len(_PNG_SIGNATURE)
     while at + 12 <= len(content):
@@ -253,7 +320,7 @@ def _check_png_chunks(content: bytes) -> None:
         if end > len(content):
             break
         # A critical chunk starts with a capital letter (PNG specification, 5.4).
-        if kind[:1].isupper():
+        if checksums and kind[:1].isupper():
             (stated,) = struct.unpack_from(">I", content, end - 4)
             if zlib.crc32(content[at + 4 : end - 4]) != stated:
                 raise UndecodableImage(f"damaged png: wrong checksum in chunk {kind.decode('ascii', 'replace')}")

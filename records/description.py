@@ -1,4 +1,4 @@
-"""What a shard says about a sample besides its image: read from where the image lies, without scanning the shard.
+"""What a shard says about a sample besides its image: read from where the sample lies, without scanning the shard.
 
 It is in the JSON member that follows the image in a tar, and in the features that follow it in a TFRecord. Shards made
 elsewhere may have none.
@@ -14,19 +14,25 @@ from typing import Any
 from contracts import storage
 from records.tar import BLOCK_BYTES
 from records.tfrecord import read_varint
+from records.whole_sample import path_in
 
 # Enough for what our writers put behind an image: a path is below 4 KiB before it is encoded.
 _WINDOW_BYTES = 1 << 16
 _FILENAME = b"image/filename"
 
 
-def read_path(shard: Path | str, record: Any) -> str | None:
+def read_path(shard: Path | str, record: Any, *, whole_format: str | None = None) -> str | None:
     """Return the path of a sample in its source, None where the shard does not say it.
 
     Args:
         shard: Path or URI of a file of either format.
         record: The sample's element of the index.
+        whole_format: Format of the shards where the record is that of a whole sample (index version 2); unset: it is
+            that of the image alone.
     """
+    if whole_format is not None:
+        sample = storage.read_range(storage.normalise(shard), int(record["offset"]), int(record["size"]))
+        return path_in(sample, whole_format)
     end = int(record["offset"]) + int(record["size"])
     uri = storage.normalise(shard)
     is_tar = uri.endswith(".tar")

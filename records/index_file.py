@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from records.index import HEADER_BYTES, RECORD, check_length, damaged_index, read_fully
 
+# Parts held open at a time: few beside the shards that a process has open, and opening one costs little.
+_MOST_OPEN = 16
+
 
 class IndexFile:
-    """The records of an index, or of a part of it: `index[place]` is one, `index[first:end]` an array [N] of them.
+    """The records of an index of version 1: `index[place]` is one, `index[first:end]` an array [N] of them.
 
     Args:
         path: The file; it stays open, and may be deleted.
@@ -31,19 +36,14 @@ class IndexFile:
 
     def __init__(self, path: Path, renew: Callable[[], Path] | None = None) -> None:
         self._file = _OpenFile(path, renew)
-        self._first = 0
         self._count = check_length(path, self._file.descriptor())
 
     def __len__(self) -> int:
         return self._count
 
-    def part(self, first: int, count: int) -> IndexFile:
-        """Return the records [first, first + count) as an index of its own."""
-        if not 0 <= first <= first + count <= self._count:
-            raise IndexError(f"records {first} to {first + count} of {self._count}")
-        part = object.__new__(IndexFile)
-        part._file, part._first, part._count = self._file, self._first + first, count
-        return part
+    def labels(self, first: int, count: int) -> npt.NDArray[np.int32]:
+        """Return the labels of the samples [first, first + count)."""
+        return np.asarray(self[first : first + count]["label"])
 
     def __getitem__(self, place: int | slice) -> Any:
         """Read a record, or a run of them.
@@ -55,10 +55,10 @@ class IndexFile:
             first, end, step = place.indices(self._count)
             if step != 1:
                 raise IndexError(f"a run of records, not each {step}th")
-            return self._file.read(self._first + first, max(0, end - first))
+            return self._file.read(first, max(0, end - first))
         if not 0 <= place < self._count:
             raise IndexError(f"record {place} of {self._count}")
-        return self._file.read_one(self._first + place)
+        return self._file.read_one(place)
 
 
 class _OpenFile:
@@ -126,3 +126,52 @@ class _OpenFile:
             os.dup2(opened, self.descriptor(), inheritable=False)
         finally:
             os.close(opened)
+
+
+class PartFiles:
+    """The part files of an index of version 2 on this machine, a few of them open at a time; threads may share them.
+
+    Args:
+        path_of: Returns the path of a part, by its number; asked again when a file turns out to be gone or cut short.
+    """
+
+    def __init__(self, path_of: Callable[[int], Path]) -> None:
+        self._path_of = path_of
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+        # Around reading, too: another thread may close the file otherwise.
+        self._reading = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[PartFiles], tuple[Callable[[int], Path]]]:
+        # Open files do not travel to a spawned process; it opens its own.
+        return PartFiles, (self._path_of,)
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+    def read(self, part: int, offset: int, size: int) -> bytes:
+        """Return the bytes [offset, offset + size) of a part, fewer where its file ends before.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        with self._reading:
+            content = self._read(part, offset, size)
+            if len(content) < size:
+                os.close(self._descriptors.pop(part))
+                content = self._read(part, offset, size)
+        return content
+
+    def _read(self, part: int, offset: int, size: int) -> bytes:
+        path: Path | str = f"part {part} of the index"
+        try:
+            if part in self._descriptors:
+                self._descriptors.move_to_end(part)
+            else:
+                path = self._path_of(part)
+                if len(self._descriptors) >= _MOST_OPEN:
+                    os.close(self._descriptors.popitem(last=False)[1])
+                self._descriptors[part] = os.open(path, os.O_RDONLY)
+            return read_fully(self._descriptors[part], offset, size)
+        except OSError as error:
+            raise damaged_index(path, f"cannot be read ({error.strerror})") from None

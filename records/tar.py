@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from records.sample import ChecksumStream, Place, Sample
+from records.sample import ChecksumStream, Piece, Place, Sample
 
 BLOCK_BYTES = 512
 SUFFIX = ".tar"
@@ -73,36 +73,24 @@ class TarWriter:
 
     def __init__(self, stream: ChecksumStream) -> None:
         self._stream = stream
-        self._index_lines: list[str] = []
 
     def write(self, sample: Sample) -> Place:
-        """Append the members of a sample; return where its image bytes are."""
+        """Append the members of a sample; return where they are, headers and padding included."""
         key = sample.key.hex()
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
-        offset = self._stream.position + BLOCK_BYTES
+        offset = self._stream.position
         header = pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content))
         small = [bytes(-len(sample.content) % BLOCK_BYTES)]
-        at = offset + len(sample.content) + len(small[0])
-        components = [f"{extension} {offset} {len(sample.content)} {key}.{extension}"]
         for name, text in _describe(sample):
             small += (pack_header(f"{key}.{name}".encode("ascii"), len(text)), text, bytes(-len(text) % BLOCK_BYTES))
-            components.append(f"{name} {at + BLOCK_BYTES} {len(text)} {key}.{name}")
-            at += BLOCK_BYTES + len(text) + len(small[-1])
         # One call for a sample: the calls would cost more than what is small.
-        self._stream.write(header, sample.content, b"".join(small))
-        self._index_lines.append(" ".join(components))
-        return Place(offset, len(sample.content))
+        piece = Piece.of(header, sample.content, b"".join(small))
+        self._stream.write(piece)
+        return Place(offset, piece.size, piece.crc32c)
 
     def close(self) -> None:
         """Write the two empty blocks that end a tar file."""
-        self._stream.write(bytes(2 * BLOCK_BYTES))
-
-    def neighbour_index(self) -> bytes:
-        """Return the index that NVIDIA DALI reads: a line a sample with `ext offset size name` of each member.
-
-        Source: tools/wds2idx.py of DALI, version 1.2 of its format. It is split at blanks: names hold none.
-        """
-        return "".join(f"{line}\n" for line in (f"v1.2 {len(self._index_lines)}", *self._index_lines)).encode()
+        self._stream.write(Piece.of(bytes(2 * BLOCK_BYTES)))
 
 
 def _describe(sample: Sample) -> list[tuple[str, bytes]]:

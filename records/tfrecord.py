@@ -1,8 +1,8 @@
 """TFRecord shards: records of tf.train.Example with the feature names of TF-Slim.
 
-Framing and protocol buffers are written by hand: the message is small and fixed, and the place of the image bytes
-inside it must be known. A record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the
-masked crc32c of the data: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+Framing and protocol buffers are written by hand: the message is small and fixed, and its image is never copied. A
+record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the masked crc32c of the data:
+https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 Wire format: https://protobuf.dev/programming-guides/encoding/ ; messages: tensorflow/core/example/*.proto
 """
 
@@ -12,7 +12,7 @@ import struct
 
 import google_crc32c
 
-from records.sample import ChecksumStream, Place, Sample
+from records.sample import ChecksumStream, Piece, Place, Sample
 
 SUFFIX = ".tfrecord"
 _MASK_DELTA = 0xA282EAD8
@@ -32,30 +32,19 @@ class TFRecordWriter:
 
     def __init__(self, stream: ChecksumStream) -> None:
         self._stream = stream
-        self._index_lines: list[str] = []
 
     def write(self, sample: Sample) -> Place:
-        """Append a record; return where its image bytes are."""
+        """Append a record; return where its tf.train.Example is, without the framing."""
         before, after = encode_example(sample)
-        start = self._stream.position
-        length = struct.pack("<Q", len(before) + len(sample.content) + len(after))
-        crc = google_crc32c.value(before)
-        crc = google_crc32c.extend(crc, sample.content)
-        crc = google_crc32c.extend(crc, after)
-        head = length + struct.pack("<I", mask_crc(google_crc32c.value(length))) + before
-        self._stream.write(head, sample.content, after + struct.pack("<I", mask_crc(crc)))
-        self._index_lines.append(f"{start} {self._stream.position - start}\n")
-        return Place(start + len(head), len(sample.content))
+        example = Piece.of(before, sample.content, after)
+        length = struct.pack("<Q", example.size)
+        head = Piece.of(length + struct.pack("<I", mask_crc(google_crc32c.value(length))))
+        offset = self._stream.position + head.size
+        self._stream.write(head, example, Piece.of(struct.pack("<I", mask_crc(example.crc32c))))
+        return Place(offset, example.size, example.crc32c)
 
     def close(self) -> None:
         """Nothing ends a TFRecord file."""
-
-    def neighbour_index(self) -> bytes:
-        """Return the index that NVIDIA DALI and others read: a line a record, `offset size`, framing included.
-
-        Source: tools/tfrecord2idx of DALI.
-        """
-        return "".join(self._index_lines).encode()
 
 
 def mask_crc(crc: int) -> int:

@@ -25,11 +25,11 @@ from contracts.resolve import read_yaml
 from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
-from sharding.plan import Plan, count_shards, make_key, place
+from sharding.plan import Plan, count_shards, make_key
 from sharding.probe import ProbeResult, describe_probe
-from sharding.references import PART_REFERENCES, pack
 from sharding.runners.work import BYTES_PER_S
 from sharding.sources import Reference
+from sharding.sources.parts import PART_REFERENCES, pack
 from sharding.write.shard import SUFFIXES, WRITERS
 
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
@@ -87,13 +87,14 @@ def estimate(
     while part := list(islice(remaining, PART_REFERENCES)):
         by_shard: dict[int, list[Reference]] = defaultdict(list)
         for reference in part:
-            shard = place(plan, reference.path, reference.split)
+            shard = plan.place(reference.path, reference.split)
             by_shard[shard].append(reference)
             sizes[shard] += frame.bytes_of(reference)
             source_bytes += reference.size
         num_samples += len(part)
         shuffled += 2 * sum(len(pack(references)) for references in by_shard.values())
-    named = {plan.name_of(shard) + suffix: size for shard, size in enumerate(sizes)}
+    # The key is that of the versions that will write them.
+    named = {plan.name_of(shard, "KEY") + suffix: size for shard, size in enumerate(sizes)}
     return Estimate(named, num_samples, source_bytes, shuffled)
 
 

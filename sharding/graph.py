@@ -1,108 +1,264 @@
 """The Beam graph of the stage, whole.
 
-    listing ─> .work/ATTEMPT/references-NNNNN
-                      │
-    part numbers ─place─> (shard, references) ─group─> (shard, [references]) ─write─> (shard, samples) ─┐
-                                                            │                                           │
-                                              shard files, .work/ATTEMPT/record-NNNNN ──────────> commit
-                                                                             index.bin, manifest.json <─┘
+    .work/listing/references-NNNNN ─place─> (shard, references) ─┐
+                       │                    (shard, nothing) ────┴─group─> write ─> (group, shard) ─group─> merge ─┐
+                       └─sizes─> copies, before anything is written ─> (shard, keys to leave out) ┘               │
+                                                                 index part, manifest.json <─────────── commit <───┘
 
 Only references (paths, labels, sizes) are shuffled, never content: each shard is written by one worker that reads its
-files and streams them out. What is known about a shard afterwards, its part of the index above all, lies in a small
-file beside the shards, so that the one sink reads 40 bytes a sample from there and not through the runner. Any step may
-run twice or be retried: results are functions of the listing and the seed, and publishing what is already there is
+files and streams them out. What is known about a shard afterwards lies in a record beside it; the records of 256 shards
+are combined into a part of the index and a summary, by many workers, and the last step reads the summaries. What is
+there already is not made again: a shard has its record, a group its summary, the whole its manifest. Any step may run
+twice, at the same time, or in another run: names decide bytes (sharding/job.py), and publishing what is there is
 success. No state, no tagged outputs, nothing from finish_bundle: the graph means the same on every runner.
 
-The first error that a user or another attempt can mend ends the work as a refusal beside the shards: no runner would
-bring its type and exit code back, and none would gain by retrying it. Faults of ours are raised.
+What the store answers for a while is raised, and the runner tries the bundle again. The first error that only a user
+can mend ends the work as a refusal in the output's folder: no runner would bring its type and exit code back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
 from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, Rejected
 from contracts.errors import TryAgain, UserError
 from contracts.refusal import REFUSAL_NAME, leave_refusal
-from sharding.attempt import is_current
+from sharding.commit.duplicates import Findings, find_in_shards, find_in_source, give_sizes, join_findings
+from sharding.commit.kept import keep_part
 from sharding.commit.manifest import Commit, commit_shards
-from sharding.references import place_part, unpack
+from sharding.commit.merge import merge_group
+from sharding.commit.records import has_record, note_rejected, read_contents, save_record
+from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
+from sharding.limits import check_rejected, encode_path
+from sharding.plan import KEY_BYTES, make_key
+from sharding.references import place_part
 from sharding.runners.heartbeat import beating
-from sharding.write.shard import Job, load_record, save_record, write_shard
+from sharding.sources import Reference
+from sharding.sources.parts import unpack
+from sharding.write.pool import ShardPool
+
+# The first byte of what is grouped by shard: packed references, or keys of copies that are left out.
+_REFERENCES, _LEFT_OUT = b"r", b"d"
 
 
-def build_graph(pipeline: beam.Pipeline, num_parts: int, commit: Commit) -> None:
+def build_graph(
+    pipeline: beam.Pipeline, handle: JobHandle, commit: Commit, num_parts: int, num_groups: int, num_kept: int
+) -> None:
     """Add the steps that write all shards, the index and the manifest.
 
     Args:
         pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners/run.py).
-        num_parts: Number of files of the listing (sharding/references.py).
-        commit: The job, its plan, and what else the manifest says.
+        handle: The planned job.
+        commit: What else the manifest says.
+        num_parts: Number of files of the listing.
+        num_groups: Number of groups of shards.
+        num_kept: Number of parts of the index that an increment takes over.
     """
+    # Beam puts a shuffle of these few numbers behind them, which spreads the parts over the workers.
+    parts = pipeline | "Parts" >> beam.Create(list(range(num_parts)))
+    groups = pipeline | "Groups" >> beam.Create(list(range(num_groups)))
+    for_shards = [
+        parts | "Place" >> beam.FlatMap(_place, handle).with_output_types(tuple[int, bytes]),
+        # So that each planned shard is written, also where nothing is left for it.
+        groups | "EachShard" >> beam.FlatMap(_each_shard, handle).with_output_types(tuple[int, bytes]),
+    ]
+    found_before = None
+    if commit.looks_before:
+        copies = (
+            parts
+            | "Sizes" >> beam.FlatMap(_give_sizes, handle).with_output_types(tuple[int, bytes])
+            | "GroupBySize" >> beam.GroupByKey()
+            | "FindCopies" >> beam.Map(_find_in_source, handle)
+        )
+        found_before = copies | "JoinCopies" >> beam.CombineGlobally(join_findings)
+        if commit.duplicates == "drop":
+            for_shards.append(
+                copies | "LeaveOut" >> beam.FlatMap(_leave_out, handle).with_output_types(tuple[int, bytes])
+            )
     written = (
-        pipeline
-        # Beam puts a shuffle of these few numbers behind them, which spreads the parts over the workers.
-        | "Parts" >> beam.Create(list(range(num_parts)))
-        | "Place" >> beam.FlatMap(_place, commit.job).with_output_types(tuple[int, bytes])
+        for_shards
+        | beam.Flatten()
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShard" >> beam.FlatMap(_write, commit.job).with_output_types(tuple[int, int])
+        | "WriteShard"
+        >> beam.ParDo(_WriteShard(handle, commit.max_rejected_fraction)).with_output_types(tuple[int, int])
+        | "GroupByPart" >> beam.GroupByKey()
     )
-    # One element, so that one call sees the end of all shards.
-    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, beam.pvalue.AsList(written), commit)
+    merged = written | "Merge" >> beam.FlatMap(_merge, handle)
+    if commit.looks_after:
+        found = (
+            written
+            | "Contents" >> beam.FlatMap(_read_contents, handle).with_output_types(tuple[int, bytes])
+            | "GroupByContent" >> beam.GroupByKey()
+            | "FindEqual" >> beam.Map(_find_in_shards, handle)
+            | "JoinEqual" >> beam.CombineGlobally(join_findings)
+        )
+    elif found_before is not None:
+        found = found_before
+    else:
+        found = pipeline | "NoCopies" >> beam.Create([None])
+    # An increment takes over the parts of its parent's index.
+    kept = pipeline | "Parent" >> beam.Create(list(range(num_kept))) | "Keep" >> beam.FlatMap(_keep, handle)
+    # One element, so that one call sees the end of all groups.
+    sides = (beam.pvalue.AsList(merged), beam.pvalue.AsList(kept), beam.pvalue.AsList(found))
+    numbers = (num_groups, num_kept)
+    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, *sides, handle, commit, numbers)
 
 
-def _place(number: int, job: Job) -> Iterator[tuple[int, bytes]]:
-    with _working(job):
-        if not _is_over(job):
-            yield from place_part(job.work_uri, number, job.plan)
+def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    with _working(handle):
+        opened = open_job(handle)
+        for shard, blob in place_part(opened.planned.listing_uri(handle.output_uri), number, opened.plan):
+            yield shard, _REFERENCES + blob
 
 
-def _write(group: tuple[int, Iterable[bytes]], job: Job) -> Iterator[tuple[int, int]]:
-    shard, blobs = group
-    with _working(job):
-        if _is_over(job):
+def _each_shard(group: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    with _working(handle):
+        yield from ((shard, b"") for shard in open_job(handle).groups[group])
+
+
+def _give_sizes(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    with _working(handle):
+        yield from give_sizes(number, open_job(handle))
+
+
+def _find_in_source(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> Findings:
+    with _working(handle):
+        return find_in_source(bucket[1], open_job(handle))
+    return Findings()
+
+
+def _leave_out(found: Findings, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    for shard, keys in found.left_out.items():
+        yield shard, _LEFT_OUT + zlib.compress(b"".join(keys))
+
+
+class _WriteShard(beam.DoFn):  # type: ignore[misc]
+    """Writes shards, one after another, in a process of its own: an instance works for one thread."""
+
+    def __init__(self, handle: JobHandle, max_rejected_fraction: float) -> None:
+        self._handle, self._limit = handle, max_rejected_fraction
+        self._pool: ShardPool | None = None
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, int]]:
+        """Write one shard, unless it is written; yield the number of its group and its own."""
+        shard, blobs = element
+        with _working(self._handle):
+            opened = open_job(self._handle)
+            if not has_record(shard, opened):
+                if _is_refused(self._handle):
+                    return
+                references, left_out = _unpack(blobs)
+                kept = [one for one in references if not left_out or make_key(one.path) not in left_out]
+                self._pool = self._pool or ShardPool()
+                split = opened.plan.split_of(shard)
+                record = self._pool.write(opened.stem_of(shard), shard, split, kept, opened.job)
+                save_record(record, opened)
+                if len(record.rejected) > self._limit * len(references):
+                    _end_when_certain(opened, record, self._limit)
+            yield opened.group_of(shard), shard
+
+    def teardown(self) -> None:
+        """End the process."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def _unpack(blobs: Iterable[bytes]) -> tuple[list[Reference], set[bytes]]:
+    """Return the references of a shard, and the keys of those that are copies."""
+    references: list[Reference] = []
+    left_out: set[bytes] = set()
+    for blob in blobs:
+        if blob.startswith(_REFERENCES):
+            references += unpack(blob[1:])
+        elif blob.startswith(_LEFT_OUT):
+            keys = zlib.decompress(blob[1:])
+            left_out.update(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+    return references, left_out
+
+
+def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> None:
+    """Raise DataError when more files are rejected already than all of them together may be."""
+    total = opened.planned.num_files
+    rejected = note_rejected(record.shard, len(record.rejected), opened)
+    if rejected > limit * total:
+        named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]
+        shown = f"sharding.source {storage.display(opened.planned.source_uri)}"
+        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected)
+
+
+def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
+    number, shards = group
+    with _working(handle):
+        opened = open_job(handle)
+        missing = set(opened.groups[number]) - set(shards)
+        if missing:
+            # Its writer was refused: the refusal says why.
+            assert _is_refused(handle), f"shards {sorted(missing)[:10]} are missing"
             return
-        record = write_shard(shard, [reference for blob in blobs for reference in unpack(blob)], job)
-        save_record(record, job)
-        yield shard, record.num_samples
+        merge_group(number, opened)
+        yield number
 
 
-def _commit(_: None, written: list[tuple[int, int]], commit: Commit) -> None:
-    job = commit.job
-    with _working(job):
-        if _is_over(job):
+def _read_contents(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    number, _ = group
+    with _working(handle):
+        if not _is_refused(handle):
+            yield from read_contents(number, open_job(handle))
+
+
+def _find_in_shards(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> Findings:
+    with _working(handle):
+        return find_in_shards(bucket[1], open_job(handle))
+    return Findings()
+
+
+def _keep(number: int, handle: JobHandle) -> Iterator[int]:
+    with _working(handle):
+        keep_part(number, open_job(handle))
+        yield number
+
+
+def _commit(
+    _: None,
+    merged: list[int],
+    kept: list[int],
+    found: list[Findings | None],
+    handle: JobHandle,
+    commit: Commit,
+    numbers: tuple[int, int],
+) -> None:
+    with _working(handle):
+        if _is_refused(handle):
             return
-        assert sorted({shard for shard, _ in written}) == list(range(job.plan.total_shards)), "a shard is missing"
-        commit_shards((load_record(shard, job) for shard in range(job.plan.total_shards)), commit)
+        assert (len(set(merged)), len(set(kept))) == numbers, "a part of the index is missing"
+        commit_shards(open_job(handle), commit, found[0] if found else None)
 
 
 @contextlib.contextmanager
-def _working(job: Job) -> Iterator[None]:
-    """Show signs of life while the block runs; end the block with a refusal, where it is no fault of ours."""
+def _working(handle: JobHandle) -> Iterator[None]:
+    """Show signs of life while the block runs; end the block with a refusal, where only a user can mend it."""
     try:
-        with beating(job):
+        with beating(handle):
             yield
-    except (UserError, TryAgain) as error:
-        # What goes wrong in a job that was overtaken is nothing to its successor.
-        if is_current(job):
-            leave_refusal(job.output_uri, error)
+    except (UserError, SourceChanged) as error:
+        if not _is_finished(handle):
+            leave_refusal(handle.output_uri, error)
     except storage.AlreadyPublished as error:
-        if is_current(job):
-            leave_refusal(
-                job.output_uri, TryAgain(f"{error} was written otherwise by another job; the next attempt clears it")
-            )
+        raise TryAgain(f"{error} is there with other content: something else writes into the output") from None
     except FileNotFoundError:
-        # A successor clears the folder of what it finds there.
-        if is_current(job):
+        # Another run of the same work has finished it and cleaned up.
+        if not _is_finished(handle):
             raise
 
 
-def _is_over(job: Job) -> bool:
-    return _is_refused(job) or not is_current(job)
+def _is_finished(handle: JobHandle) -> bool:
+    return storage.exists(storage.join(handle.output_uri, MANIFEST_NAME))
 
 
-def _is_refused(job: Job) -> bool:
-    return storage.exists(storage.join(job.output_uri, REFUSAL_NAME))
+def _is_refused(handle: JobHandle) -> bool:
+    return storage.exists(storage.join(handle.output_uri, REFUSAL_NAME))

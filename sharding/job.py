@@ -1,21 +1,35 @@
 """What all workers of a job share: what decides the bytes of the shards, and the names of their files.
 
-Every file of a job carries a key in its name: a hash of the fingerprint and of the versions of what decides bytes. So a
-name decides its bytes: whoever writes a name, in whichever attempt or run, writes the same content, and what is there
-already is done. The key is made where the bytes are made, by the worker: a late worker with other libraries writes under
-other names, which no manifest of this job lists.
+Every file of a job carries a key in its name: a hash of the fingerprint and of the versions of what decides bytes. So
+a name decides its bytes: whoever writes a name, in whichever attempt or run, writes the same content, and what is there
+already is done. The key is made where the bytes are made, by the worker: a late worker with other libraries writes
+under other names, which no manifest of this job lists.
+
+Below OUTPUT/.work, until the manifest is there:
+
+    plan-REVISION.json          the planned job; whoever plans second takes what is there
+    listing-ATTEMPT/            the listing in parts, and where the shards are cut
+    KEY/verdict-..., record-..., summary-...    what is done, in this order: verdict, shard, record, summary, manifest
 """
 
 from __future__ import annotations
 
 import functools
+import tempfile
+import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from contracts import storage
+from contracts.artifacts import Document
+from contracts.config import SPLITS, ShardingSection
+from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import fingerprint
 from records.convert import library_versions
 from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
+from sharding.limits import decode_name
+from sharding.plan import Plan
 from sharding.write.check import Checks
 
 # Counts up when the same fingerprint would give other bytes: the plan, the order, the framing, what is rejected.
@@ -23,6 +37,15 @@ REVISION = 2
 KEY_DIGITS = 8
 # In the output's folder: what a job needs until its manifest is there.
 WORK_NAME = ".work"
+CUTS_NAME = "cuts"
+# Places in the parent's index that become tombstones.
+GONE_NAME = "gone"
+# Shards whose records are combined into one part of the index.
+GROUP_SHARDS = 256
+
+
+class SourceChanged(TryAgain):
+    """A file of the source vanished or changed since it was listed: repeating the work does not help."""
 
 
 @functools.cache
@@ -56,8 +79,6 @@ class Job:
     """Files, or requests to a bucket, that are under way at a time; 0: each when it is needed."""
     file_timeout_s: int = 120
     """Seconds that looking at one file may take."""
-    beats: bool = False
-    """Whether workers show signs of life (sharding/runners/heartbeat.py)."""
 
     @property
     def key(self) -> str:
@@ -102,3 +123,159 @@ class ShardRecord:
     def num_samples(self) -> int:
         """Number of its samples."""
         return len(self.rows) // ROW.itemsize
+
+
+class Append(Document):
+    """What an increment takes over from its parent."""
+
+    parent: str
+    """Fingerprint of the parent, and name of its folder, beside the output."""
+    generation: int
+    compacts: bool
+    """Whether every sample is written again."""
+    samples_by_class: list[list[int]]
+    """Of the samples that stay, for each split."""
+    source_bytes: list[int]
+    """Of the samples that stay, for each split."""
+    vanished: list[int]
+    """Labels of classes that the source has no image of any more."""
+    num_new: int
+    num_changed: int
+    num_gone: int
+
+
+class PlannedJob(Document):
+    """A job as it lies in the work folder: all that a launcher or a worker needs to go on with it."""
+
+    revision: int
+    fingerprint: str
+    made_from: dict[str, str]
+    source_uri: str
+    classes: list[str]
+    """As in the manifest."""
+    multi_label: bool
+    sharding: ShardingSection
+    seed: int
+    listing: str
+    """Name of the folder in the work folder that holds the listing."""
+    num_parts: int
+    num_files: int
+    source_bytes: int
+    training_files: int
+    has_checksums: bool
+    """Whether the listing knows a hash of the content of every file."""
+    ignored: list[str]
+    num_ignored: int
+    warnings: list[str]
+    append: Append | None = None
+    """None where every sample is written."""
+
+    def listing_uri(self, output_uri: str) -> str:
+        """Return the URI of the folder that holds the listing."""
+        return storage.join(output_uri, WORK_NAME, self.listing)
+
+
+def plan_uri(output_uri: str) -> str:
+    """Return where the planned job of an output is."""
+    return storage.join(output_uri, WORK_NAME, f"plan-{REVISION}.json")
+
+
+def read_planned(output_uri: str) -> PlannedJob | None:
+    """Return the planned job of an output; None where nobody has planned it, or it is finished and cleaned up."""
+    try:
+        return PlannedJob.model_validate_json(storage.read_bytes(plan_uri(output_uri)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """What the graph holds of a job, whatever its size."""
+
+    output_uri: str
+    listing: str
+    """As `PlannedJob.listing`: it tells jobs apart that one process works for, one after another."""
+    revision: int
+    summed_share: float
+    read_threads: int
+    beats: bool
+
+    @property
+    def work_uri(self) -> str:
+        """Folder of what the job needs until its manifest is there."""
+        return storage.join(self.output_uri, WORK_NAME)
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """A job in the process that works for it."""
+
+    job: Job
+    planned: PlannedJob
+    plan: Plan
+    groups: tuple[range, ...]
+    """The shards of each part of the index: consecutive ones of one split."""
+
+    def stem_of(self, shard: int) -> str:
+        """Return the name of a shard without its suffix."""
+        return self.plan.name_of(shard, self.job.key)
+
+    def group_of(self, shard: int) -> int:
+        """Return the number of the group that a shard is in."""
+        split = self.plan.split_of(shard)
+        first = sum(self.plan.num_shards[:split])
+        before = sum(-(-count // GROUP_SHARDS) for count in self.plan.num_shards[:split])
+        return before + (shard - first) // GROUP_SHARDS
+
+
+def make_groups(plan: Plan) -> tuple[range, ...]:
+    """Return the groups of shards whose records are combined."""
+    groups = []
+    first = 0
+    for count in plan.num_shards:
+        groups += [range(at, min(at + GROUP_SHARDS, first + count)) for at in range(first, first + count, GROUP_SHARDS)]
+        first += count
+    return tuple(groups)
+
+
+@functools.lru_cache(maxsize=2)
+def open_job(handle: JobHandle) -> OpenJob:
+    """Read the planned job and its plan, once a process.
+
+    Raises:
+        ConfigError: The worker has another version of this package than whoever planned the job.
+        FileNotFoundError: The job is finished, and cleaned up.
+    """
+    if handle.revision != REVISION:
+        raise ConfigError(
+            f"the job was planned by revision {handle.revision} of sharding, the worker has revision {REVISION}",
+            allowed="workers with the version of the package that plans",
+            todo="build the worker's image anew (vertex.dataflow.worker_image) from the version that you submit with",
+        )
+    planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri)))
+    plan = Plan.from_bytes(storage.read_bytes(storage.join(planned.listing_uri(handle.output_uri), CUTS_NAME)))
+    job = Job(
+        planned.fingerprint,
+        planned.source_uri,
+        handle.output_uri,
+        tuple(decode_name(name) for name in planned.classes),
+        planned.sharding.format,
+        planned.seed,
+        planned.multi_label,
+        Checks.of(planned.sharding),
+        handle.summed_share,
+        handle.read_threads,
+        planned.sharding.file_timeout_s,
+    )
+    assert sum(plan.num_shards) == plan.total_shards and len(plan.num_shards) == len(SPLITS)
+    return OpenJob(job, planned, plan, make_groups(plan))
+
+
+def scratch_file(output_uri: str) -> Path:
+    """Return the path of a new temporary file: beside the output, where publishing is a link; for a bucket, here."""
+    if storage.is_local(output_uri):
+        folder = storage.local_path(output_uri)
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = Path(tempfile.gettempdir())
+    return folder / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"

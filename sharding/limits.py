@@ -37,15 +37,26 @@ def check_training_classes(classes: tuple[bytes, ...], training_samples: list[in
         )
 
 
-def check_rejected(rejected: list[Rejected], num_accepted: int, limit: float, shown: str) -> None:
-    """Raise DataError, naming the first ten, when too large a share of the files is rejected."""
-    total = len(rejected) + num_accepted
-    if not rejected or len(rejected) <= limit * total:
+def check_rejected(
+    rejected: Sequence[Rejected], num_accepted: int, limit: float, shown: str, *, num_rejected: int | None = None
+) -> None:
+    """Raise DataError, naming the first ten, when too large a share of the files is rejected.
+
+    Args:
+        rejected: Some of those that were.
+        num_accepted: Number of those that were not.
+        limit: sharding.max_rejected_fraction.
+        shown: How the error calls the source.
+        num_rejected: Number of all that were rejected; None: they are in `rejected`.
+    """
+    count = len(rejected) if num_rejected is None else num_rejected
+    total = count + num_accepted
+    if count <= limit * total:
         return
     named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in rejected[:MAX_NAMED])
-    more = f"\n    ... and {len(rejected) - MAX_NAMED} more" if len(rejected) > MAX_NAMED else ""
+    more = f"\n    ... and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
     raise DataError(
-        f"{shown}: {len(rejected)} of {total} files cannot be used as images:{named}{more}",
+        f"{shown}: {count} of {total} files cannot be used as images:{named}{more}",
         allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
         todo="repair or remove these files, or raise sharding.max_rejected_fraction",
     )

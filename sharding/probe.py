@@ -29,8 +29,7 @@ from records.statistics import Counter, Tally
 from sharding.limits import MAX_NAMED, certain_to_fail, encode_name, encode_path, name_some
 from sharding.sources import Reference, remote_uri
 from sharding.write.check import Checks, check
-from sharding.write.objects import read_objects
-from sharding.write.shard import read_file
+from sharding.write.reading import read_ahead
 
 MOST_FILES = 1_000
 TIME_LIMIT_S = 10.0
@@ -318,12 +317,9 @@ def _work(answers: Connection, source_uri: str, sample: Sequence[Reference], che
 
 def _read(source_uri: str, sample: Sequence[Reference]) -> Iterator[bytes]:
     """Yield the content of each file, read as the job reads it."""
-    if any(remote_uri(source_uri, reference.path) for reference in sample):
-        reads = read_objects(source_uri, sample, lambda one: read_file(source_uri, one), requests=_REQUESTS)
-        with contextlib.closing(reads):
-            yield from (content for _, content in reads)
-    else:
-        yield from (read_file(source_uri, reference) for reference in sample)
+    threads = _REQUESTS if any(remote_uri(source_uri, reference.path) for reference in sample) else 0
+    with contextlib.closing(read_ahead(source_uri, sample, threads=threads)) as contents:
+        yield from (content for _, content in contents)
 
 
 def _sort_by_kind(rejected: Iterable[Rejected]) -> dict[str, tuple[int, str]]:

@@ -1,64 +1,49 @@
-"""The listing on its way into the graph: files of packed references below the output, read by the workers.
+"""The listing on its way into the graph: files of packed references in the work folder, read by the workers.
 
 A graph stays small whatever it works on, and the process that runs it need not hold the listing. References travel as
 blobs, all of one file of the listing that go into one shard: Beam's cost is by element, and 10^8 of them would hold
-more memory than their content. The blobs are Python's own marshal format (fast, and names are bytes; launcher and
-workers run the same Python, as Beam demands anyway), compressed: a runner holds them several times over, and a shuffle
-is paid by size.
+more memory than their content. They are compressed: a runner holds them several times over, and a shuffle is paid by
+size.
 """
 
 from __future__ import annotations
 
-import marshal
-import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 
 from contracts import storage
-from sharding.plan import Plan, place
-from sharding.sources import Reference
+from sharding.plan import Plan
+from sharding.sources import Listing, Reference
+from sharding.sources.parts import PART_REFERENCES, pack, unpack
 
-# References in a file of the listing: about 25 MB, and 60 MB once a worker has unpacked it.
-PART_REFERENCES = 1 << 18
-# Paths and times have much in common: the fastest level takes most of it out.
-_LEVEL = 1
+__all__ = ["PART_REFERENCES", "pack", "place_part", "publish_parts", "read_part", "unpack"]
 
 
-def pack(references: Iterable[Reference]) -> bytes:
-    """Return references as one blob."""
-    return zlib.compress(marshal.dumps([tuple(reference) for reference in references]), _LEVEL)
+def publish_parts(listing: Listing, folder_uri: str) -> int:
+    """Copy the parts of a listing to a folder; return their number.
 
-
-def unpack(blob: bytes) -> list[Reference]:
-    """Return the references of a blob."""
-    return [Reference(*fields) for fields in marshal.loads(zlib.decompress(blob))]
-
-
-def write_parts(work_uri: str, references: Iterable[Reference], part_references: int = PART_REFERENCES) -> int:
-    """Write the listing below `work_uri`; return the number of its files.
-
-    Args:
-        work_uri: Folder of this attempt.
-        references: The listing; it is read once.
-        part_references: References in a file.
+    Equal listings have equal parts, so whatever another run of the same work left or leaves there is the same.
     """
-    remaining = iter(references)
-    number = 0
-    while batch := list(islice(remaining, part_references)):
-        storage.publish(_part_uri(work_uri, number), pack(batch))
-        number += 1
-    return number
+    for number, path in enumerate(listing.parts):
+        storage.replace(_part_uri(folder_uri, number), path.read_bytes())
+    return len(listing.parts)
 
 
-def place_part(work_uri: str, number: int, plan: Plan) -> Iterator[tuple[int, bytes]]:
+def read_part(folder_uri: str, number: int) -> list[Reference]:
+    """Return the references in one file of the listing."""
+    return unpack(storage.read_bytes(_part_uri(folder_uri, number)))
+
+
+def place_part(folder_uri: str, number: int, plan: Plan) -> Iterator[tuple[int, bytes]]:
     """Yield (shard, blob) for all references in one file of the listing."""
+    references = read_part(folder_uri, number)
+    shards = plan.place_many([one.path for one in references], [one.split for one in references])
     by_shard: dict[int, list[Reference]] = defaultdict(list)
-    for reference in unpack(storage.read_bytes(_part_uri(work_uri, number))):
-        by_shard[place(plan, reference.path, reference.split)].append(reference)
-    for shard, references in by_shard.items():
-        yield shard, pack(references)
+    for shard, reference in zip(shards.tolist(), references, strict=True):
+        by_shard[shard].append(reference)
+    for shard, own in by_shard.items():
+        yield shard, pack(own)
 
 
-def _part_uri(work_uri: str, number: int) -> str:
-    return storage.join(work_uri, f"references-{number:05d}")
+def _part_uri(folder_uri: str, number: int) -> str:
+    return storage.join(folder_uri, f"references-{number:05d}")

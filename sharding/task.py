@@ -3,47 +3,47 @@
     python -m sharding.task --config-json '{"sharding": {"source": "raw/digits"}}' --root runs/digits/shard
 
 The frame of a stage, its arguments, events and exit codes are in contracts/stage.py. Whether the work is already done
-is known from the listing alone: Beam is imported only when there is something to write. The graph publishes the
+is known from the listing alone: Beam is imported only when there is something to write. What is to be done is planned
+in the output's work folder (sharding/job.py), and whoever comes later, in a retry or in another run, goes on with that
+plan: shards that are finished are never written again, and nothing finished is deleted. The graph publishes the
 manifest itself, as its last act, so that a job whose launcher died still ends complete: the command only says that it
-is there. A source is never changed, and nothing is deleted but what an earlier attempt left in the output.
+is there. A source is never changed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import re
+import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, ShardlineError, StorageError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.fingerprint import combine
 from contracts.process import run_process
-from contracts.refusal import find_refusal
+from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
-from sharding.attempt import SHARD_NAME, clean_up, is_current, remove_leftovers, take_folder
-from sharding.increment.choice import choose
+from sharding.increment.choice import Choice, choose
 from sharding.limits import check_rejected, space_needed
-from sharding.runners.work import Work, prepare_workers
-from sharding.sources import Listing, describe_gaps, list_source
+from sharding.runners.work import Work
+from sharding.sources import list_source
+from sharding.versions import describe_versions
 
 if TYPE_CHECKING:
-    from contracts.artifacts import Duplicates
-    from sharding.commit.duplicates import Findings
-    from sharding.commit.manifest import Commit
-    from sharding.increment.chain import Parent
-    from sharding.increment.reuse import Growth
+    from sharding.job import PlannedJob
     from sharding.plan import Plan
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
 REMOTE_WATCH_INTERVAL_S = 2.0
+SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-[0-9a-f]{{8}}-\d{{5,}}\.(tar|tfrecord)")
 
 
 def shard(stage: Stage) -> str:
@@ -53,22 +53,80 @@ def shard(stage: Stage) -> str:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
-    if stage.dry_run:
-        return _estimate(stage)
-    prepared = _prepare(stage)
-    if isinstance(prepared, str):
-        if stage.launch is not None:
-            _name_finished_job(stage, stage.launch)
-        return prepared
+    # The listing is spilled here: it may be larger than the memory.
+    with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
+        if stage.dry_run:
+            return _estimate(stage, Path(scratch))
+        return _shard(stage, Path(scratch))
+
+
+def _shard(stage: Stage, scratch: Path) -> str:
+    _check_apart(stage)
+    planned: PlannedJob | Choice | None = _find_planned(stage)
+    if planned is None:
+        planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)
+    output = stage.claim(ShardManifest, planned.made_from)
+    if output.reused:
+        _reuse(stage, output)
+        return output.uri
+    if stage.where:
+        if isinstance(planned, Choice) and not stage.fresh and not storage.is_local(output.uri):
+            # The task that launches the job takes this listing.
+            _publish_plan(stage, output, planned)
+        return output.uri
+    if stage.expect is not None and output.uri != stage.expect:
+        raise TryAgain(
+            f"the source changed after it was listed ({storage.display(stage.expect)} then, "
+            f"{storage.display(output.uri)} now); run again when nothing writes to it"
+        )
+    if _adopt(stage, output):
+        return output.uri
+    storage.delete(storage.join(output.uri, REFUSAL_NAME))
+    with space_needed(output.uri):
+        if isinstance(planned, Choice):
+            for warning in planned.listing.warnings:
+                stage.log(f"warning: {warning}")
+            planned = _publish_plan(stage, output, planned)
+        _remove_scratch(output.uri)
     stage.ready()
-    try:
-        _write(stage, prepared)
-    except StorageError:
-        # A full disk: what is half done makes room for the error to be written down.
-        if is_current(prepared.commit.job):
-            remove_leftovers(prepared.output.uri)
-        raise
-    return prepared.output.uri
+    _write(stage, output, planned)
+    return output.uri
+
+
+def _find_planned(stage: Stage) -> PlannedJob | None:
+    """Return the job that an earlier task of the same run has planned; None: the source is to be listed."""
+    if stage.launch is None or stage.expect is None or stage.fresh:
+        return None
+    from contracts.fingerprint import shard_inputs
+    from sharding.job import read_planned
+
+    planned = read_planned(stage.expect)
+    if planned is None:
+        return None
+    now = shard_inputs(stage.config, planned.made_from["listing"])
+    same = all(planned.made_from.get(name) == value for name, value in now.items())
+    return planned if same and stage.expect.rpartition("/")[2] == planned.fingerprint else None
+
+
+def _reuse(stage: Stage, output: Output) -> None:
+    """Hold finished shards to the limits of this configuration, which are in no fingerprint; say what was remarked."""
+    manifest = ShardManifest.load(output.uri)
+    section = stage.config.sharding
+    accepted = sum(split.samples for split in manifest.splits.values())
+    shown = f"sharding.source {storage.display(storage.normalise(section.source))}"
+    check_rejected(
+        manifest.rejected, accepted, section.max_rejected_fraction, shown, num_rejected=manifest.num_rejected
+    )
+    if section.duplicates == "fail" and manifest.duplicates:
+        from sharding.commit.duplicates import check_duplicates
+
+        check_duplicates(manifest.duplicates, shown)
+    if versions := describe_versions(manifest.made_with):
+        stage.log(f"{storage.display(output.uri)} is reused: {versions}")
+    for warning in manifest.warnings:
+        stage.log(f"warning: {warning}")
+    if stage.launch is not None:
+        _name_finished_job(stage, stage.launch)
 
 
 def _name_finished_job(stage: Stage, launch: Path) -> None:
@@ -94,46 +152,22 @@ def _job_name(output: Output) -> str:
     return f"shardline-{output.fingerprint}"
 
 
-@dataclass
-class _Prepared:
-    """What is left of the listing when the graph starts: not the listing itself, which may fill the memory."""
+def _adopt(stage: Stage, output: Output) -> bool:
+    """Join a Dataflow job of the same work that runs already, before anything is touched; False: there is none."""
+    if stage.config.resources.beam_runner != "dataflow":
+        return False
+    from sharding.runners.dataflow import find_job, wait_for, write_resources
 
-    output: Output
-    commit: Commit
-    work: Work
-    num_parts: int
-    parent: Parent | None
-
-
-def _prepare(stage: Stage) -> _Prepared | str:
-    """List the source and plan the shards; return the URI of the folder instead when it is finished."""
-    section = stage.config.sharding
-    _check_apart(stage)
-    listing = list_source(section)
-    choice = choose(stage, listing)
-    output = stage.claim(ShardManifest, choice.made_from)
-    if output.reused:
-        _check_limit_of(output, stage, listing)
-        return output.uri
-    if stage.where:
-        return output.uri
-    if stage.expect is not None and output.uri != stage.expect:
-        raise TryAgain(
-            f"the source changed after it was listed ({storage.display(stage.expect)} then, "
-            f"{storage.display(output.uri)} now); run again when nothing writes to it"
-        )
-    if "parent" in choice.made_from and choice.growth is None:
-        raise TryAgain(f"{storage.display(output.uri)} changed while it was looked at; run the stage again")
-    if output.uri.startswith("memory://"):
-        raise StorageError(
-            f"output {output.uri} would be gone with this process",
-            allowed="a local path, file:// or gs://",
-            todo="give a local path",
-        )
-    for warning in describe_gaps(listing, section.splits):
-        stage.log(warning)
-    take_folder(output, stage.attempt)
-    return _plan(stage, output, listing, choice.parent, choice.growth)
+    job_id = find_job(stage.config, _job_name(output), active=True)
+    if job_id is None:
+        return False
+    stage.log(f"Dataflow job {job_id} of the same work runs already: this run joins it")
+    if stage.launch is not None:
+        write_resources(stage.launch, stage.config, job_id)
+        return True
+    wait_for(stage.config, job_id)
+    _finish(stage, output)
+    return True
 
 
 def _check_apart(stage: Stage) -> None:
@@ -148,176 +182,164 @@ def _check_apart(stage: Stage) -> None:
         )
 
 
-def _plan(
-    stage: Stage,
-    output: Output,
-    listing: Listing,
-    parent: Parent | None,
-    growth: Growth | None,
-    dropped: Duplicates | None = None,
-) -> _Prepared:
-    """Plan the shards and leave the listing where the graph reads it."""
-    section = stage.config.sharding
-    ignored = listing.ignored
-    if growth is not None:
-        listing = growth.listing
-    plan = _arrange(stage, listing, parent if growth else None)
-    source_bytes = sum(reference.size for reference in listing.references)
-    work = Work(source_bytes, plan.total_shards, decodes=section.verify == "decode")
-    prepare_workers(stage.config.resources, work)
+def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
+    """Leave the listing and the plan in the work folder, or take those that are there: the first plan counts."""
+    section, listing = stage.config.sharding, choice.listing
+    plan = _arrange(stage, choice)
 
-    # Beam is imported from here on.
-    from records.statistics import summed_share
-    from sharding.commit.manifest import Commit
-    from sharding.references import write_parts
-    from sharding.write.check import Checks
-    from sharding.write.shard import Job
+    from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
+    from sharding.limits import encode_name, encode_path
+    from sharding.references import publish_parts
 
-    threads = stage.config.resources.read_threads
-    if threads == "auto":
-        threads = 64 if listing.is_remote else 0
-    num_training = sum(reference.split == 0 for reference in listing.references)
-    job = Job(
-        listing.uri,
-        output.uri,
-        listing.classes,
-        section.format,
-        plan,
-        attempt=stage.attempt,
-        beats=stage.config.resources.beam_runner == "portable",
+    if (known := read_planned(output.uri)) is not None:
+        return known
+    name = f"listing-{stage.attempt}"
+    folder = storage.join(output.uri, WORK_NAME, name)
+    storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
+    if choice.growth is not None:
+        storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
+        stage.log(choice.growth.describe(plan.total_shards))
+    planned = PlannedJob(
+        revision=REVISION,
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        source_uri=listing.uri,
+        classes=[encode_name(name) for name in listing.classes],
         multi_label=listing.multi_label,
-        checks=Checks.of(section),
-        # An increment keeps the mean of its parent.
-        summed_share=0.0 if growth else summed_share(num_training),
-        read_threads=threads,
+        sharding=section,
+        seed=stage.config.run.seed,
+        listing=name,
+        num_parts=publish_parts(listing, folder),
+        num_files=listing.num_files,
+        source_bytes=listing.total_bytes,
+        training_files=sum(listing.count_by_class(0)),
+        has_checksums=listing.has_checksums,
+        ignored=[encode_path(path) for path in listing.ignored],
+        num_ignored=listing.num_ignored,
+        warnings=list(listing.warnings),
+        append=choice.growth.append if choice.growth is not None else None,
     )
-    commit = Commit(
-        job,
-        output.fingerprint,
-        output.made_from,
-        section.max_rejected_fraction,
-        ignored=ignored,
-        duplicates=section.duplicates,
-        dropped=dropped,
-        increment=growth.increment if growth else None,
-    )
-    with space_needed(output.uri):
-        num_parts = write_parts(job.work_uri, listing.references)
-        if growth is not None and parent is not None:
-            growth.leave_tombstones(job.work_uri)
-            stage.log(growth.describe(parent, plan.total_shards))
-    return _Prepared(output, commit, work, num_parts, parent)
+    # Attempts are told apart by their names: of two that plan at once, one is first.
+    with contextlib.suppress(storage.AlreadyPublished):
+        storage.publish(plan_uri(output.uri), planned.model_dump_json().encode())
+    taken = read_planned(output.uri)
+    if taken is None:
+        raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
+    return taken
 
 
-def _arrange(stage: Stage, listing: Listing, parent: Parent | None) -> Plan:
+def _remove_scratch(uri: str) -> None:
+    """Delete temporary files of killed attempts: this process holds the lock of the folder, where there is one."""
+    if storage.is_local(uri):
+        for name in storage.list_names(uri):
+            if name.startswith(storage.TEMPORARY_PREFIX):
+                storage.delete(storage.join(uri, name))
+
+
+def _arrange(stage: Stage, choice: Choice) -> Plan:
     from sharding.plan import make_plan
 
     section = stage.config.sharding
     return make_plan(
-        ((reference.path, reference.split, reference.size) for reference in listing.references),
+        choice.listing,
         seed=stage.config.run.seed,
         target_shard_bytes=section.target_shard_bytes,
         # The least number is one of a whole source, not of what is new in it.
-        min_shards=1 if parent else section.min_shards,
-        generation=parent.manifest.generation + 1 if parent else 0,
+        min_shards=1 if choice.growth is not None else section.min_shards,
     )
 
 
-def _estimate(stage: Stage) -> str:
+def _estimate(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
     from sharding.estimate import describe, estimate, read_prices
     from sharding.probe import probe
 
     prices = read_prices(stage.prices) if stage.prices else None
-    listing = list_source(stage.config.sharding)
-    choice = choose(stage, listing)
-    lines = []
-    if choice.growth is not None and choice.parent is not None:
-        listing = choice.growth.listing
-        plan = _arrange(stage, listing, choice.parent)
-        lines.append(choice.growth.describe(choice.parent, plan.total_shards))
-    elif "parent" in choice.made_from:
+    choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
+    if choice.parent_uri and choice.growth is None:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
-    else:
-        plan = _arrange(stage, listing, None)
-    found = estimate(listing.references, listing.classes, plan, stage.config, multi_label=listing.multi_label)
-    probed = probe(listing.references, len(listing.references), listing.uri, stage.config.sharding, listing.classes)
+    plan, listing = _arrange(stage, choice), choice.listing
+    lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
+    found = estimate(listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label)
+    probed = probe(listing.references(), listing.num_files, listing.uri, stage.config.sharding, listing.classes)
     return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 
 
-def _write(stage: Stage, prepared: _Prepared) -> None:
-    from sharding.commit.duplicates import describe_duplicates, take_findings
+def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
+    """Run the graph until its end, again as long as shards get finished."""
+    from records.statistics import summed_share
+    from sharding.commit.kept import count_parts
+    from sharding.commit.manifest import Commit
+    from sharding.commit.records import count_records
     from sharding.graph import build_graph
+    from sharding.job import JobHandle, open_job
     from sharding.runners.run import run_graph
 
-    output, job = prepared.output, prepared.commit.job
-    with space_needed(output.uri), _progress(stage, output.uri, job.plan.total_shards):
-        engine = run_graph(
-            lambda pipeline: build_graph(pipeline, prepared.num_parts, prepared.commit),
-            stage.config,
-            prepared.work,
-            job_name=_job_name(output),
-            work_uri=job.work_uri,
-            run_id=stage.run,
-            launch=stage.launch,
-            # A second pass can only be planned when the first has ended.
-            waits=stage.launch is None or stage.config.sharding.duplicates == "drop",
-        )
-    if stage.launch is not None and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+    resources, section = stage.config.resources, stage.config.sharding
+    threads = resources.read_threads
+    if threads == "auto":
+        threads = 0 if storage.is_local(planned.source_uri) else 64
+    handle = JobHandle(
+        output.uri,
+        planned.listing,
+        planned.revision,
+        summed_share(planned.training_files),
+        threads,
+        beats=resources.beam_runner == "portable",
+    )
+    commit = Commit(section.max_rejected_fraction, section.duplicates, planned.has_checksums)
+    opened = open_job(handle)
+    work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")
+    num_kept = count_parts(opened)
+    finished = count_records(opened.job)
+    if finished:
+        stage.log(f"{finished} of {opened.plan.total_shards} shards are finished already")
+    with space_needed(output.uri), _progress(stage, output.uri, opened.plan.total_shards):
+        while True:
+            try:
+                engine = run_graph(
+                    lambda pipeline: build_graph(
+                        pipeline, handle, commit, planned.num_parts, len(opened.groups), num_kept
+                    ),
+                    stage.config,
+                    work,
+                    job_name=_job_name(output),
+                    work_uri=handle.work_uri,
+                    run_id=stage.run,
+                    launch=stage.launch,
+                )
+                break
+            except TryAgain as error:
+                # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays.
+                before, finished = finished, count_records(opened.job)
+                if storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+                    engine = "another run's engine"
+                    break
+                if finished <= before or find_refusal(output.uri):
+                    raise
+                stage.log(f"{error}; {finished} of {opened.plan.total_shards} shards are finished: the rest again")
+    if stage.launch is not None:
         stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
         return
-    if not is_current(job) and not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
-        # What is there, a refusal too, is the successor's.
-        raise TryAgain(f"a later attempt has taken over {storage.display(output.uri)}; wait for its end")
-    if error := find_refusal(output.uri):
-        remove_leftovers(output.uri)
-        raise error
     stage.log(f"ran on {engine}")
-    if findings := take_findings(output.uri):
-        stage.log(f"{describe_duplicates(findings.report, left_out=True)}; a second pass leaves the copies out")
-        remove_leftovers(output.uri)
-        _write(stage, _plan_second_pass(stage, prepared, findings))
-        return
+    _finish(stage, output)
 
+
+def _finish(stage: Stage, output: Output) -> None:
+    """Say what was made, or why nothing was."""
+    if error := find_refusal(output.uri):
+        raise error
+    if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     manifest = ShardManifest.load(output.uri)
-    clean_up(output.uri)
-    if manifest.duplicates and not manifest.duplicates.dropped:
-        stage.log(f"warning: {describe_duplicates(manifest.duplicates)} (sharding.duplicates=drop leaves them out)")
+    if manifest.duplicates:
+        from sharding.commit.duplicates import describe_duplicates
+
+        hint = "" if manifest.duplicates.dropped else " (sharding.duplicates=drop leaves them out)"
+        stage.log(
+            f"{'' if manifest.duplicates.dropped else 'warning: '}{describe_duplicates(manifest.duplicates)}{hint}"
+        )
     stage.finished(output, _describe(manifest))
-
-
-def _plan_second_pass(stage: Stage, first: _Prepared, findings: Findings) -> _Prepared:
-    """Plan the shards without the copies that the first pass found.
-
-    Raises:
-        TryAgain: The source has changed since.
-    """
-    from sharding.increment.reuse import replan_growth
-    from sharding.plan import make_key
-
-    section = stage.config.sharding
-    listing = list_source(section)
-    if listing.sha256 != first.output.made_from["listing"]:
-        raise TryAgain("the source changed between two passes; run the stage again when nothing writes to it")
-    drop = {bytes.fromhex(key) for key in findings.drop}
-    kept = tuple(reference for reference in listing.references if make_key(reference.path) not in drop)
-    listing = dataclasses.replace(listing, references=kept)
-    growth = replan_growth(listing, first.parent, section) if first.parent else None
-    report = findings.report.model_copy(update={"dropped": True})
-    return _plan(stage, first.output, listing, first.parent, growth, report)
-
-
-def _check_limit_of(output: Output, stage: Stage, listing: Listing) -> None:
-    """Hold finished shards to the limits of this configuration: they are not part of their fingerprint."""
-    manifest = ShardManifest.load(output.uri)
-    accepted = sum(split.samples for split in manifest.splits.values())
-    limit = stage.config.sharding.max_rejected_fraction
-    shown = f"sharding.source {storage.display(listing.uri)}"
-    check_rejected(manifest.rejected, accepted, limit, shown)
-    if stage.config.sharding.duplicates == "fail" and manifest.duplicates:
-        from sharding.commit.duplicates import check_duplicates
-
-        check_duplicates(manifest.duplicates, shown)
 
 
 @contextlib.contextmanager
@@ -333,14 +355,17 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
 
     def watch() -> None:
         said = -1
-        # Looking into a bucket is a request.
-        while not ended.wait(WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S):
+        # Looking into a bucket is a request for every thousand files.
+        interval_s = WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S
+        while not ended.wait(interval_s):
+            began = time.monotonic()
             # A full disk, a bucket that does not answer: the work itself will say so.
             with contextlib.suppress(OSError, ShardlineError):
                 done = count()
                 if done != said:
                     stage.progress(done, total, "shards")
                     said = done
+            interval_s = max(interval_s, 20 * (time.monotonic() - began))
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     stage.progress(0, total, "shards")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping
 
+# Those of ShardManifest.made_with that are known without importing anything.
+_PACKAGES = ("pillow", "simplejpeg")
 
-def describe_versions(made_with: Mapping[str, str], current: Mapping[str, str]) -> str | None:
+
+def describe_versions(made_with: Mapping[str, str]) -> str | None:
     """Return in words which versions made shards and are others here, or None where none is.
 
     Args:
         made_with: `ShardManifest.made_with`; empty in manifests of format version 1, which recorded none.
-        current: The same of this process.
     """
-    if not made_with:
-        return None
+    here = {name: importlib.metadata.version(name) for name in _PACKAGES}
     differ = [
-        f"{name} {made_with.get(name, 'none')} (here {current.get(name, 'none')})"
-        for name in sorted(made_with.keys() | current.keys())
-        if made_with.get(name) != current.get(name)
+        f"{name} {made_with[name]} (here {here[name]})"
+        for name in _PACKAGES
+        if name in made_with and made_with[name] != here[name]
     ]
-    return f"the shards were made by other versions and are used as they are: {', '.join(differ)}" if differ else None
+    return f"the shards were made by other versions: {', '.join(differ)}" if differ else None

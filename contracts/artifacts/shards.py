@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, NonNegativeInt
+from pydantic import AfterValidator, Field, NonNegativeInt, SerializerFunctionWrapHandler, field_serializer
 
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.artifacts.shard_table import load_table
 from contracts.config import SPLITS
 
 
@@ -189,7 +190,44 @@ class ShardManifest(Contract):
     made_with: dict[str, str] = Field(default={})
     """Versions of what decides bytes. They are in no fingerprint: an upgrade is no reason to shard again."""
 
+    @property
+    def whole_samples(self) -> bool:
+        """Whether the index says where whole samples lie (version 2), not their images alone."""
+        return self.index is None
+
+    @property
+    def count_rejected(self) -> int:
+        """Number of files that were left out by their content."""
+        return len(self.rejected) if self.num_rejected is None else self.num_rejected
+
+    @property
+    def count_ignored(self) -> int:
+        """Number of files and folders that are no images by their name."""
+        return len(self.ignored) if self.num_ignored is None else self.num_ignored
+
+    def index_files(self) -> list[FileEntry]:
+        """Return the files of the index: one in version 1, the parts in version 2."""
+        return list(self.index_parts) if self.index is None else [self.index]
+
     def owned_files(self) -> list[FileEntry]:
         """Return the shards, the index and what goes with it, and what others read."""
-        beside = [entry for entry in (self.index, self.sources, self.tombstones) if entry is not None]
-        return [*self.shards, *beside, *self.neighbours]
+        beside = [entry for entry in (self.shard_table, self.sources, self.tombstones) if entry is not None]
+        return [*self.shards, *self.index_files(), *beside, *self.neighbours]
+
+    @field_serializer("shards", mode="wrap")
+    def _write_shards(self, shards: Sequence[ShardEntry], write: SerializerFunctionWrapHandler) -> Any:
+        """Leave out of the document what is in the table: what was loaded is written as it was."""
+        return write([] if self.shard_table is not None else shards)
+
+    @classmethod
+    def load(cls, folder_uri: str) -> Self:
+        """Read the manifest of a folder (or the document itself, when its own URI is given), and its table of shards.
+
+        Raises:
+            DataError: There is no such document, or its table is missing or damaged.
+        """
+        manifest = super().load(folder_uri)
+        if manifest.shard_table is None:
+            return manifest
+        folder_uri = folder_uri.rpartition("/")[0] if folder_uri.endswith(".json") else folder_uri
+        return manifest.model_copy(update={"shards": load_table(folder_uri, manifest.shard_table)})

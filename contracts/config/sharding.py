@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -83,14 +83,20 @@ class ShardingSection(Section):
     """Seconds that looking at one file may take; a file that took longer twice is rejected."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
-    compact_share: Fraction = 0.2
-    """Share of a reused shard's samples that may be gone from the source; above it the shard is written again."""
     convert: ConvertSection = ConvertSection()
     """What is changed in images; needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
     """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
     jpeg_quality: Annotated[int, Field(strict=True, ge=1, le=100)] = 90
     """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_former(cls, values: Any) -> Any:
+        """Pass over a field of release 0.1.0: increments compact nothing by themselves (`shardline data compact`)."""
+        if isinstance(values, dict):
+            return {name: value for name, value in values.items() if name != "compact_share"}
+        return values
 
     @model_validator(mode="after")
     def _changes_need_pixels(self) -> ShardingSection:

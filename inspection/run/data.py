@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TypeVar
 
 from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
 from inspection.run.view import DataView, ShardView, SplitView
 
@@ -44,13 +45,13 @@ def describe_data(uri: str, manifest: ShardManifest) -> DataView:
             for name, split in _in_order(manifest)
         ],
         shards=[_shards(manifest, name) for name, _ in _in_order(manifest)],
-        num_rejected=len(manifest.rejected),
+        num_rejected=manifest.count_rejected,
         rejected=[
             entry.model_copy(update={"path": entry.path[: 2 * _NAME], "reason": entry.reason[: 2 * _NAME]})
             for entry in manifest.rejected[:MOST_REJECTED]
         ],
         rejected_by_reason=dict(Counter(entry.reason[:_NAME] for entry in manifest.rejected).most_common(MOST_REASONS)),
-        num_ignored=len(manifest.ignored),
+        num_ignored=manifest.count_ignored,
         formats=images.formats if images else {},
         width=images.width if images else None,
         height=images.height if images else None,
@@ -87,11 +88,11 @@ def _largest(manifest: ShardManifest) -> list[int]:
 
 
 def _shards(manifest: ShardManifest, split: str) -> ShardView:
-    own = [entry for entry in manifest.shards if entry.split == split]
+    own = [shard for shard in shard_numbers(manifest.shards) if shard.split == split]
     return ShardView(
         split=split,
         shards=len(own),
-        samples=sum(entry.samples for entry in own),
-        bytes=sum(entry.bytes for entry in own),
-        sizes=spread([entry.bytes for entry in own], MOST_SIZES),
+        samples=sum(shard.samples for shard in own),
+        bytes=sum(shard.bytes for shard in own),
+        sizes=spread([shard.bytes for shard in own], MOST_SIZES),
     )

@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Sequence
 
-from contracts import storage
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.errors import ShardlineError
 from inspection.run.door import HARM, Door
@@ -31,7 +30,7 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
     """
     from inspection.show import choose
 
-    door.require(manifest.index.uri(folder_uri))
+    _require_index(door, folder_uri, manifest)
     chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
     return _draw(door, folder_uri, manifest, list(chosen), "train")
 
@@ -42,18 +41,19 @@ def worst_samples(
     """Return the samples with the lowest probability of their label; one whose image cannot be read has no picture."""
     names = [outcome.name[:_NAME] for outcome in evaluation.classes]
     split = manifest.splits[evaluation.split]
-    door.require(manifest.index.uri(folder_uri))
+    _require_index(door, folder_uri, manifest)
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)
 
     def picture_of(place: int, key: str) -> PictureView | None:
-        from records.index import key_of, read_part
+        from records.index import key_of
+        from records.samples import open_samples
 
         if manifest.fingerprint != evaluation.shards_fingerprint or not 0 <= place < split.samples:
             return None
         try:
-            record = read_part(manifest.index.uri(folder_uri), split.first + place, 1)[0]
+            record = open_samples(manifest, folder_uri)[split.first + place]
             if key_of(record) != key:
                 return None
             return _draw(door, folder_uri, manifest, [record], evaluation.split)[0]
@@ -73,20 +73,24 @@ def worst_samples(
     ]
 
 
+def _require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
+    for entry in manifest.index_files():
+        door.require(entry.uri(folder_uri))
+
+
 def _draw(
     door: Door, folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str
 ) -> list[PictureView]:
     from PIL import Image
 
-    from inspection.payloads import read_payloads
+    from inspection.payloads import read_images
     from records.decode import UndecodableImage, decode_rgb
     from records.index import key_of
 
     drawn = []
-    wanted = [(manifest.shards[_shard(record, manifest)].uri(folder_uri), record) for record in records]
-    for uri in {uri for uri, _ in wanted}:
+    for uri in {manifest.shards[_shard(record, manifest)].uri(folder_uri) for record in records}:
         door.require(uri)
-    for record, content in zip(records, read_payloads(wanted), strict=True):
+    for record, content in zip(records, read_images(folder_uri, manifest, records), strict=True):
         try:
             image = Image.fromarray(decode_rgb(content))
         except UndecodableImage:
@@ -111,5 +115,5 @@ def _draw(
 def _shard(record: object, manifest: ShardManifest) -> int:
     number = int(record["shard"])  # type: ignore[index]
     if not 0 <= number < len(manifest.shards):
-        raise ShardlineError(f"{storage.display(manifest.index.name)} names shard {number} of {len(manifest.shards)}")
+        raise ShardlineError(f"{manifest.index_files()[0].name} names shard {number} of {len(manifest.shards)}")
     return number

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from contracts import storage
-from contracts.artifacts import Contract
+from contracts.artifacts import Contract, ShardManifest
+from contracts.artifacts.shard_table import check_table
 from inspection.run.door import HARM, MANIFEST_BYTES, Door, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.stages import MOST_CHARACTERS
@@ -57,4 +58,9 @@ def read_contract(door: Door, kind: type[C], uri: str, most: int = MANIFEST_BYTE
         ValueError, ShardlineError, OSError: It cannot be read (door.HARM).
     """
     content = json.dumps(parse_json(door.read(uri, most))).encode()
-    return kind.parse(content, where=storage.display(uri))
+    document = kind.parse(content, where=storage.display(uri))
+    if isinstance(document, ShardManifest) and document.shard_table is not None:
+        table_uri = document.shard_table.uri(uri.rpartition("/")[0])
+        table = check_table(door.read(table_uri, most), document.shard_table, where=storage.display(table_uri))
+        return document.model_copy(update={"shards": table})
+    return document

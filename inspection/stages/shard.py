@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
 from inspection.stages.markdown import cell, code, first, inline, section, table
 from inspection.stages.told import Told, finite, several
@@ -23,11 +25,11 @@ def count(shards: ShardManifest) -> dict[str, float]:
         "shard_samples": samples,
         **{f"shard_{name}_samples": split.samples for name, split in _ordered(shards)},
         "shard_files": len(shards.shards),
-        "shard_bytes": sum(entry.bytes for entry in shards.shards),
+        "shard_bytes": sum(shard.bytes for shard in shard_numbers(shards.shards)),
         "shard_source_bytes": sum(split.source_bytes for split in shards.splits.values()),
         "shard_classes": len(shards.classes),
-        "shard_rejected": len(shards.rejected),
-        "shard_ignored": len(shards.ignored),
+        "shard_rejected": shards.count_rejected,
+        "shard_ignored": shards.count_ignored,
         "shard_generation": shards.generation,
     }
     if shards.duplicates is not None:
@@ -43,7 +45,7 @@ def tell(shards: ShardManifest) -> Told:
 
 def _lines(shards: ShardManifest) -> list[str]:
     samples = sum(split.samples for split in shards.splits.values())
-    total = size(sum(entry.bytes for entry in shards.shards))
+    total = size(sum(shard.bytes for shard in shard_numbers(shards.shards)))
     words = (
         f"{several(samples, 'sample')} of {several(len(shards.classes), 'class', 'classes')} in "
         f"{several(len(shards.shards), 'file')} of {shards.format}, {total}."
@@ -67,11 +69,12 @@ def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
 
 def _splits(shards: ShardManifest) -> Iterator[str]:
     shown, note = first(_ordered(shards))
+    files = Counter(shard.split for shard in shard_numbers(shards.shards))
     rows = (
         (
             cell(name),
             f"{split.samples:,}",
-            str(sum(entry.split == name for entry in shards.shards)),
+            str(files[name]),
             size(split.source_bytes),
         )
         for name, split in shown
@@ -135,11 +138,11 @@ def _counts(found: Mapping[str, int]) -> str:
 
 
 def _left_out(shards: ShardManifest) -> Iterator[str]:
-    if not shards.rejected and not shards.ignored:
+    if not shards.count_rejected and not shards.count_ignored:
         yield "Nothing."
         return
     yield (
-        f"{several(len(shards.rejected), 'file')} rejected by content, {several(len(shards.ignored), 'file')} "
+        f"{several(shards.count_rejected, 'file')} rejected by content, {several(shards.count_ignored, 'file')} "
         "ignored by name."
     )
     if shards.rejected:
@@ -147,9 +150,10 @@ def _left_out(shards: ShardManifest) -> Iterator[str]:
         yield from table(
             ["file", "reason"], ((code(e.path), cell(e.reason)) for e in shards.rejected[:MAX_FILES]), words=2
         )
-        if len(shards.rejected) > MAX_FILES:
+        if shards.count_rejected > MAX_FILES:
             yield ""
-            yield f"The first {MAX_FILES}; the manifest has all."
+            whose = "all" if shards.num_rejected is None else f"{len(shards.rejected):,} of them"
+            yield f"The first {MAX_FILES}; the manifest has {whose}."
 
 
 def _copies(shards: ShardManifest) -> Iterator[str]:

@@ -1,90 +1,235 @@
-"""Images with the same bytes: found in the finished shards, named in the manifest, on request left out.
+"""Images with the same bytes: found, named in the manifest, on request left out.
 
-crc32c and size, which the index holds, name candidates without reading anything; a sha256 of their content decides.
-Copies in several splits leak: what is tested was trained on. Dropping takes a second pass over the source, as a shard
-that was written is never changed: the first pass leaves the list below, and the second one leaves those images out.
+Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, and where
+copies are to be left out, they are looked for in the source before anything is written: files of one size come
+together, and those whose hash the listing does not know are read. Else they are looked for in the shards: crc32c and
+size, which the writers know anyway, name candidates, and a sha256 of their content decides.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from contracts import storage
-from contracts.artifacts import Copy, DuplicateGroup, Duplicates, ShardEntry
+from contracts.artifacts import Copy, DuplicateGroup, Duplicates
 from contracts.config import SPLITS
-from contracts.errors import DataError
-from records.description import read_path
-from records.index import Index, key_of, read_payload
+from contracts.errors import DataError, TryAgain
+from records.whole_sample import extract_image, path_in
+from sharding.commit.records import CONTENT
+from sharding.job import OpenJob
+from sharding.limits import encode_path
+from sharding.plan import make_key
+from sharding.references import read_part
+from sharding.sources import Reference
+from sharding.sources.parts import pack, unpack
+from sharding.write.reading import read_file
+from sharding.write.shard import SUFFIXES
 
-DUPLICATES_NAME = "duplicates.json"
-MAX_LISTED = 1000
+MAX_GROUPS = 1000
+MAX_COPIES = 100
 _SHOWN_GROUPS = 5
+# Files whose sizes are compared in one place: about 60 MB of references.
+_BUCKET_FILES = 1 << 16
+_THREADS = 16
 
 
-class Findings(BaseModel):
-    """What the first pass leaves for the second."""
+class Group(NamedTuple):
+    """Images with the same bytes, compared in this order: those that leak come first."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    leaks_not: bool
+    key: bytes
+    """Of the first copy, which is the one that is kept."""
+    digest: str
+    """`sha256:HEX`, or what the listing says."""
+    num_copies: int
+    copies: tuple[tuple[str, int, int], ...]
+    """Path, split and label of at most 100."""
 
-    report: Duplicates
-    drop: list[str]
-    """Keys of the images to leave out, as hex digits."""
 
+@dataclass(frozen=True)
+class Findings:
+    """What is known about images with the same bytes."""
 
-def find_duplicates(folder: str, shards: Sequence[ShardEntry], index: Index) -> Findings | None:
-    """Return the images with the same bytes, None when there are none.
+    groups: int = 0
+    copies: int = 0
+    """Images beyond the first of each group."""
+    leaking_groups: int = 0
+    listed: tuple[Group, ...] = ()
+    left_out: dict[int, list[bytes]] = field(default_factory=dict)
+    """Keys of the copies beyond the first, by shard; only where they are looked for in the source."""
 
-    Args:
-        folder: URI of the folder of the shards.
-        shards: In the order that the index counts them.
-        index: Of all samples.
-    """
-    groups = []
-    drop = []
-    for places in _confirm(folder, shards, index):
-        # Of copies in several splits the test's stays: it must not depend on what is added to training.
-        ordered = sorted(
-            places,
-            key=lambda at: (-SPLITS.index(shards[int(index[at]["shard"])].split), index[at]["key"].tobytes()),
+    def report(self, *, dropped: bool) -> Duplicates:
+        """Return what the manifest says of it."""
+        return Duplicates(
+            dropped=dropped,
+            groups=self.groups,
+            copies=self.copies,
+            leaking_groups=self.leaking_groups,
+            listed=[_describe(group) for group in self.listed],
         )
-        groups.append([index[at] for at in ordered])
-        drop += [key_of(index[at]) for at in ordered[1:]]
-    if not groups:
-        return None
 
-    def splits_of(group: list[np.void]) -> set[str]:
-        return {shards[int(record["shard"])].split for record in group}
 
-    groups.sort(key=lambda group: (-len(splits_of(group)), key_of(group[0])))
-    report = Duplicates(
-        dropped=False,
-        groups=len(groups),
-        copies=len(drop),
-        leaking_groups=sum(len(splits_of(group)) > 1 for group in groups),
-        listed=[_describe(folder, shards, group) for group in groups[:MAX_LISTED]],
+def join_findings(several: Iterable[Findings]) -> Findings:
+    """Add up findings; what is left out is not kept: it is used where it is found."""
+    groups = copies = leaking = 0
+    listed: list[Group] = []
+    for one in several:
+        groups += one.groups
+        copies += one.copies
+        leaking += one.leaking_groups
+        listed += one.listed
+        if len(listed) > 4 * MAX_GROUPS:
+            listed = sorted(listed)[:MAX_GROUPS]
+    return Findings(groups, copies, leaking, tuple(sorted(listed)[:MAX_GROUPS]))
+
+
+def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
+    """Yield (bucket, packed references) of a part of the listing: files of one size come into one bucket."""
+    buckets = -(-opened.planned.num_files // _BUCKET_FILES)
+    found: dict[int, list[Reference]] = defaultdict(list)
+    for reference in read_part(opened.planned.listing_uri(opened.job.output_uri), part):
+        found[hash(reference.size) % buckets].append(reference)
+    for bucket, references in found.items():
+        yield bucket, pack(references)
+
+
+class _Candidate(NamedTuple):
+    """A file that may be a copy; compared, the one to keep comes first."""
+
+    order: int
+    """Of copies in several splits the test's stays: it must not depend on what is added to training."""
+    key: bytes
+    label: int
+    path: str
+    shard: int
+
+
+def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
+    """Return the copies among the files of one bucket."""
+    by_size: dict[int, list[Reference]] = defaultdict(list)
+    for blob in blobs:
+        for reference in unpack(blob):
+            by_size[reference.size].append(reference)
+    # An empty file is no image.
+    alike = [reference for size, several in by_size.items() if len(several) > 1 and size for reference in several]
+    by_content: dict[tuple[int, str], list[_Candidate]] = defaultdict(list)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
+        for reference, digest in zip(alike, pool.map(partial(_digest, opened), alike), strict=True):
+            by_content[reference.size, digest].append(_candidate(reference, opened))
+    equal = [(digest, sorted(several)) for (_, digest), several in by_content.items() if len(several) > 1]
+    left_out: dict[int, list[bytes]] = defaultdict(list)
+    for _, several in equal:
+        for one in several[1:]:
+            left_out[one.shard].append(one.key)
+    found = join_findings([_group(digest, several) for digest, several in equal])
+    return Findings(found.groups, found.copies, found.leaking_groups, found.listed, dict(left_out))
+
+
+def _digest(opened: OpenJob, reference: Reference) -> str:
+    known = reference.content_hash.decode()
+    if known.startswith("md5:"):
+        return known
+    return "sha256:" + hashlib.sha256(read_file(opened.job.source_uri, reference)).hexdigest()
+
+
+def _candidate(reference: Reference, opened: OpenJob) -> _Candidate:
+    return _Candidate(
+        -reference.split,
+        make_key(reference.path),
+        -1 if opened.job.multi_label else reference.label,
+        encode_path(reference.path),
+        opened.plan.place(reference.path, reference.split),
     )
-    return Findings(report=report, drop=sorted(drop))
 
 
-def describe_duplicates(found: Duplicates, *, left_out: bool = False) -> str:
-    """Return one line that says what was found, with the first groups.
+def _group(digest: str, ordered: Sequence[_Candidate]) -> Findings:
+    splits = {one.order for one in ordered}
+    group = Group(
+        len(splits) == 1,
+        ordered[0].key,
+        digest,
+        len(ordered),
+        tuple((one.path, -one.order, one.label) for one in ordered[:MAX_COPIES]),
+    )
+    return Findings(1, len(ordered) - 1, int(len(splits) > 1), (group,))
 
-    Args:
-        found: What was found.
-        left_out: Whether the copies are about to be left out: then nothing leaks.
-    """
+
+def find_in_shards(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
+    """Return the copies among the samples of one bucket of contents, read again where crc32c and size agree."""
+    contents = np.frombuffer(b"".join(blobs), CONTENT)
+    order = np.argsort(contents["content"], kind="stable")
+    names = contents["content"][order]
+    as_before = np.zeros(len(names) + 1, bool)
+    as_before[1:-1] = names[1:] == names[:-1]
+    starts = np.flatnonzero(as_before[1:] & ~as_before[:-1])
+    ends = np.flatnonzero(as_before[:-1] & ~as_before[1:]) + 1
+    findings = []
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            by_content = defaultdict(list)
+            rows = [contents[at] for at in order[start:end].tolist()]
+            for row, digest in zip(rows, pool.map(partial(_digest_of_sample, opened), rows), strict=True):
+                by_content[digest].append(row)
+            for digest, several in by_content.items():
+                if len(several) > 1:
+                    ordered = sorted(_Candidate(*_order(row, opened), -1, "", int(row["shard"])) for row in several)
+                    named = {row["key"].tobytes(): row for row in several}
+                    findings.append(
+                        _group(
+                            digest,
+                            [
+                                one._replace(
+                                    label=int(named[one.key]["label"]),
+                                    path=_path_of(named[one.key], opened) if place < MAX_COPIES else "",
+                                )
+                                for place, one in enumerate(ordered)
+                            ],
+                        )
+                    )
+    return join_findings(findings)
+
+
+def _order(row: np.void, opened: OpenJob) -> tuple[int, bytes]:
+    return -opened.plan.split_of(int(row["shard"])), row["key"].tobytes()
+
+
+def _read_sample(row: np.void, opened: OpenJob) -> bytes:
+    name = opened.stem_of(int(row["shard"])) + SUFFIXES[opened.job.shard_format]
+    uri = storage.join(opened.job.output_uri, name)
+    try:
+        return storage.read_range(uri, int(row["offset"]), int(row["size"]))
+    except FileNotFoundError:
+        raise TryAgain(f"{storage.display(uri)} was deleted while sharding; the next attempt writes it again") from None
+
+
+def _digest_of_sample(opened: OpenJob, row: np.void) -> str:
+    image = extract_image(_read_sample(row, opened), opened.job.shard_format)
+    return "sha256:" + hashlib.sha256(image).hexdigest()
+
+
+def _path_of(row: np.void, opened: OpenJob) -> str:
+    return path_in(_read_sample(row, opened), opened.job.shard_format) or row["key"].tobytes().hex()
+
+
+def describe_duplicates(found: Duplicates) -> str:
+    """Return one line that says what was found, with the first groups."""
     shown = "; ".join(
-        " = ".join(f"{one.path} ({one.split})" for one in group.copies) for group in found.listed[:_SHOWN_GROUPS]
+        " = ".join(f"{one.path} ({one.split})" for one in group.copies[:_SHOWN_GROUPS])
+        for group in found.listed[:_SHOWN_GROUPS]
     )
     more = f"; and {found.groups - _SHOWN_GROUPS} more" if found.groups > _SHOWN_GROUPS else ""
-    straddle = "would straddle splits" if left_out else "straddle splits (leakage)"
+    straddle = "straddled splits" if found.dropped else "straddle splits (leakage)"
+    left_out = "images are copies of others, and were left out" if found.dropped else "images are copies of others"
     leaking = f"{found.leaking_groups} of {found.groups} groups {straddle}"
-    return f"{found.copies} images are copies of others; {leaking}: {shown}{more}"
+    return f"{found.copies} {left_out}; {leaking}: {shown}{more}"
 
 
 def check_duplicates(found: Duplicates | None, shown: str) -> None:
@@ -97,46 +242,11 @@ def check_duplicates(found: Duplicates | None, shown: str) -> None:
         )
 
 
-def leave_findings(output_uri: str, found: Findings) -> None:
-    """Leave what the first pass found for the second."""
-    storage.replace(storage.join(output_uri, DUPLICATES_NAME), found.model_dump_json().encode())
-
-
-def take_findings(output_uri: str) -> Findings | None:
-    """Return what the first pass left, None when it had nothing to drop."""
-    uri = storage.join(output_uri, DUPLICATES_NAME)
-    return Findings.model_validate_json(storage.read_bytes(uri)) if storage.exists(uri) else None
-
-
-def _confirm(folder: str, shards: Sequence[ShardEntry], index: Index) -> Iterator[list[int]]:
-    """Yield the places in the index of each group of equal images."""
-    for places in _find_candidates(index):
-        by_hash = defaultdict(list)
-        for at in places:
-            content = read_payload(shards[index[at]["shard"]].uri(folder), index[at])
-            by_hash[hashlib.sha256(content).digest()].append(at)
-        yield from (group for group in by_hash.values() if len(group) > 1)
-
-
-def _find_candidates(index: Index) -> Iterator[list[int]]:
-    """Yield the places of samples that agree in crc32c and size."""
-    names = index["crc32c"].astype(np.uint64) << np.uint64(32) | index["size"]
-    order = np.argsort(names, kind="stable")
-    names = names[order]
-    as_before = np.zeros(len(names) + 1, bool)
-    as_before[1:-1] = names[1:] == names[:-1]
-    # Runs only: a Python object for each of 10^8 samples would not fit.
-    starts = np.flatnonzero(as_before[1:] & ~as_before[:-1])
-    ends = np.flatnonzero(as_before[:-1] & ~as_before[1:]) + 1
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield order[start:end].tolist()
-
-
-def _describe(folder: str, shards: Sequence[ShardEntry], group: list[np.void]) -> DuplicateGroup:
-    copies = []
-    for record in group:
-        entry = shards[record["shard"]]
-        path = read_path(entry.uri(folder), record) or key_of(record)
-        copies.append(Copy(path=path, split=entry.split, label=int(record["label"])))
-    content = read_payload(shards[group[0]["shard"]].uri(folder), group[0])
-    return DuplicateGroup(sha256=hashlib.sha256(content).hexdigest(), copies=copies)
+def _describe(group: Group) -> DuplicateGroup:
+    kind, _, digest = group.digest.partition(":")
+    return DuplicateGroup(
+        sha256=digest if kind == "sha256" else "",
+        checksum="" if kind == "sha256" else group.digest,
+        copies=[Copy(path=path, split=SPLITS[split], label=label) for path, split, label in group.copies],
+        num_copies=group.num_copies if group.num_copies > len(group.copies) else None,
+    )

@@ -1,163 +1,281 @@
-"""The end of the stage: from the records of all shards to index.bin and the manifest, or to a refusal.
+"""The end of the stage: from the summaries of all groups of shards to the manifest, or to a refusal.
 
 The manifest is the commit. It is published last and create-only, and holds no time, host or path of the output, so that
-it is the same wherever and however often it is made. A refusal says why there is no manifest: it carries the error from
-wherever the graph runs to the command that started it.
+it is the same wherever and however often it is made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
-    Duplicates,
     FileEntry,
+    ImageStatistics,
+    IndexPart,
     Prepared,
     Rejected,
+    ShardEntry,
     ShardManifest,
+    SplitEntry,
 )
+from contracts.artifacts.shard_table import MOST_LISTED, TABLE_NAME, pack_table
 from contracts.config import SPLITS
+from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
-from records.index import INDEX_NAME, open_index, write_index
 from records.statistics import ChannelSums, Tally, channel_statistics
-from sharding.attempt import is_current
-from sharding.commit.collected import Collected, describe_images
-from sharding.commit.duplicates import check_duplicates, find_duplicates, leave_findings
-from sharding.commit.wids import publish_wids
-from sharding.increment.reuse import SOURCES_NAME, TOMBSTONES_NAME, Increment, ReusedShards, open_index_at
-from sharding.limits import check_rejected, check_training_classes, encode_name, encode_path
-from sharding.write.shard import Job, ShardRecord, scratch_file
+from sharding.commit.duplicates import Findings, check_duplicates
+from sharding.commit.kept import Kept
+from sharding.commit.merge import MAX_REJECTED
+from sharding.commit.records import Summary, drop_record, drop_summary, load_summaries
+from sharding.job import OpenJob, made_with
+from sharding.limits import check_rejected, check_training_classes, encode_path, name_some
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What the manifest holds besides the shards, and the limit that they must keep."""
+    """What the manifest must keep to: limits of the configuration that are in no fingerprint."""
 
-    job: Job
-    fingerprint: str
-    made_from: dict[str, str]
     max_rejected_fraction: float
-    ignored: tuple[bytes, ...] = ()
-    """Paths that are no images by their name."""
-    duplicates: str = "warn"
+    duplicates: str
     """As `sharding.duplicates`."""
-    dropped: Duplicates | None = None
-    """What the first pass found, in the second one, which left it out."""
-    increment: Increment | None = None
-    """What is taken over from a parent; None where all shards are written."""
+    has_checksums: bool
+    """Whether the listing knows a hash of the content of every file."""
+
+    @property
+    def looks_before(self) -> bool:
+        """Whether copies are looked for in the source, before anything is written."""
+        return self.duplicates == "drop" or (self.duplicates != "off" and self.has_checksums)
+
+    @property
+    def looks_after(self) -> bool:
+        """Whether copies are looked for in the shards: reading the source twice would take longer."""
+        return self.duplicates in ("warn", "fail") and not self.has_checksums
 
 
-def commit_shards(records: Iterable[ShardRecord], commit: Commit) -> None:
-    """Publish the index and, as the last act, the manifest; or leave what a second pass is to drop.
+def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> None:
+    """Publish the manifest, as the last act.
 
     Args:
-        records: One for each planned shard, in their order; read once.
-        commit: The rest of the manifest.
+        opened: The job; all its groups are summarised.
+        commit: The limits.
+        found: Images with the same bytes.
 
     Raises:
         DataError: Too many files were rejected, a class lost its last training image, or there are copies and
             `sharding.duplicates` is fail; no manifest is published.
+        TryAgain: A shard is not there any more.
     """
-    job = commit.job
-    with contextlib.ExitStack() as stack:
-        reused = stack.enter_context(_open_parent(commit.increment, job)) if commit.increment else None
-        _commit(records, commit, reused)
-
-
-@contextlib.contextmanager
-def _open_parent(increment: Increment, job: Job) -> Iterator[ReusedShards]:
-    manifest = ShardManifest.load(increment.parent_uri)
-    with open_index_at(manifest.index.uri(increment.parent_uri)) as index:
-        yield ReusedShards(increment, job.work_uri, index)
-
-
-def _commit(records: Iterable[ShardRecord], commit: Commit, reused: ReusedShards | None) -> None:
-    job = commit.job
-    scratch, sources, tombstones = (scratch_file(job.output_uri) for _ in range(3))
-    try:
-        with sources.open("wb") as stream:
-            collected = Collected(job, commit.increment, reused, stream)
-            num_samples = write_index(scratch, collected.add_all(records))
-            stream.flush()
-            os.fsync(stream.fileno())
-        shown = f"sharding.source {storage.display(job.source_uri)}"
-        entries = [Rejected(path=encode_path(path), reason=reason) for path, reason in sorted(collected.rejected)]
-        check_rejected(entries, num_samples, commit.max_rejected_fraction, shown)
-        splits = collected.describe_splits()
-        check_training_classes(*_required(commit, splits[SPLITS[0]].samples_by_class), shown)
-        duplicates = commit.dropped
-        shards = collected.shards
-        looked = find_duplicates(job.output_uri, shards, open_index(scratch)) if duplicates is None else None
-        if looked is not None:
-            duplicates = looked.report
-            if commit.duplicates == "drop":
-                leave_findings(job.output_uri, looked)
-                return
-            if commit.duplicates == "fail":
-                check_duplicates(duplicates, shown)
-        storage.publish_file(scratch, storage.join(job.output_uri, INDEX_NAME))
-        storage.publish_file(sources, storage.join(job.output_uri, SOURCES_NAME))
-        if collected.buried:
-            write_index(tombstones, collected.buried)
-            storage.publish_file(tombstones, storage.join(job.output_uri, TOMBSTONES_NAME))
-    finally:
-        for path in (scratch, sources, tombstones):
-            path.unlink(missing_ok=True)
-    mean, std = _measure(collected.channel_sums, reused)
-    neighbours = collected.neighbours
-    if job.shard_format == "webdataset":
-        neighbours += publish_wids(job.output_uri, collected.shards)
+    kept = Kept(opened) if opened.planned.append is not None else None
+    collected = _collect(load_summaries(opened), opened, kept)
+    planned, output_uri = opened.planned, opened.job.output_uri
+    shown = f"sharding.source {storage.display(planned.source_uri)}"
+    rejected = [Rejected(path=encode_path(path), reason=reason) for path, reason in collected.rejected]
+    check_rejected(
+        rejected, collected.num_samples, commit.max_rejected_fraction, shown, num_rejected=collected.num_rejected
+    )
+    splits = collected.describe_splits()
+    check_training_classes(*_required(opened, splits[SPLITS[0]].samples_by_class), shown)
+    duplicates = found.report(dropped=commit.duplicates == "drop") if found is not None and found.groups else None
+    if commit.duplicates == "fail":
+        check_duplicates(duplicates, shown)
+    _check_files(opened, collected.shards)
+    table = None
+    if len(collected.shards) > MOST_LISTED:
+        content = pack_table(collected.shards)
+        storage.publish(storage.join(output_uri, TABLE_NAME), content)
+        table = FileEntry(name=TABLE_NAME, bytes=len(content), crc32c=storage.crc32c(content))
+    mean, std = _measure(collected.channel_sums, kept)
+    changes = opened.job.checks.changes
     manifest = ShardManifest(
-        fingerprint=commit.fingerprint,
-        made_from=commit.made_from,
-        format=job.shard_format,  # type: ignore[arg-type]  # validated by the model
-        seed=job.plan.seed,
-        classes=[encode_name(name) for name in job.classes],
-        multi_label=job.multi_label,
+        format_version=ShardManifest.FORMAT_VERSION,
+        fingerprint=planned.fingerprint,
+        made_from=planned.made_from,
+        format=planned.sharding.format,
+        seed=planned.seed,
+        classes=planned.classes,
+        multi_label=planned.multi_label,
         splits=splits,
-        shards=collected.shards,
-        index=FileEntry.of(job.output_uri, INDEX_NAME),
-        rejected=entries,
-        ignored=[encode_path(path) for path in commit.ignored],
+        shards=[] if table else collected.shards,
+        shard_table=table,
+        index_parts=collected.parts,
+        rejected=rejected,
+        num_rejected=collected.num_rejected if collected.num_rejected > len(rejected) else None,
+        ignored=planned.ignored,
+        num_ignored=planned.num_ignored if planned.num_ignored > len(planned.ignored) else None,
+        warnings=[*planned.warnings, *_warn(opened, collected)],
         mean=mean,
         std=std,
-        verify=job.checks.verify,  # type: ignore[arg-type]  # validated by the model
+        verify=planned.sharding.verify,
         images=describe_images(collected.tally),
-        prepared=_describe_changes(job.checks.changes, collected.tally) if job.checks.changes else None,
+        prepared=_describe_changes(changes, collected.tally) if changes or collected.tally.changes else None,
         duplicates=duplicates,
-        neighbours=neighbours,
-        parent=reused.manifest.fingerprint if reused else None,
-        generation=job.plan.generation,
-        sources=FileEntry.of(job.output_uri, SOURCES_NAME),
-        tombstones=FileEntry.of(job.output_uri, TOMBSTONES_NAME) if collected.buried else None,
+        parent=kept.append.parent if kept is not None else None,
+        generation=kept.append.generation if kept is not None else 0,
         code_version=importlib.metadata.version("shardline"),
+        key=opened.job.key,
+        made_with=made_with(),
     )
-    # Looking for copies takes long: a successor may have cleared the folder meanwhile.
-    if is_current(job):
-        storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+    storage.publish(storage.join(output_uri, MANIFEST_NAME), manifest.to_json())
+    # Whoever still works on it, in another run, finds that it is finished.
+    with contextlib.suppress(OSError, ShardlineError):
+        storage.delete_tree(opened.job.work_uri, manifest_name=MANIFEST_NAME)
 
 
-def _required(commit: Commit, training_samples: list[int]) -> tuple[tuple[bytes, ...], list[int]]:
+class _Collected:
+    """What the summaries of all groups add up to."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.samples_by_class = np.zeros((len(SPLITS), num_classes), np.int64)
+        self.samples = [0] * len(SPLITS)
+        self.source_bytes = [0] * len(SPLITS)
+        self.num_samples = self.num_rejected = 0
+        self.shards: list[ShardEntry] = []
+        self.parts: list[IndexPart] = []
+        self.rejected: list[tuple[bytes, str]] = []
+        self.channel_sums = ChannelSums()
+        self.tally = Tally()
+
+    def add(self, summary: Summary) -> None:
+        """Take in a group; groups come in the order of their shards."""
+        first = self.num_samples
+        for shard in summary.shards:
+            self.shards.append(
+                ShardEntry(
+                    name=shard.name,
+                    bytes=shard.bytes,
+                    crc32c=shard.crc32c,
+                    split=SPLITS[summary.split],
+                    first=self.num_samples,
+                    samples=shard.samples,
+                    rows_crc32c=shard.rows_crc32c,
+                )
+            )
+            self.num_samples += shard.samples
+        if summary.part is not None:
+            name, num_bytes, crc32c = summary.part
+            samples = self.num_samples - first
+            self.parts.append(IndexPart(name=name, bytes=num_bytes, crc32c=crc32c, first=first, samples=samples))
+        self.samples[summary.split] += self.num_samples - first
+        self.samples_by_class[summary.split] += np.array(summary.samples_by_class, np.int64)
+        self.source_bytes[summary.split] += summary.source_bytes
+        self.rejected += summary.rejected
+        self.num_rejected += summary.num_rejected
+        self.channel_sums += summary.channel_sums
+        self.tally += summary.tally
+
+    def take_over(self, split: int, kept: Kept) -> None:
+        """Take in what a split of an increment's parent keeps."""
+        shards, parts = kept.of_split(split, self.num_samples)
+        self.shards += shards
+        self.parts += parts
+        samples = sum(entry.samples for entry in shards)
+        self.num_samples += samples
+        self.samples[split] += samples
+        self.samples_by_class[split] += np.array(kept.append.samples_by_class[split], np.int64)
+        self.source_bytes[split] += kept.append.source_bytes[split]
+
+    def describe_splits(self) -> dict[str, SplitEntry]:
+        """Return the splits, each a contiguous range of the index."""
+        splits = {}
+        first = 0
+        for split, name in enumerate(SPLITS):
+            splits[name] = SplitEntry(
+                first=first,
+                samples=self.samples[split],
+                source_bytes=self.source_bytes[split],
+                samples_by_class=self.samples_by_class[split].tolist(),
+            )
+            first += self.samples[split]
+        return splits
+
+
+def _collect(summaries: Iterable[Summary], opened: OpenJob, kept: Kept | None) -> _Collected:
+    collected = _Collected(len(opened.job.classes))
+    by_split = {split: list(group) for split, group in itertools.groupby(summaries, key=lambda one: one.split)}
+    for split in range(len(SPLITS)):
+        # What a split takes over comes before what was written: it stays a contiguous range of the index.
+        if kept is not None:
+            collected.take_over(split, kept)
+        for summary in by_split.get(split, ()):
+            collected.add(summary)
+    if kept is not None and not kept.append.compacts:
+        collected.tally += read_tally(kept.manifest)
+    # Those of each group are in order; all together are not.
+    collected.rejected = sorted(collected.rejected)[:MAX_REJECTED]
+    return collected
+
+
+def _required(opened: OpenJob, training_samples: list[int]) -> tuple[tuple[bytes, ...], list[int]]:
     """Return names and numbers of training images of the classes that need some: all that the source still has."""
-    vanished = commit.increment.vanished if commit.increment else ()
-    labels = [label for label in range(len(training_samples)) if label not in set(vanished)]
-    return tuple(commit.job.classes[label] for label in labels), [training_samples[label] for label in labels]
+    vanished = set(opened.planned.append.vanished) if opened.planned.append is not None else set()
+    labels = [label for label in range(len(training_samples)) if label not in vanished]
+    return tuple(opened.job.classes[label] for label in labels), [training_samples[label] for label in labels]
 
 
-def _measure(sums: ChannelSums, reused: ReusedShards | None) -> tuple[list[float] | None, list[float] | None]:
+def _measure(sums: ChannelSums, kept: Kept | None) -> tuple[list[float] | None, list[float] | None]:
     """Return mean and deviation of the channels. A chain keeps those of its first manifest.
 
     Weights that were trained on one of its manifests so keep their meaning on the next.
     """
-    if reused is not None:
-        return reused.manifest.mean, reused.manifest.std
+    if kept is not None:
+        return kept.manifest.mean, kept.manifest.std
     return channel_statistics(sums) if sums.pixels else (None, None)
+
+
+def _check_files(opened: OpenJob, shards: Iterable[ShardEntry]) -> None:
+    """See to it that no shard was deleted since it was written: one paged listing.
+
+    Raises:
+        TryAgain: One is gone; its record is deleted, so that it is written again.
+    """
+    output_uri = opened.job.output_uri
+    sizes = {info.name: info.size for info in storage.list_objects(output_uri, recursive=False)}
+    gone = [entry.name for entry in shards if not entry.folder and sizes.get(entry.name) != entry.bytes]
+    if not gone:
+        return
+    numbers = {f"{opened.stem_of(shard)}": shard for shard in range(opened.plan.total_shards)}
+    for name in gone:
+        shard = numbers[name.rpartition(".")[0]]
+        drop_record(shard, opened)
+        drop_summary(opened.group_of(shard), opened)
+        if name in sizes:
+            storage.delete(storage.join(output_uri, name))
+    raise TryAgain(f"{name_some(gone)} in {storage.display(output_uri)} was deleted or cut short while sharding")
+
+
+def _warn(opened: OpenJob, collected: _Collected) -> list[str]:
+    transparent = collected.tally.changes.get("transparent", 0)
+    if not transparent:
+        return []
+    return [f"{transparent} transparent images were laid on {opened.planned.sharding.background} (sharding.background)"]
+
+
+def describe_images(tally: Tally) -> ImageStatistics:
+    """Return counts and sizes of images as the manifest has them."""
+    return ImageStatistics(
+        formats=dict(tally.formats),
+        modes=dict(tally.modes),
+        width=list(tally.widths) if tally.widths else None,
+        height=list(tally.heights) if tally.heights else None,
+    )
+
+
+def read_tally(manifest: ShardManifest) -> Tally:
+    """Return what was counted when the shards of a manifest were written."""
+    images = manifest.images
+    if images is None:
+        return Tally()
+    width, height = ((one[0], one[1]) if one else None for one in (images.width, images.height))
+    changed = manifest.prepared.changed if manifest.prepared is not None else {}
+    return Tally(images.formats, images.modes, changed, width, height)
 
 
 def _describe_changes(changes: Changes, tally: Tally) -> Prepared:

@@ -18,7 +18,7 @@ from contracts.errors import DataError
 from contracts.stage import find_output_damage
 
 # What may differ between two manifests of a chain.
-_OF_ONE_STATE = {"listing", "parent", "compact_share"}
+_OF_ONE_STATE = {"listing", "parent", "compact_share", "compacts"}
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 
 
@@ -95,8 +95,8 @@ def _open(uri: str, listing: str, multi_label: bool) -> tuple[Parent | None, str
         return None, damage
     # What is reused as it is needs no more.
     if manifest.made_from["listing"] != listing:
-        if manifest.sources is None:
-            return None, "an older version wrote it, which did not note what each sample was made of"
+        if not manifest.index_parts:
+            return None, "an older version wrote it, whose index does not note what each sample was made of"
         if manifest.multi_label != multi_label:
             return None, "the source now gives its labels in another form (lists, or single ones)"
     return Parent(uri, manifest), ""

@@ -1,23 +1,21 @@
-"""What a run is to do: a full reshard, an increment on what an earlier run left, or nothing.
-
-Needs neither Beam nor numpy until there is an increment to plan.
-"""
+"""What a run is to do: a full reshard, an increment on what an earlier run left, or nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.errors import ConfigError
 from contracts.fingerprint import increment_inputs, shard_inputs
 from contracts.stage import Stage
-from sharding.increment.chain import Parent, find_parents
+from sharding.increment.chain import find_parents
 from sharding.limits import check_training_classes, encode_name, name_some
 from sharding.sources import Listing
 
 if TYPE_CHECKING:
-    from sharding.increment.reuse import Growth
+    from sharding.increment.append import Growth
 
 
 @dataclass
@@ -25,21 +23,35 @@ class Choice:
     """What is to be written, and on what it is built."""
 
     made_from: dict[str, str]
-    parent: Parent | None = None
+    listing: Listing
+    """What is written; empty where the work is done already."""
     growth: Growth | None = None
     """None for a full reshard, and where the work is done already."""
+    parent_uri: str = ""
+    """Folder of what an increment is built on, or of what holds this state of the source already."""
 
 
-def choose(stage: Stage, listing: Listing) -> Choice:
+def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
     """Decide between a full reshard, an increment, and what is there already.
+
+    Args:
+        stage: Its configuration and root.
+        listing: Of the source.
+        scratch: Folder for the listing of what an increment writes.
 
     Raises:
         ConfigError: An increment is asked for where no parent can be.
         DataError: A class has no training image, or an old sample moved to another split.
     """
     section = stage.config.sharding
-    full = Choice(shard_inputs(stage.config, listing.sha256))
+    full = Choice(shard_inputs(stage.config, listing.sha256), listing)
     if not section.incremental:
+        if stage.compact:
+            raise ConfigError(
+                "compacting needs sharding.incremental",
+                allowed="a configuration whose shards are written in increments",
+                todo="set sharding.incremental=true; a full reshard needs no compacting",
+            )
         return full
     if stage.root is None:
         raise ConfigError(
@@ -51,20 +63,18 @@ def choose(stage: Stage, listing: Listing) -> Choice:
         stage.root, full.made_from, fresh=stage.fresh, multi_label=listing.multi_label, warn=stage.log
     )
     for parent in parents:
-        if parent.listing == listing.sha256:
-            return Choice(parent.manifest.made_from)
+        if parent.listing == listing.sha256 and not stage.compact:
+            return Choice(parent.manifest.made_from, listing, parent_uri=parent.uri)
         if stage.locate:
             # What is looked for is not there, whatever it would be built on.
             return full
-        from sharding.increment.reuse import plan_growth
+        from sharding.increment.append import plan_growth
 
-        growth = plan_growth(listing, parent, section)
+        growth = plan_growth(listing, parent, scratch, compacts=stage.compact)
         if growth is not None:
             _check_classes(stage, listing, growth)
-            made_from = increment_inputs(
-                full.made_from, parent=parent.manifest.fingerprint, compact_share=section.compact_share
-            )
-            return Choice(made_from, parent, growth)
+            made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint, compacts=stage.compact)
+            return Choice(made_from, growth.listing, growth, parent.uri)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")
     shown = f"sharding.source {storage.display(listing.uri)}"
     check_training_classes(listing.classes, listing.count_by_class(0), shown)
@@ -76,7 +86,7 @@ def _check_classes(stage: Stage, listing: Listing, growth: Growth) -> None:
 
     Labels are places in the list of classes, and those in reused shards must stay right.
     """
-    vanished = {growth.listing.classes[label] for label in growth.increment.vanished}
+    vanished = {growth.listing.classes[label] for label in growth.append.vanished}
     counted = [
         (name, count)
         for name, count in zip(listing.classes, listing.count_by_class(0), strict=True)

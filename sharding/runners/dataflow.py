@@ -7,6 +7,8 @@ process, no pickled main session and no package list travels. Options: https://c
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.result import RUN_LABEL, run_label
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _CALL_TIMEOUT_S = 60.0
 # How long a question is repeated, with growing pauses, when there is no answer.
 _RETRY_S = 180.0
+_POLL_INTERVAL_S = 10.0
 
 
 def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id: str = "") -> list[str]:
@@ -75,6 +78,9 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         *(["--no_use_public_ips"] * (not vertex.public_ips)),
         *(f"--labels={key}={value}" for key, value in sorted(labels.items())),
         "--experiments=use_runner_v2",
+        # The service starts a process for each vCPU; one thread in each, and one pool process (sharding/write/pool.py),
+        # so that no more shards are under way than the machine has memory for.
+        "--number_of_worker_harness_threads=1",
         "--experiments=disable_logging_submission_environment",
         *config.resources.beam_options,
     ]
@@ -90,40 +96,83 @@ def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str, r
     return pipeline.run()
 
 
-def find_job(config: RunConfig, job_name: str) -> str | None:
+def find_job(config: RunConfig, job_name: str, *, active: bool = False) -> str | None:
     """Return the id of the newest job of a name that is active, else of the newest that is done; None: neither.
+
+    Args:
+        config: Its section vertex.
+        job_name: Of the job.
+        active: Leave out those that are done.
 
     Raises:
         TryAgain: No answer.
     """
-    from google.api_core import exceptions as api
-    from google.api_core.retry import Retry, if_exception_type
     from google.cloud import dataflow_v1beta3
 
-    kinds = (api.ServiceUnavailable, api.GatewayTimeout, api.InternalServerError, api.BadGateway)
     request = dataflow_v1beta3.ListJobsRequest(
         project_id=config.vertex.project, location=config.vertex.region, name=job_name
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
-    try:
-        found = client.list_jobs(
-            request, timeout=_CALL_TIMEOUT_S, retry=Retry(predicate=if_exception_type(*kinds), timeout=_RETRY_S)
-        )
-        jobs = [job for job in found if job.name == job_name]
-    except (api.RetryError, *kinds) as error:
-        raise TryAgain(f"Dataflow does not say which jobs are called {job_name}: {error}") from None
+    found = _ask(lambda **how: list(client.list_jobs(request, **how)), f"which jobs are called {job_name}")
+    jobs = [job for job in found if job.name == job_name]
+    running = [job for job in jobs if job.current_state not in _ended_states()]
+    done = [job for job in jobs if job.current_state == dataflow_v1beta3.JobState.JOB_STATE_DONE]
+    chosen = running or ([] if active else done)
+    return str(max(chosen, key=lambda job: str(job.create_time)).id) if chosen else None
+
+
+def wait_for(config: RunConfig, job_id: str) -> None:
+    """Wait for the end of a job.
+
+    Raises:
+        ShardlineError: It failed.
+        TryAgain: It was cancelled, or the service does not answer.
+    """
+    from google.cloud import dataflow_v1beta3
+
     states = dataflow_v1beta3.JobState
-    ended = {
+    request = dataflow_v1beta3.GetJobRequest(
+        project_id=config.vertex.project, location=config.vertex.region, job_id=job_id
+    )
+    client = dataflow_v1beta3.JobsV1Beta3Client()
+    while True:
+        state = _ask(lambda **how: client.get_job(request, **how), f"how job {job_id} is").current_state
+        if state in _ended_states():
+            break
+        time.sleep(_POLL_INTERVAL_S)
+    if state == states.JOB_STATE_CANCELLED:
+        raise TryAgain(f"the Dataflow job {job_id} was cancelled")
+    if state != states.JOB_STATE_DONE:
+        raise ShardlineError(f"Dataflow ended job {job_id} as {state.name}")
+
+
+def _ended_states() -> set[Any]:
+    from google.cloud import dataflow_v1beta3
+
+    states = dataflow_v1beta3.JobState
+    return {
         states.JOB_STATE_DONE,
         states.JOB_STATE_FAILED,
         states.JOB_STATE_CANCELLED,
         states.JOB_STATE_UPDATED,
         states.JOB_STATE_DRAINED,
     }
-    active = [job for job in jobs if job.current_state not in ended]
-    done = [job for job in jobs if job.current_state == states.JOB_STATE_DONE]
-    chosen = active or done
-    return str(max(chosen, key=lambda job: str(job.create_time)).id) if chosen else None
+
+
+def _ask(call: Callable[..., Any], what: str) -> Any:
+    """Ask the service, again with growing pauses where it does not answer.
+
+    Raises:
+        TryAgain: No answer.
+    """
+    from google.api_core import exceptions as api
+    from google.api_core.retry import Retry, if_exception_type
+
+    kinds = (api.ServiceUnavailable, api.GatewayTimeout, api.InternalServerError, api.BadGateway)
+    try:
+        return call(timeout=_CALL_TIMEOUT_S, retry=Retry(predicate=if_exception_type(*kinds), timeout=_RETRY_S))
+    except (api.RetryError, *kinds) as error:
+        raise TryAgain(f"Dataflow does not say {what}: {error}") from None
 
 
 def write_resources(path: Path, config: RunConfig, job_id: str) -> None:

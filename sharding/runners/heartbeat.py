@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from contracts import storage
 from contracts.errors import ShardlineError
-from sharding.write.shard import Job
+from sharding.job import JobHandle
 
 BEAT_INTERVAL_S = 2.0
 # Of its own, since the folder of the attempt holds a record for each shard.
@@ -24,7 +24,7 @@ _FOLDER = "alive"
 
 
 @contextlib.contextmanager
-def beating(job: Job) -> Iterator[None]:
+def beating(job: JobHandle) -> Iterator[None]:
     """Show signs of life while the block runs, where the job asks for them."""
     if not job.beats:
         yield

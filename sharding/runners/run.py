@@ -1,6 +1,6 @@
 """What the Beam graph runs on, chosen by `resources.beam_runner`; the graph is the same on all of them.
 
-    fnapi      the FnApiRunner, named explicitly: in this process, or in worker processes (processes.py)
+    fnapi      the FnApiRunner, named explicitly: shards are written in processes of their own (sharding/write/pool.py)
     portable   any Beam job service, with workers that it starts or finds
     dataflow   Google Cloud Dataflow (dataflow.py)
 
@@ -27,7 +27,6 @@ from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from sharding.runners.heartbeat import Monitor
-from sharding.runners.processes import worker_processes
 from sharding.runners.work import Work, choose_processes
 
 POLL_INTERVAL_S = 0.5
@@ -51,7 +50,6 @@ def run_graph(
     work_uri: str,
     run_id: str = "",
     launch: Path | None = None,
-    waits: bool = True,
 ) -> str:
     """Run a graph to its end; return what it ran on, in words.
 
@@ -62,8 +60,7 @@ def run_graph(
         job_name: What a service shows; lower-case letters, digits and '-'.
         work_uri: Folder of the attempt, for signs of life.
         run_id: The run that Dataflow's job is labelled with; empty: none.
-        launch: File for the name of Dataflow's job.
-        waits: Whether to wait for the end of Dataflow's job.
+        launch: File for the name of Dataflow's job, which is then not waited for.
 
     Raises:
         ConfigError: Something that the runner needs is not set, or a runner other than Dataflow is to be launched.
@@ -83,7 +80,7 @@ def run_graph(
         warnings.simplefilter("ignore")
         try:
             if runner == "dataflow":
-                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id, launch=launch, waits=waits)
+                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id, launch=launch)
             run = _run_portable if runner == "portable" else _run_fnapi
             return run(build, config, work, job_name, work_uri)
         except RuntimeError as error:
@@ -93,28 +90,26 @@ def run_graph(
 
 
 @contextlib.contextmanager
-def fnapi_pipeline(processes: int = 1, flags: tuple[str, ...] = ()) -> Iterator[beam.Pipeline]:
+def fnapi_pipeline(threads: int = 1, flags: tuple[str, ...] = ()) -> Iterator[beam.Pipeline]:
     """Give an empty pipeline on the FnApiRunner; it runs when the block ends.
 
     Args:
-        processes: Worker processes; 1: everything happens in this process.
+        threads: Bundles that are under way at a time, all in this process; shards are written in processes of their own
+            (sharding/write/pool.py).
         flags: Further flags for Beam.
-
-    Raises:
-        TryAgain: A worker process died.
     """
+    mode = "multi_threading" if threads > 1 else "in_memory"
     # Flags are given, if none: left out, Beam would read this process's own command line.
-    options = PipelineOptions([f"--direct_num_workers={processes}", *flags])
-    with contextlib.ExitStack() as stack:
-        environment = stack.enter_context(worker_processes()) if processes > 1 else None
-        yield stack.enter_context(beam.Pipeline(runner=FnApiRunner(default_environment=environment), options=options))
+    options = PipelineOptions([f"--direct_num_workers={threads}", f"--direct_running_mode={mode}", *flags])
+    with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+        yield pipeline
 
 
 def _run_fnapi(build: Build, config: RunConfig, work: Work, job_name: str, work_uri: str) -> str:
     processes = choose_processes(config.resources, work)
     with fnapi_pipeline(processes, tuple(config.resources.beam_options)) as pipeline:
         build(pipeline)
-    return "FnApiRunner, " + ("in this process" if processes == 1 else f"{processes} worker processes")
+    return "FnApiRunner, " + ("one process" if processes == 1 else f"{processes} processes")
 
 
 def portable_flags(resources: ResourcesSection, job_name: str) -> list[str]:
@@ -183,28 +178,24 @@ def _run_portable(build: Build, config: RunConfig, work: Work, job_name: str, wo
 
 
 def _run_dataflow(
-    build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str, launch: Path | None, waits: bool
+    build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str, launch: Path | None
 ) -> str:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
-    from sharding.runners.dataflow import find_job, submit, write_resources
+    from sharding.runners.dataflow import find_job, submit, wait_for, write_resources
 
     try:
-        result = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id)
+        job_id = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id).job_id()
+        shown = f"DataflowRunner, {config.vertex.region}"
     except DataflowJobAlreadyExistsError:
-        # The command that submitted it died, the job did not: it ends with the manifest. Whoever launches waits for it.
-        job_id = find_job(config, job_name) if launch is not None and not waits else None
-        if launch is None or job_id is None:
-            raise TryAgain(f"the Dataflow job {job_name} still runs; wait for its end, or cancel it") from None
-        write_resources(launch, config, job_id)
-        return f"DataflowRunner, {config.vertex.region}: job {job_id} of this name runs already"
+        # Another run was quicker: its job does this one's work.
+        found = find_job(config, job_name, active=True)
+        if found is None:
+            raise TryAgain(f"a Dataflow job {job_name} has just ended; run again, and it is reused") from None
+        job_id = found
+        shown = f"DataflowRunner, {config.vertex.region}: job {job_id} of this name runs already"
     if launch is not None:
-        write_resources(launch, config, result.job_id())
-    if not waits:
-        return f"DataflowRunner, {config.vertex.region}"
-    state = result.wait_until_finish()
-    if state == PipelineState.CANCELLED:
-        raise TryAgain("the Dataflow job was cancelled")
-    if state != PipelineState.DONE:
-        raise ShardlineError(f"Dataflow ended the job as {state}")
-    return f"DataflowRunner, {config.vertex.region}"
+        write_resources(launch, config, job_id)
+    else:
+        wait_for(config, job_id)
+    return shown

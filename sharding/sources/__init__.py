@@ -1,36 +1,54 @@
-"""What is to be sharded: a deterministic listing of images, checked before anything is spent.
+"""The source: a deterministic listing of images, checked before anything is spent.
 
-    a folder                  class folders (folders.py), in a bucket (buckets.py)
+    a folder                  class folders (folders.py), in a bucket (buckets.py); layout.py says which are classes
     .csv, .jsonl, .parquet    a manifest (manifests.py), in our own simple form or in Vertex AI's (tables.py, vertex.py)
 
-All give the same references (reference.py). Nothing here reads the content of an image.
+All give the same listing (listing.py): files of references (reference.py, parts.py), sorted by path. Nothing here reads
+the content of an image.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 from contracts import storage
-from contracts.config import SPLITS, ShardingSection, SplitFractions
+from contracts.config import ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
-from sharding.limits import check_training_classes, encode_name, name_some
-from sharding.sources.buckets import list_bucket
-from sharding.sources.folders import ALLOWED, list_folders
+from contracts.process import available_cores
+from sharding.limits import check_training_classes
+from sharding.sources.buckets import list_bucket, list_few
+from sharding.sources.folders import list_folders, list_layout
+from sharding.sources.layout import ALLOWED
+from sharding.sources.listing import Found, Listing, assemble, describe_gaps
 from sharding.sources.manifests import list_manifest
-from sharding.sources.reference import Listing, Reference, absolute_path, remote_uri
+from sharding.sources.parts import Stretch
+from sharding.sources.pool import open_pool
+from sharding.sources.reference import Reference, absolute_path, remote_uri
 from sharding.sources.tables import SUFFIXES
 
 __all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 
 _ALLOWED = f"{ALLOWED}; or a manifest ({', '.join(SUFFIXES)})"
+# A page of a bucket's listing is waited for about as long as it is worked on.
+_PROCESSES_PER_CORE = 2
+_MAX_PROCESSES = 64
 
 
-def list_source(section: ShardingSection) -> Listing:
+def list_source(section: ShardingSection, folder: Path, *, processes: int | None = None) -> Listing:
     """List the images of `sharding.source`.
+
+    Args:
+        section: What is listed, and what decides about splits.
+        folder: An empty folder of this machine; the references are left there, 70 bytes each. The caller deletes it.
+        processes: Processes that list where there is much; None: by the number of cores.
 
     Raises:
         ConfigError: No source is set, or `sharding.group_by` does not fit it.
         DataError: It is missing, not readable, empty, has fewer than two classes, a class has no image in the training
             split (unless it is sharded in increments), or a manifest is wrong.
         StorageError: It is of a scheme that cannot be read.
+        TryAgain: It changed while it was listed.
     """
     if not section.source.strip():
         raise ConfigError(
@@ -42,39 +60,56 @@ def list_source(section: ShardingSection) -> Listing:
     shown = f"sharding.source {storage.display(uri)}"
     if not storage.exists(uri):
         raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path")
-    is_local = storage.is_local(uri)
-    if is_local and storage.local_path(uri).is_dir():
-        listing = list_folders(section, uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    if storage.is_local(uri) and storage.local_path(uri).is_dir():
+        listing = _list_folders(section, uri, folder, processes or available_cores())
     elif uri.lower().endswith(tuple(SUFFIXES)):
-        listing = list_manifest(section, uri)
-    elif not is_local:
-        listing = list_bucket(section, uri)
+        found = list_manifest(section, uri, folder)
+        with open_pool(1) as pool:
+            listing = assemble(found, folder, pool, fractions=_stratified(section, found))
+    elif not storage.is_local(uri):
+        most = min(_MAX_PROCESSES, _PROCESSES_PER_CORE * available_cores())
+        listing = _list_bucket(section, uri, folder, processes or most)
     else:
         raise DataError(
             f"{shown} is a file, but no manifest", allowed=_ALLOWED, todo="give the folder above the classes"
         )
+    if not listing.num_files:
+        raise DataError(
+            f"{shown} is empty: {len(listing.classes)} class folders without a file", allowed=ALLOWED, todo="add images"
+        )
     if not section.incremental:
         # An increment allows for classes of its parent that have vanished: it is checked against that.
         check_training_classes(listing.classes, listing.count_by_class(0), shown)
-    return listing
+    gaps = describe_gaps(listing.classes, listing.counts, section.splits)
+    return dataclasses.replace(listing, warnings=(*listing.warnings, *gaps))
 
 
-def describe_gaps(listing: Listing, fractions: SplitFractions) -> list[str]:
-    """Return a warning for each thing that is allowed but probably not meant."""
-    warnings = []
-    for split, name in enumerate(SPLITS):
-        counts = listing.count_by_class(split)
-        if split == 0 or (getattr(fractions, name) == 0 and not any(counts)):
-            continue
-        absent = [encode_name(listing.classes[label]) for label, count in enumerate(counts) if count == 0]
-        if absent:
-            warnings.append(f"warning: the {name} split has no image of class {name_some(absent)}")
-    by_lower: dict[bytes, bytes] = {}
-    for class_name in listing.classes:
-        # Letters outside of ASCII have case as well; names that are no text are compared as they are.
-        folded = class_name.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
-        other = by_lower.setdefault(folded, class_name)
-        if other != class_name:
-            names = f"{encode_name(other)} and {encode_name(class_name)}"
-            warnings.append(f"warning: classes {names} differ only in upper and lower case")
-    return warnings
+def _list_folders(section: ShardingSection, uri: str, folder: Path, processes: int) -> Listing:
+    top = Stretch()
+    layout = list_layout(section, uri, top)
+    stretches = list_folders(section, uri, layout, folder, None, 1)
+    with open_pool(processes if stretches is None else 1) as pool:
+        if stretches is None:
+            stretches = list_folders(section, uri, layout, folder, pool, processes)
+            assert stretches is not None
+        found = Found(uri, layout.classes, [top, *stretches], splits_given=layout.gives_splits)
+        return assemble(found, folder, pool, fractions=_stratified(section, found))
+
+
+def _list_bucket(section: ShardingSection, uri: str, folder: Path, processes: int) -> Listing:
+    entries = list_few(uri)
+    with open_pool(processes if entries is None else 1) as pool:
+        layout, stretches = list_bucket(section, uri, folder, entries, pool, processes)
+        found = Found(
+            uri, layout.classes, stretches, splits_given=layout.gives_splits, is_remote=True, keeps_empty=False
+        )
+        return assemble(found, folder, pool, fractions=_stratified(section, found))
+
+
+def _stratified(section: ShardingSection, found: Found) -> SplitFractions | None:
+    """Return the shares of the splits where each class is to get a sample in all of them."""
+    # What was trained on in a parent must not move; groups stay whole.
+    if not section.stratify or section.incremental or found.splits_given or section.group_by:
+        return None
+    return section.splits

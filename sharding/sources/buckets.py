@@ -1,61 +1,120 @@
-"""Class folders in a bucket: gs://BUCKET/PREFIX/CLASS/.../OBJECT, known from the listing without reading a byte."""
+"""Class folders in a bucket: gs://BUCKET/PREFIX/CLASS/.../OBJECT, known from the listing without reading a byte.
+
+A service gives a listing page by page, each from where the last one ended, so one process gets about 10,000 names a
+second. Several share it by ranges of names: first of whole class folders, and when one of these is long, what is left
+of it is halved wherever a process would else be idle. So one class of 10^8 objects is listed in parallel too.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
 from contracts import storage
 from contracts.config import ShardingSection
-from contracts.errors import DataError
-from sharding.limits import encode_name
-from sharding.sources.folders import ALLOWED
+from contracts.errors import DataError, TryAgain
+from sharding.limits import encode_name, name_some
+from sharding.sources.layout import ALLOWED, Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
-from sharding.sources.reference import Listing, Reference
-from sharding.sources.splitting import Splitter, make_group_finder
+from sharding.sources.parts import PART_REFERENCES, Stretch, StretchWriter
+from sharding.sources.reference import Reference
+
+# Objects that are listed in this process, before others are started for the rest: eight pages.
+FEW_OBJECTS = 8_000
+# Requests for the names in the middle of a range; what they have learned is kept, so the next time goes on from there.
+_MAX_PROBES = 64
+# What names are made of, besides the letters that a range itself shows, in order.
+_USUAL = "-./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
-def list_bucket(section: ShardingSection, uri: str) -> Listing:
+@dataclass(frozen=True)
+class NameRange:
+    """Names below a folder from `start` on and before `end` (empty: to the last)."""
+
+    start: str
+    end: str
+    is_after: bool = False
+    """Whether `start` itself is left out."""
+
+    def page(self, uri: str, token: str = "", limit: int = 0) -> tuple[list[storage.ObjectInfo], str]:
+        """Return a page of it, as contracts.storage does."""
+        entries, token = storage.list_page(uri, start=self.start, end=self.end, token=token, limit=limit)
+        if self.is_after and entries and entries[0].name == self.start:
+            del entries[0]
+        return entries, token
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What each task needs to know; the layout, which may be large, lies in a file."""
+
+    uri: str
+    section: ShardingSection
+    folder: Path
+    layout_path: Path
+
+
+def list_few(uri: str) -> list[storage.ObjectInfo] | None:
+    """Return all objects below a folder; None where there are so many that several processes are worth their start."""
+    if not uri.startswith("gs://"):
+        return list(storage.list_objects(uri))
+    found = list(islice(storage.list_objects(uri), FEW_OBJECTS + 1))
+    return found if len(found) <= FEW_OBJECTS else None
+
+
+def list_bucket(
+    section: ShardingSection,
+    uri: str,
+    folder: Path,
+    entries: list[storage.ObjectInfo] | None,
+    pool: Executor,
+    processes: int,
+) -> tuple[Layout, list[Stretch]]:
     """List the images below class folders of a bucket.
 
     Args:
         section: Decides about splits.
         uri: A gs:// folder.
+        folder: Of this machine, for the stretches.
+        entries: What `list_few` found.
+        pool: Lists where that is None.
+        processes: Number of its processes.
 
     Raises:
         ConfigError: `sharding.group_by` is no pattern.
         DataError: It is empty, or has fewer than two classes.
         StorageError: The bucket does not exist, or may not be listed.
+        TryAgain: It changed while it was listed.
     """
     shown = f"sharding.source {uri}"
-    find_group = make_group_finder(section.group_by) if section.group_by else None
-    found: dict[bytes, list[tuple[bytes, storage.ObjectInfo]]] = {}
-    ignored = []
-    for entry in storage.list_objects(uri):
-        path = entry.name.encode()
-        folder, slash, _ = path.partition(b"/")
-        if path.endswith(b"/"):
-            # A folder that some tool has made; it has no content.
-            continue
-        if not slash or any(is_ignored(name) for name in path.split(b"/")):
-            ignored.append(path)
-        else:
-            found.setdefault(folder, []).append((path, entry))
-    if not found and not ignored:
-        raise DataError(f"{shown} holds no object", allowed=ALLOWED, todo="check the bucket and the path")
-    classes = sorted(found)
-    if len(classes) < 2:
-        names = ", ".join(encode_name(name) for name in classes)
-        raise DataError(
-            f"{shown} holds {f'a single class ({names})' if classes else 'no class folder'}",
-            allowed=ALLOWED + "; at least two classes",
-            todo="put the images of each class into a folder of its own, directly below the source",
+    if entries is not None:
+        layout = find_layout(section, *_folders_of(entries), shown)
+        stretches = [_sort_out(entries, layout, section, StretchWriter(folder, "stretch-0"))]
+    else:
+        layout = find_layout(
+            section,
+            _list_visible(uri),
+            lambda name: _list_visible(storage.join(uri, name.decode())),
+            shown,
         )
-    splitter = Splitter(section.splits)
-    references = []
-    for label, name in enumerate(classes):
-        for path, entry in found[name]:
-            split = splitter.choose(path, find_group(path) if find_group else None, None)
-            references.append(Reference(path, label, split, entry.size, entry.generation or 0, hash_of(entry)))
-    references.sort()
-    return Listing(uri, tuple(classes), tuple(references), tuple(sorted(ignored)))
+        bucket = Bucket(uri, section, folder, folder / f"layout-{uuid.uuid4().hex}")
+        layout.save(bucket.layout_path)
+        stretches = list_ranges(bucket, cut_by_folders(layout, 4 * processes), pool, processes)
+        vanished = sorted(set(range(len(layout.classes))).difference(*(one.seen for one in stretches)))
+        if vanished:
+            names = name_some([encode_name(layout.classes[label]) for label in vanished])
+            raise TryAgain(f"{uri}: class folders vanished while it was listed: {names}; run again when nobody writes")
+    if not any(sum(one.split_files) + one.ignored.count for one in stretches):
+        raise DataError(f"{shown} holds no object", allowed=ALLOWED, todo="check the bucket and the path")
+    counted = {label for one in stretches for _, label in one.counts}
+    check_class_folders([layout.classes[label] for label in sorted(counted)], shown)
+    return layout, stretches
 
 
 def hash_of(entry: storage.ObjectInfo) -> bytes:
@@ -63,3 +122,152 @@ def hash_of(entry: storage.ObjectInfo) -> bytes:
     if entry.md5:
         return f"md5:{entry.md5}".encode()
     return f"crc32c:{entry.crc32c}".encode() if entry.crc32c else b""
+
+
+def _list_visible(uri: str) -> list[bytes]:
+    return [name.encode() for name in storage.list_folders(uri) if not is_ignored(name.encode())]
+
+
+def _folders_of(entries: list[storage.ObjectInfo]) -> tuple[list[bytes], _Inner]:
+    """Return the folders that hold an image, and a function to those in each."""
+    inner: _Inner = _Inner()
+    for entry in entries:
+        names = entry.name.encode().split(b"/")
+        if len(names) > 1 and names[-1] and not any(map(is_ignored, names)):
+            inner.setdefault(names[0], set()).update(names[1:-1][:1])
+    return list(inner), inner
+
+
+class _Inner(dict[bytes, set[bytes]]):
+    """The folders in each folder."""
+
+    def __call__(self, name: bytes) -> list[bytes]:
+        return list(self[name])
+
+
+def _sort_out(
+    entries: Iterable[storage.ObjectInfo], layout: Layout, section: ShardingSection, writer: StretchWriter
+) -> Stretch:
+    sorter = Sorter(layout, section, writer.stretch)
+    for entry in entries:
+        _take(entry, sorter, writer)
+    return writer.close()
+
+
+def _take(entry: storage.ObjectInfo, sorter: Sorter, writer: StretchWriter) -> None:
+    path = entry.name.encode()
+    if path.endswith(b"/"):
+        # A folder that some tool has made; it has no content.
+        sorter.enter(path[:-1])
+    elif chosen := sorter.sort_out(path):
+        writer.add(Reference(path, *chosen, entry.size, entry.generation or 0, hash_of(entry)))
+
+
+def cut_by_folders(layout: Layout, most: int) -> list[NameRange]:
+    """Return ranges that together hold all names, each of about as many class folders."""
+    step = max(1, -(-len(layout.folders) // most))
+    cuts = ["", *(folder.decode() + "/" for folder in layout.folders[step::step]), ""]
+    return [NameRange(start, end) for start, end in pairwise(cuts)]
+
+
+def list_ranges(bucket: Bucket, ranges: Iterable[NameRange], pool: Executor, processes: int) -> list[Stretch]:
+    """List ranges of names; return their stretches in the order of names."""
+    waiting = deque(ranges)
+    number = 0
+    done: list[tuple[str, Stretch]] = []
+    running: dict[Future[Any], NameRange] = {}
+    while waiting or running:
+        while waiting and len(running) < 2 * processes:
+            one = waiting.popleft()
+            running[pool.submit(list_range, bucket, one, number)] = one
+            number += 1
+        ended, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in ended:
+            own = running.pop(future)
+            result = future.result()
+            if isinstance(result, list):
+                waiting.extend(result)
+                continue
+            stretch, rest = result
+            done.append((own.start, stretch))
+            if rest is None:
+                continue
+            if processes > 1 and len(waiting) + len(running) < processes:
+                running[pool.submit(halve, bucket.uri, rest)] = rest
+            else:
+                waiting.append(rest)
+    # Text compares as the service's UTF-8 does.
+    return [stretch for _, stretch in sorted(done, key=lambda item: item[0])]
+
+
+def list_range(bucket: Bucket, names: NameRange, number: int) -> tuple[Stretch, NameRange | None]:
+    """List a range of names, but no more than a part; return the range that is left.
+
+    Args:
+        bucket: Where.
+        names: Which.
+        number: Of this call: it names the files.
+
+    Raises:
+        TryAgain: There is a class folder that was not there when those were listed.
+    """
+    writer = StretchWriter(bucket.folder, f"stretch-{number}")
+    sorter = Sorter(load_layout(bucket.layout_path), bucket.section, writer.stretch)
+    token, listed = "", 0
+    while listed < PART_REFERENCES - 1000:
+        entries, token = names.page(bucket.uri, token)
+        for entry in entries:
+            try:
+                _take(entry, sorter, writer)
+            except KeyError:
+                raise TryAgain(
+                    f"{bucket.uri} changed while it was listed: {entry.name} is in a new class folder; run again when "
+                    "nobody writes"
+                ) from None
+        if not token:
+            return writer.close(), None
+        listed += len(entries)
+    return writer.close(), NameRange(entries[-1].name, names.end, is_after=True)
+
+
+def halve(uri: str, names: NameRange) -> list[NameRange]:
+    """Return the two ranges that a range is cut into, both with objects; the range itself where it cannot be cut.
+
+    Looks by requests for single names: of a middle behind which there is none, the range ends there.
+    """
+    first, _ = names.page(uri, limit=2)
+    if not first:
+        return []
+    low, end = first[0].name, names.end
+    letters = "".join(sorted({*_USUAL, *low}))
+    for _ in range(_MAX_PROBES):
+        middle = find_middle(low, end, letters)
+        if middle is None:
+            break
+        if NameRange(middle, end).page(uri, limit=1)[0]:
+            return [replace(names, end=middle), NameRange(middle, end)]
+        end = middle
+    return [replace(names, end=end)]
+
+
+def find_middle(low: str, end: str, letters: str) -> str | None:
+    """Return a name after `low` and before `end` (empty: no end) that cuts what lies between at its widest place.
+
+    Args:
+        low: A name.
+        end: A later one.
+        letters: What names are thought to be made of, sorted.
+    """
+    for place in range(len(low)):
+        start = low[:place]
+        if end and not end.startswith(start):
+            # Everything that starts as `low` does lies before the end.
+            choice = [letter for letter in letters if letter > low[place]]
+        else:
+            limit = end[place] if end else chr(0x10FFFF)
+            choice = [letter for letter in letters if low[place] < letter < limit]
+            if end and len(end) > place + 1 and limit > low[place]:
+                choice.append(limit)
+        if choice:
+            return start + choice[len(choice) // 2]
+    return None

@@ -1,106 +1,227 @@
-"""Class folders: SOURCE/CLASS/.../FILE.
-
-The first folder below the source is the class, whatever is below it belongs to it. Paths are bytes, since file names
-need not be text. Files directly in the source, and names that systems leave behind, are not images of any class.
-"""
+"""Class folders of this machine: SOURCE/CLASS/.../FILE (layout.py says which folders are classes)."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from contracts import storage
 from contracts.config import ShardingSection
-from contracts.errors import DataError
-from sharding.limits import encode_name, encode_path
+from contracts.errors import DataError, TryAgain
+from sharding.limits import encode_path
+from sharding.sources.layout import Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
-from sharding.sources.reference import Listing, Reference
-from sharding.sources.splitting import Splitter, make_group_finder
+from sharding.sources.parts import Names, Stretch, StretchWriter, sort_records
+from sharding.sources.reference import Reference
 
-ALLOWED = "a folder that holds one folder of images per class, e.g. SOURCE/cat/1.jpg and SOURCE/dog/2.jpg"
+# Files that are listed in this process, before others are started: less than a second.
+FEW_FILES = 20_000
+# Class folders of a task: many small ones are not worth a task each.
+_TASKS_PER_PROCESS = 8
 
 
-def list_folders(section: ShardingSection, uri: str) -> Listing:
+@dataclass(frozen=True)
+class _Task:
+    """Folders that one process lists, one after the other; the layout, which may be large, lies in a file."""
+
+    root: bytes
+    section: ShardingSection
+    layout_path: Path
+    folder: Path
+    number: int
+
+
+def list_layout(section: ShardingSection, uri: str, stretch: Stretch) -> Layout:
+    """Return the class folders of a folder that is there.
+
+    Args:
+        section: Decides about splits.
+        uri: The folder.
+        stretch: Takes what lies outside of the class folders.
+
+    Raises:
+        ConfigError: `sharding.group_by` cannot hold.
+        DataError: It is not readable, or its folders are no classes.
+    """
+    root = os.fsencode(storage.local_path(uri))
+    shown = f"sharding.source {storage.display(uri)}"
+    folders, files = _list_visible(root, b"", stretch.ignored)
+    inner: dict[bytes, list[bytes]] = {}
+
+    def list_inner(name: bytes) -> list[bytes]:
+        # What is ignored there is met again where there are no splits.
+        inner[name], _ = _list_visible(root, name, Names(0))
+        return inner[name]
+
+    layout = find_layout(section, folders, list_inner, shown)
+    sorter = Sorter(layout, section, stretch)
+    if layout.gives_splits:
+        for name in folders:
+            _, loose = _list_visible(root, name, stretch.ignored)
+            files += loose
+    for path in files:
+        sorter.leave_outside(path)
+    check_class_folders(layout.classes, shown, f" and {len(files)} files outside of class folders" if files else "")
+    return layout
+
+
+def list_folders(
+    section: ShardingSection,
+    uri: str,
+    layout: Layout,
+    folder: Path,
+    pool: Executor | None,
+    processes: int,
+) -> list[Stretch] | None:
     """List the images below class folders.
 
     Args:
         section: Decides about splits.
         uri: A folder that is there.
+        layout: Its class folders.
+        folder: Of this machine, for the stretches.
+        pool: Lists; None: this process does, as long as there are few files.
+        processes: Number of its processes.
+
+    Returns:
+        The stretches in order; None where there are many files and no pool.
 
     Raises:
         ConfigError: `sharding.group_by` is no pattern.
-        DataError: It is not readable, empty, or has fewer than two classes.
+        DataError: A folder or file is not readable.
+        TryAgain: It changed while it was listed.
     """
     root = os.fsencode(storage.local_path(uri))
-    shown = f"sharding.source {storage.display(uri)}"
-    find_group = make_group_finder(section.group_by) if section.group_by else None
-    classes = []
-    ignored = []
-    num_top_level_files = 0
-    for entry in _scan(root, root):
-        if is_ignored(entry.name):
-            ignored.append(entry.name + b"/" * entry.is_dir())
-        elif _kind_of(entry, root) == "folder":
-            classes.append(entry.name)
-        else:
-            ignored.append(entry.name)
-            num_top_level_files += 1
-    if len(classes) < 2:
-        found = ", ".join(encode_name(name) for name in classes)
-        raise DataError(
-            f"{shown} holds {f'a single class ({found})' if classes else 'no class folder'}"
-            + (f" and {num_top_level_files} files outside of class folders" if num_top_level_files else ""),
-            allowed=ALLOWED + "; at least two classes",
-            todo="put the images of each class into a folder of its own, directly below the source",
-        )
-    classes.sort()
-    splitter = Splitter(section.splits)
-    references = []
-    for label, name in enumerate(classes):
-        for path, size, generation in _walk(root, name, ignored, ancestors=()):
-            split = splitter.choose(path, find_group(path) if find_group else None, None)
-            references.append(Reference(path, label, split, size, generation))
-    if not references:
-        raise DataError(
-            f"{shown} is empty: {len(classes)} class folders without a file", allowed=ALLOWED, todo="add images"
-        )
-    references.sort()
-    return Listing(uri, tuple(classes), tuple(references), tuple(sorted(ignored)))
+    if pool is None:
+        return _list_few(section, root, layout, folder)
+    layout_path = folder / f"layout-{os.urandom(8).hex()}"
+    layout.save(layout_path)
+    units = _cut(root, layout.folders, _TASKS_PER_PROCESS * processes)
+    step = max(1, -(-len(units) // (_TASKS_PER_PROCESS * processes)))
+    futures = [
+        pool.submit(_list_units, _Task(root, section, layout_path, folder, start), units[start : start + step])
+        for start in range(0, len(units), step)
+    ]
+    return [future.result() for future in futures]
+
+
+def _list_few(section: ShardingSection, root: bytes, layout: Layout, folder: Path) -> list[Stretch] | None:
+    writer = StretchWriter(folder, "stretch-few")
+    sorter = Sorter(layout, section, writer.stretch)
+    files = (found for name in layout.folders for found in _walk(root, name, sorter, _identify_above(root, name)))
+    # Equal paths cannot be, so what else is in a record decides nothing.
+    listed = sorted(islice(files, FEW_FILES + 1))
+    if len(listed) > FEW_FILES:
+        return None
+    for record in listed:
+        _take(record, sorter, writer)
+    return [writer.close()]
+
+
+def _list_units(task: _Task, units: Sequence[bytes]) -> Stretch:
+    """List folders, in their order."""
+    writer = StretchWriter(task.folder, f"stretch-{task.number}")
+    sorter = Sorter(load_layout(task.layout_path), task.section, writer.stretch)
+    for unit in units:
+        files = _walk(task.root, unit, sorter, _identify_above(task.root, unit))
+        for record in sort_records(files, task.folder, f"stretch-{task.number}"):
+            _take(record, sorter, writer)
+    return writer.close()
+
+
+def _take(record: tuple[bytes, int, int], sorter: Sorter, writer: StretchWriter) -> None:
+    path, size, modified_ns = record
+    try:
+        chosen = sorter.sort_out(path)
+    except KeyError:
+        raise TryAgain(f"{encode_path(path)} appeared in a new class folder while the source was listed") from None
+    if chosen is not None:
+        writer.add(Reference(path, *chosen, size, modified_ns))
+
+
+def _cut(root: bytes, folders: Sequence[bytes], most: int) -> list[bytes]:
+    """Return folders to list: where there are few, those in a class folder that holds nothing but folders."""
+    if len(folders) >= most:
+        return list(folders)
+    units = []
+    for name in folders:
+        entries = _scan(os.path.join(root, name), root)  # noqa: PTH118
+        with entries:
+            inner = []
+            for entry in entries:
+                if is_ignored(entry.name) or _kind_of(entry, root) != "folder":
+                    # Its files lie between those of its folders: one process sorts them.
+                    inner = [name]
+                    break
+                inner.append(name + b"/" + entry.name)
+        units += sorted(inner, key=lambda path: path + b"/") or [name]
+    return units
+
+
+def _list_visible(root: bytes, folder: bytes, ignored: Names) -> tuple[list[bytes], list[bytes]]:
+    """Return the names of the folders directly below a folder, and the paths of the files; others are ignored."""
+    folders, files = [], []
+    prefix = folder + b"/" if folder else b""
+    with _scan(os.path.join(root, folder) if folder else root, root) as entries:  # noqa: PTH118
+        for entry in entries:
+            if is_ignored(entry.name):
+                ignored.add(prefix + entry.name + b"/" * entry.is_dir())
+            elif _kind_of(entry, root) == "folder":
+                folders.append(entry.name)
+            else:
+                files.append(prefix + entry.name)
+    return sorted(folders), sorted(files)
 
 
 def _walk(
-    root: bytes, folder: bytes, ignored: list[bytes], ancestors: tuple[tuple[int, int], ...]
+    root: bytes, folder: bytes, sorter: Sorter, ancestors: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (path relative to root, size, modification time in ns) of every file below a folder."""
+    """Yield (path relative to root, size, modification time in ns) of every file below a folder, in any order."""
     absolute = os.path.join(root, folder)  # noqa: PTH118
-    try:
-        status = os.stat(absolute)  # noqa: PTH116
-    except OSError as error:
-        raise _unreadable(absolute, root, error) from None
-    identity = (status.st_dev, status.st_ino)
+    identity = _identify(absolute, root)
     if identity in ancestors:
         raise DataError(
             f"{encode_path(folder)} in the source is a link to a folder above it",
             allowed="links that lead to no folder they are in",
             todo="remove the link",
         )
-    for entry in _scan(absolute, root):
-        path = folder + b"/" + entry.name
-        if is_ignored(entry.name):
-            ignored.append(path + b"/" * entry.is_dir())
-        elif _kind_of(entry, root) == "folder":
-            yield from _walk(root, path, ignored, (*ancestors, identity))
-        else:
-            found = entry.stat()
-            yield path, found.st_size, found.st_mtime_ns
+    with _scan(absolute, root) as entries:
+        for entry in entries:
+            path = folder + b"/" + entry.name
+            if is_ignored(entry.name):
+                sorter.stretch.ignored.add(path + b"/" * entry.is_dir())
+            elif _kind_of(entry, root) == "folder":
+                yield from _walk(root, path, sorter, (*ancestors, identity))
+            else:
+                found = entry.stat()
+                yield path, found.st_size, found.st_mtime_ns
 
 
-def _scan(folder: bytes, root: bytes) -> list[os.DirEntry[bytes]]:
+def _identify(absolute: bytes, root: bytes) -> tuple[int, int]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+        status = os.stat(absolute)  # noqa: PTH116
+    except OSError as error:
+        raise _unreadable(absolute, root, error) from None
+    return status.st_dev, status.st_ino
+
+
+def _identify_above(root: bytes, folder: bytes) -> tuple[tuple[int, int], ...]:
+    """Return what the folders between the source and one below it are, as `_walk` compares them."""
+    names = folder.split(b"/")
+    return tuple(
+        _identify(os.path.join(root, *names[:depth]), root)  # noqa: PTH118
+        for depth in range(1, len(names))
+    )
+
+
+def _scan(folder: bytes, root: bytes) -> os._ScandirIterator[bytes]:
+    try:
+        return os.scandir(folder)
     except OSError as error:
         raise _unreadable(folder, root, error) from None
 

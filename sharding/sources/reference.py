@@ -1,4 +1,4 @@
-"""What every kind of source gives: references to files, and the listing that holds them all."""
+"""References to files of a source: what every kind of source gives, and where such a file is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from contracts import storage
@@ -47,55 +46,6 @@ class Reference(NamedTuple):
             names = b"\0".join(sorted(classes[label] for label in self.labels))
         content = b"%d\0%d\0%b\0%b" % (self.size, self.generation, self.content_hash, names)
         return hashlib.blake2b(content, digest_size=IDENTITY_BYTES, person=b"shardline source").digest()
-
-
-@dataclass(frozen=True)
-class Listing:
-    """All files of a source."""
-
-    uri: str
-    """Folder that paths are relative to."""
-    classes: tuple[bytes, ...]
-    """Names of the classes; a label is a place here."""
-    references: tuple[Reference, ...]
-    """Sorted by path."""
-    ignored: tuple[bytes, ...] = ()
-    """Paths that are no images by their name, sorted; a folder ends with a slash."""
-    multi_label: bool = False
-    """Whether the labels of an image are a list."""
-    splits_given: bool = False
-    """Whether the source itself decides about splits, by naming them or by its groups."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether any of it is in a bucket: a local manifest may name objects."""
-        return not storage.is_local(self.uri) or any(one.path.startswith(b"gs://") for one in self.references)
-
-    @property
-    def sha256(self) -> str:
-        """Hash over path, size and generation of every file, and over what the source says about it.
-
-        What was ignored is not in it: a .DS_Store that comes or goes is no reason to shard again.
-        """
-        total = hashlib.sha256(b"multi-label\0" if self.multi_label else b"")
-        for name in self.classes:
-            total.update(b"%b\0" % name)
-        for reference in self.references:
-            # No path holds a zero byte: fields and lines cannot run into each other.
-            total.update(b"\0%b\0%d\0%d\0" % (reference.path, reference.size, reference.generation))
-            total.update(b",".join(b"%d" % label for label in reference.labels))
-            if self.splits_given:
-                total.update(b"\0%d" % reference.split)
-        return total.hexdigest()
-
-    def count_by_class(self, split: int) -> list[int]:
-        """Return the number of files of each class in a split."""
-        counts = [0] * len(self.classes)
-        for reference in self.references:
-            if reference.split == split:
-                for label in reference.labels:
-                    counts[label] += 1
-        return counts
 
 
 def remote_uri(source_uri: str, path: bytes) -> str | None:

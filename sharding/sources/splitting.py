@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contracts.config import SPLITS, SplitFractions
 from contracts.errors import ConfigError, DataError
 from sharding.limits import encode_path
-from sharding.plan import choose_split
+from sharding.plan import find_split_ends, split_at, split_point
 
 # A group and a path of the same bytes are different things: their hashes start differently.
 _GROUP_PREFIX = b"group\0"
@@ -61,7 +61,7 @@ class Splitter:
     """
 
     def __init__(self, fractions: SplitFractions) -> None:
-        self._fractions = fractions
+        self._ends = find_split_ends(fractions)
         self._given: dict[bytes, tuple[int, str]] = {}
 
     def learn(self, group: bytes | None, given: int, where: str) -> None:
@@ -85,7 +85,7 @@ class Splitter:
         if given is not None:
             return given
         if group is None:
-            return choose_split(path, self._fractions)
+            return split_at(split_point(path), self._ends)
         if group in self._given:
             return self._given[group][0]
-        return choose_split(_GROUP_PREFIX + group, self._fractions)
+        return split_at(split_point(_GROUP_PREFIX + group), self._ends)

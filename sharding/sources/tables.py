@@ -181,7 +181,7 @@ def _parse_own(section: ShardingSection, values: Mapping[str, Any], shown: str, 
 
 def _open(uri: str) -> Any:
     if not storage.is_local(uri):
-        return io.BytesIO(storage.read_bytes(uri))
+        return storage.open_read(uri)
     try:
         return storage.local_path(uri).open("rb")
     except OSError as error:

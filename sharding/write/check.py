@@ -1,19 +1,27 @@
 """What is looked at in every image on its way into a shard, and what is done to it.
 
-verify: decode    the whole image is decoded, by the trainer's own decoder
-header    format, dimensions and colour mode come from its header
+verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background
+header    format, dimensions and colour mode come from its header, and the file must go on to its end
 none      only the first bytes are looked at: they tell the format
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from contracts.config import ShardingSection
+from PIL import ImageColor
+
 from records.convert import Changes, change
-from records.decode import Pixels, UndecodableImage, decode, image_format, read_header
-from records.index import MAX_IMAGE_BYTES
+from records.decode import Colour, Pixels, UndecodableImage, check_complete, decode, image_format, read_header
+
+if TYPE_CHECKING:
+    from contracts.config import ShardingSection
+
+# The index counts the bytes of a sample in 32 bits; a MiB is left for what else there is in it.
+MAX_IMAGE_BYTES = 2**32 - (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,8 @@ class Checks:
 
     verify: str = "decode"
     changes: Changes = field(default_factory=Changes)
+    background: str = "white"
+    """Colour that transparent images are laid on, with verify=decode: a name, or #rrggbb."""
 
     @classmethod
     def of(cls, section: ShardingSection) -> Checks:
@@ -30,6 +40,7 @@ class Checks:
         return cls(
             section.verify,
             Changes(convert.cmyk, convert.depth, convert.orientation, section.resize, section.jpeg_quality),
+            section.background,
         )
 
 
@@ -61,7 +72,8 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     Args:
         content: The file.
         checks: What to do with it.
-        with_pixels: Return its pixels; they are decoded for it, unless verify is none.
+        with_pixels: Return its pixels, unless verify is none. With verify=header they decide nothing: whether an image
+            is accepted must not depend on whether it is drawn for the statistics.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason.
@@ -75,13 +87,18 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
         if found is None:
             raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
         return Checked(content, found, 0, 0, "", None, found, "")
-    if checks.verify == "header" and not with_pixels:
+    if checks.verify == "header":
         header = read_header(content)
-        return Checked(content, *header, None, header.image_format, header.mode)
-    image = decode(content)
+        check_complete(content, header.image_format)
+        pixels = None
+        if with_pixels:
+            with contextlib.suppress(UndecodableImage):
+                pixels = decode(content).pixels
+        return Checked(content, *header, pixels, header.image_format, header.mode)
+    image = decode(content, background=_colour_of(checks.background))
     source_format, source_mode = image.image_format, image.mode
     needed: tuple[str, ...] = ()
-    if checks.changes:
+    if checks.changes or image.transparent:
         content, needed = change(content, image, checks.changes)
         if needed:
             # What is stored is decoded in its turn: it is what training reads.
@@ -90,3 +107,10 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     return Checked(
         content, image.image_format, width, height, image.mode, image.pixels, source_format, source_mode, needed
     )
+
+
+@functools.cache
+def _colour_of(name: str) -> Colour:
+    # Asked for every image.
+    red, green, blue = ImageColor.getrgb(name)[:3]
+    return red, green, blue

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -17,7 +18,9 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.config import ShardingSection
 from contracts.stage import run_stage
+from sharding.sources import list_source
 from sharding.task import shard
 
 
@@ -222,3 +225,15 @@ def start_shard(tmp_path, source):
 @pytest.fixture
 def find_descendants():
     return descendants_of
+
+
+@pytest.fixture
+def listing_of(tmp_path):
+    """List a source; keyword arguments are fields of the sharding section, and `processes`."""
+    places = itertools.count()
+
+    def list_it(source, *, processes=None, **sharding):
+        section = ShardingSection.model_validate({"source": str(source), **sharding})
+        return list_source(section, tmp_path / f"listing-{next(places)}", processes=processes)
+
+    return list_it

@@ -1,15 +1,11 @@
 """Images with the same bytes: warned about, refused, or dropped; equal checksums alone are no proof."""
 
-import tracemalloc
-
 import google_crc32c
-import numpy as np
 import pytest
 
 from contracts.config import SplitFractions
-from records.index import RECORD, key_of, open_index, read_payload
-from sharding.commit.duplicates import _find_candidates
 from sharding.plan import choose_split, make_key
+from tests.sharding.reading import read_found
 
 
 def split_of(path):
@@ -55,7 +51,7 @@ def test_paths_are_found_in_both_formats(run_shard, copies, shard_format):
 def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
     refused = run_shard(duplicates="fail")
     assert refused.code == 2 and "leakage" in refused.stderr and copies[0][0] in refused.stderr
-    assert not list(refused.root.glob("*/manifest.json")) and not list(refused.root.glob("*/*.tar"))
+    assert not list(refused.root.glob("*/manifest.json"))
     warned = run_shard()
     assert warned.code == 0
     again = run_shard(duplicates="fail")
@@ -65,28 +61,31 @@ def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
 
 def test_drop_keeps_the_copy_that_is_furthest_from_training(run_shard, copies, source):
     result = run_shard(duplicates="drop")
-    assert "1 of 2 groups would straddle splits: " in result.stderr and "leakage" not in result.stderr
+    assert "1 of 2 groups straddled splits: " in result.stderr and "leakage" not in result.stderr
     assert result.code == 0, result.stderr
-    assert "a second pass leaves the copies out" in result.stderr
+    assert "3 images are copies of others, and were left out" in result.stderr
     manifest = result.manifest
     assert sum(split.samples for split in manifest.splits.values()) == 62
-    keys = {key_of(record) for record in open_index(result.folder / "index.bin")}
+    found = read_found(result.folder)
+    keys = {one.key for one in found}
     assert make_key(copies[0][2].encode()).hex() in keys
     assert not {make_key(path.encode()).hex() for path in copies[0][:2]} & keys
     assert manifest.duplicates.dropped and manifest.duplicates.copies == 3
-    index = open_index(result.folder / "index.bin")
-    content = [read_payload(result.folder / manifest.shards[one["shard"]].name, one) for one in index]
-    assert len(set(content)) == len(content)
+    assert len({one.content for one in found}) == len(found)
     names = {entry.name for entry in manifest.owned_files()} | {"manifest.json"}
     assert set(result.content) == names
     assert run_shard(duplicates="drop", root="again").content == result.content
 
 
-def test_without_copies_nothing_is_said_and_drop_takes_one_pass(run_shard):
+def test_without_copies_nothing_is_said_and_nothing_left_out(run_shard):
     warned, dropped = run_shard(), run_shard(duplicates="drop")
     assert warned.manifest.duplicates is None and dropped.manifest.duplicates is None
-    assert "second pass" not in dropped.stderr
-    assert warned.manifest.shards == dropped.manifest.shards
+    assert read_found(warned.folder) == read_found(dropped.folder)
+
+
+def test_off_looks_for_none(run_shard, copies):
+    result = run_shard(duplicates="off")
+    assert result.manifest.duplicates is None and "copies" not in result.stderr
 
 
 def forge(content, wanted_crc):
@@ -112,20 +111,3 @@ def test_an_equal_checksum_alone_is_no_copy(run_shard, source, write_file):
     write_file(source, b"ant/one.bmp", one)
     write_file(source, b"ant/other.bmp", other)
     assert run_shard(verify="none").manifest.duplicates is None
-
-
-def test_looking_for_candidates_takes_bytes_and_no_objects_a_sample():
-    count = 50_000
-    index = np.zeros(count, RECORD)
-    index["crc32c"] = np.random.default_rng(0).permutation(count)
-    index["size"] = 7
-    index["crc32c"][[5, 9, 20_000]] = index["crc32c"][5]
-    index["crc32c"][[6, count - 1]] = index["crc32c"][6]
-    index["size"][3], index["crc32c"][3] = 8, index["crc32c"][5]
-    tracemalloc.start()
-    found = sorted(_find_candidates(index))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert found == [[5, 9, 20_000], [6, count - 1]]
-    assert peak < 50 * count
-    assert list(_find_candidates(index[:1])) == list(_find_candidates(index[:0])) == []

@@ -3,11 +3,13 @@
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sharding.plan
 from contracts.config import SplitFractions
-from sharding.plan import choose_split, count_shards, cut_evenly, make_key, make_place_hash, make_plan, place
+from sharding.plan import Plan, choose_split, count_shards, cut_evenly, make_key, make_place_hash, make_plan
 
 PATHS = st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=80, unique=True)
 SIZES = st.lists(st.integers(0, 10**6), min_size=80, max_size=80)
@@ -24,10 +26,10 @@ def plan_of(paths, sizes, seed, target, min_shards):
 @given(PATHS, SIZES, SEEDS, st.integers(1, 10**6), st.integers(1, 9))
 def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths, sizes, seed, target, min_shards):
     samples, plan = plan_of(paths, sizes, seed, target, min_shards)
-    counts = Counter(place(plan, path, split) for path, split, _ in samples)
+    counts = Counter(plan.place(path, split) for path, split, _ in samples)
     assert sorted(counts) == list(range(plan.total_shards))
     for path, split, _ in samples:
-        assert plan.split_of(place(plan, path, split)) == split
+        assert plan.split_of(plan.place(path, split)) == split
     for split in range(3):
         of_split = [count for shard, count in counts.items() if plan.split_of(shard) == split]
         assert not of_split or max(of_split) - min(of_split) <= 1
@@ -37,7 +39,8 @@ def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths,
 def test_the_order_of_the_listing_does_not_matter(paths, seed, random):
     samples, plan = plan_of(paths, [1000] * len(paths), seed, 5000, 1)
     random.shuffle(samples)
-    assert make_plan(samples, seed=seed, target_shard_bytes=5000, min_shards=1) == plan
+    again = make_plan(lambda: iter(samples), seed=seed, target_shard_bytes=5000, min_shards=1)
+    assert again == plan and again.to_bytes() == plan.to_bytes()
 
 
 @given(PATHS, SEEDS)
@@ -45,8 +48,61 @@ def test_shards_follow_the_order_of_hashes(paths, seed):
     samples, plan = plan_of(paths, [1000] * len(paths), seed, 3000, 2)
     for split in range(3):
         of_split = [path for path, own, _ in samples if own == split]
-        ordered = sorted((make_place_hash(seed, path), place(plan, path, split)) for path in of_split)
+        ordered = sorted((make_place_hash(seed, path), plan.place(path, split)) for path in of_split)
         assert [shard for _, shard in ordered] == sorted(shard for _, shard in ordered)
+
+
+@given(PATHS, SIZES, SEEDS, st.integers(1, 10**6))
+def test_a_plan_survives_its_file(paths, sizes, seed, target):
+    samples, plan = plan_of(paths, sizes, seed, target, 3)
+    read = Plan.from_bytes(plan.to_bytes())
+    assert read == plan and read.num_shards == plan.num_shards and read.seed == seed
+    alone = [plan.place(path, split) for path, split, _ in samples]
+    assert read.place_many([one[0] for one in samples], [one[1] for one in samples]).tolist() == alone
+
+
+def make_samples(num_samples, shares=(0.8, 0.1, 0.1)):
+    fractions = SplitFractions(train=shares[0], validation=shares[1], test=shares[2])
+    paths = (b"cat/%d.jpg" % number for number in range(num_samples))
+    return [(path, choose_split(path, fractions), 1000) for path in paths]
+
+
+def counts_by_shard(plan, samples):
+    counts = Counter(plan.place_many([one[0] for one in samples], [one[1] for one in samples]).tolist())
+    assert sorted(counts) == list(range(plan.total_shards))
+    return {
+        split: [counts[shard] for shard in range(plan.total_shards) if plan.split_of(shard) == split]
+        for split in range(3)
+    }
+
+
+def test_many_samples_are_cut_between_bins(monkeypatch):
+    samples = make_samples(30_000)
+    exact = make_plan(samples, seed=3, target_shard_bytes=500_000, min_shards=2)
+    monkeypatch.setattr(sharding.plan, "EXACT_SAMPLES", 20_000)
+    plan = make_plan(samples, seed=3, target_shard_bytes=500_000, min_shards=2)
+    assert plan.num_shards == exact.num_shards == (49, 6, 6) or plan.num_shards == exact.num_shards
+    for sizes in counts_by_shard(plan, samples).values():
+        # A bin has at most a 64th of a shard on average; five times that is beyond chance here.
+        mean = sum(sizes) / len(sizes)
+        assert max(abs(size - mean) for size in sizes) < mean * 5 / 64
+
+
+@pytest.mark.parametrize("num_samples", [40, 400, 4000])
+def test_bins_leave_no_shard_empty_however_few_samples_a_shard_has(monkeypatch, num_samples):
+    monkeypatch.setattr(sharding.plan, "EXACT_SAMPLES", 10)
+    monkeypatch.setattr(sharding.plan, "BINS_PER_SHARD", 1)
+    samples = make_samples(num_samples)
+    plan = make_plan(samples, seed=1, target_shard_bytes=1, min_shards=1)
+    assert counts_by_shard(plan, samples) and plan.total_shards > num_samples / 4
+
+
+def test_samples_of_one_prefix_share_a_shard(monkeypatch):
+    monkeypatch.setattr(sharding.plan, "make_place_hash", lambda seed, path: path[:1] * 16)
+    samples = [(path, 0, 1) for path in (b"a1", b"a2", b"b", b"c1", b"c2", b"c3")]
+    plan = make_plan(samples, seed=0, target_shard_bytes=1, min_shards=6)
+    assert plan.num_shards == (3, 0, 0)
+    assert [plan.place(path, 0) for path, _, _ in samples] == [0, 0, 1, 2, 2, 2]
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1024, 10**9), st.integers(1, 100))
@@ -67,7 +123,7 @@ def test_cuts_are_even(num_samples, num_shards):
 def test_a_split_without_samples_has_no_shard():
     plan = make_plan([(b"a", 0, 1)], seed=0, target_shard_bytes=1, min_shards=5)
     assert plan.num_shards == (1, 0, 0)
-    assert plan.name_of(0) == "train-00000"
+    assert plan.name_of(0, "k") == "train-k-00000"
 
 
 def test_splits_have_their_shares_and_hang_on_the_path_alone():

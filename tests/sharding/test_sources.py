@@ -8,36 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.config import ShardingSection
 from sharding.limits import ENCODED_PREFIX, encode_name, encode_path, name_some
-from sharding.sources import describe_gaps, list_source
 
 
-def listing_of(source):
-    return list_source(ShardingSection(source=str(source)))
-
-
-def test_listing_is_sorted_and_complete(source):
+def test_listing_is_sorted_and_complete(source, listing_of):
     listing = listing_of(source)
-    paths = [reference.path for reference in listing.references]
+    paths = [reference.path for reference in listing.references()]
     assert paths == sorted(path.relative_to(source).as_posix().encode() for path in source.rglob("*.*"))
     assert listing.classes == (b"ant", b"bee", b"cow")
-    for reference in listing.references:
+    for reference in listing.references():
         status = (source / reference.path.decode()).stat()
         assert (reference.size, reference.generation) == (status.st_size, status.st_mtime_ns)
         assert listing.classes[reference.label] == reference.path.split(b"/")[0]
     assert sum(sum(listing.count_by_class(split)) for split in range(3)) == 60
 
 
-def test_sorted_by_whole_path_not_folder_by_folder(source, write_file):
+def test_sorted_by_whole_path_not_folder_by_folder(source, write_file, listing_of):
     # "a.b" sorts before "a/..." as a path, though the folder "a" sorts before the file "a.b".
     write_file(source, b"ant/a/1.png", b"x")
     write_file(source, b"ant/a.b", b"x")
-    paths = [reference.path for reference in listing_of(source).references]
+    paths = [reference.path for reference in listing_of(source).references()]
     assert paths == sorted(paths)
 
 
-def test_files_outside_of_classes_and_of_systems_are_left_out(source, write_file):
+def test_files_outside_of_classes_and_of_systems_are_left_out(source, write_file, listing_of):
     before = listing_of(source).sha256
     for path in (
         b"labels.csv",
@@ -51,7 +45,7 @@ def test_files_outside_of_classes_and_of_systems_are_left_out(source, write_file
     assert listing_of(source).sha256 == before
 
 
-def test_hash_changes_with_name_size_time_and_class(source, write_file):
+def test_hash_changes_with_name_size_time_and_class(source, write_file, listing_of):
     seen = {listing_of(source).sha256}
     (source / "ant" / "00.png").rename(source / "ant" / "xx.png")
     seen.add(listing_of(source).sha256)
@@ -64,18 +58,15 @@ def test_hash_changes_with_name_size_time_and_class(source, write_file):
     assert len(seen) == 5
 
 
-def test_the_place_of_the_source_is_not_in_the_hash(source):
+def test_the_place_of_the_source_is_not_in_the_hash(source, listing_of):
     before = listing_of(source).sha256
     moved = source.with_name("moved")
     source.rename(moved)
     assert listing_of(moved).sha256 == before
 
 
-def test_a_share_of_zero_is_no_gap(source):
-    section = ShardingSection.model_validate(
-        {"source": str(source), "splits": {"train": 1, "validation": 0, "test": 0}}
-    )
-    assert describe_gaps(list_source(section), section.splits) == []
+def test_a_share_of_zero_is_no_gap(source, listing_of):
+    assert listing_of(source, splits={"train": 1, "validation": 0, "test": 0}).warnings == ()
 
 
 @given(st.binary(min_size=1, max_size=40))

@@ -14,25 +14,29 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
+from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import Pixels, UndecodableImage, decode_rgb
 from records.index import DamagedSample, key_of, read_payload
-from records.index_file import IndexFile
+from records.index_file import IndexFile, PartFiles
+from records.samples import PartedIndex, SampleIndex, count_samples, image_of
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, evaluation_bytes
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.bucket.reader import BucketShards
+from trainer.data.bucket.rows import FetchedRows
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.cursor import SlotRequest
-from trainer.data.order.resolve import Order
+from trainer.data.order.resolve import Order, split_size
 
 # Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
 MAX_OPEN_SHARDS = 64
 # Labels looked at in one go for the next sample of a class: more than most collections have classes.
 _LABELS_AT_A_TIME = 4096
+# By one request to a bucket: 4 MB.
+_LABELS_FETCHED = 1 << 20
 
 
 class Shards(Protocol):
@@ -56,7 +60,7 @@ class ShardReader:
         folder: Cache of this machine for shards in a bucket; unset: one in memory for this reader.
 
     Attributes:
-        index_uri: The whole index, as a file of this machine.
+        index: All samples of all splits.
 
     Raises:
         DataError: The index is missing, or is not as long as the manifest says. Its bytes are compared once an attempt
@@ -72,32 +76,46 @@ class ShardReader:
         folder: CacheFolder | None = None,
     ) -> None:
         self.data = data or DataSection()
-        self._shard_names = [shard.relative_path for shard in manifest.shards]
-        self._split = split
-        entry = manifest.splits[split]
-        self._first = entry.first
+        self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
+        self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
         self.fetcher: Fetcher | None = None
         self._shards: Shards
         if storage.is_local(shards_uri):
-            path = storage.local_path(manifest.index.uri(shards_uri))
-            index = _checked_index(IndexFile(path), path, manifest)
-            self._shards = LocalShards(shards_uri, manifest, index)
+            self.index = open_local_index(shards_uri, manifest)
+            self._shards = LocalShards(shards_uri, manifest, self.index)
         else:
             # Kept: in memory it lasts as long as someone holds it.
             self._folder = folder or CacheFolder(self.data)
-            # The user may do anything to the cache's files: whatever is wrong with this one, it is taken anew.
-            index_path = partial(self._folder.index_path, shards_uri, manifest.index)
-            path = index_path()
-            index = _checked_index(IndexFile(path, index_path), path, manifest)
+            self.index = open_bucket_index(shards_uri, manifest, self._folder)
             # After the index, which takes room too.
-            self.fetcher = Fetcher(shards_uri, manifest, index, self._folder.fitted(manifest))
+            self.fetcher = Fetcher(shards_uri, manifest, self.index, self._folder.fitted(manifest))
             self.grid = Grid(manifest, self.data.range_bytes)
             self._shards = BucketShards(self.fetcher, ReadPlan(self.grid, split))
-        self.index_uri = path.as_uri()
-        self._index = index.part(entry.first, entry.samples)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._count
+
+    def fetch_index(self) -> int:
+        """Fetch all parts of the index that hold the split, for an order that reads all over it; return their bytes.
+
+        Nothing happens, and 0 is returned, where the index is on this machine already.
+
+        Raises:
+            DataError: A part is missing in the bucket, or has other bytes than the manifest says.
+            StorageError: There is no room for them.
+        """
+        if self.fetcher is None or not isinstance(self.index, FetchedRows):
+            return 0
+        wanted = [
+            number
+            for number, part in enumerate(self._manifest.index_parts)
+            if self._first <= part.first < self._first + self._count
+        ]
+        path_of = partial(_fetched_part, self._folder, self._shards_uri, self._manifest)
+        for number in wanted:
+            path_of(number)
+        self.index = self.fetcher.index = PartedIndex(self._manifest, PartFiles(path_of).read)
+        return sum(self._manifest.index_parts[number].bytes for number in wanted)
 
     def set_order(
         self,
@@ -118,7 +136,7 @@ class ShardReader:
         if self.fetcher is None:
             return
         manifest, limit = self.grid.manifest, self.fetcher.cache.limit_bytes
-        whole = sum(shard.bytes for shard in manifest.shards if shard.split == self._split) <= limit
+        whole = split_size(manifest, self._split)[0] <= limit
         fits = not isinstance(order, BlockOrder) or limit >= blocks_bytes(
             manifest, self._split, num_streams=order.num_streams, block_samples=order.block_samples
         )
@@ -131,7 +149,13 @@ class ShardReader:
         Raises:
             DataError: They are damaged.
         """
-        return self._shards.read(self._first + place)
+        stored = self._shards.read(self._first + place)
+        try:
+            return image_of(stored, self._manifest)
+        except DamagedSample as error:
+            raise DamagedSample(
+                f"{self.describe(place)}: {error.given}", allowed=error.allowed, todo=error.todo
+            ) from None
 
     def prepare(self, places: list[int], request: SlotRequest | None = None) -> None:
         """Fetch samples that will be read next, side by side; nothing happens for local shards."""
@@ -183,12 +207,17 @@ class ShardReader:
 
     def read_bytes(self, place: int) -> tuple[bytes, int]:
         """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
-        return self.content(place), int(self._index[place]["label"])
+        return self.content(place), int(self._record(place)["label"])
 
     def origin_of(self, place: int) -> tuple[int, str]:
         """Return the shard of the sample at `place`, as its place in the manifest, and its key there."""
-        record = self._index[place]
+        record = self._record(place)
         return int(record["shard"]), key_of(record)
+
+    def _record(self, place: int) -> Any:
+        if not 0 <= place < self._count:
+            raise IndexError(f"sample {place} of {self._count}")
+        return self.index[self._first + place]
 
     def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
         """Return the error of a sample whose bytes are as they were sharded, but are no image."""
@@ -203,26 +232,68 @@ class ShardReader:
 
     def describe(self, place: int) -> str:
         """Return how errors call the sample at `place`: by its shard and key."""
-        record = self._index[place]
-        return f"shard {self._shard_names[int(record['shard'])]}, sample {key_of(record)}"
+        record = self._record(place)
+        return f"shard {self._manifest.shards[int(record['shard'])].relative_path}, sample {key_of(record)}"
 
     def next_of_class(self, place: int) -> int:
         """Return the place of the next sample with the label of `place`, in the order of the index.
 
         It goes on from the end at the start, and is `place` itself where it is the only one.
         """
-        label = self._index[place]["label"]
-        for first, end in ((place + 1, len(self._index)), (0, place)):
-            for start in range(first, end, _LABELS_AT_A_TIME):
-                same = self._index[start : min(start + _LABELS_AT_A_TIME, end)]["label"] == label
+        label = self._record(place)["label"]
+        at_a_time = _LABELS_AT_A_TIME if not isinstance(self.index, FetchedRows) else _LABELS_FETCHED
+        for first, end in ((place + 1, self._count), (0, place)):
+            for start in range(first, end, at_a_time):
+                same = self.index.labels(self._first + start, min(at_a_time, end - start)) == label
                 if same.any():
                     return start + int(same.argmax())
         return place
 
 
+def open_local_index(shards_uri: str, manifest: ShardManifest) -> SampleIndex:
+    """Return the samples of local shards, read from the files of the index where they lie.
+
+    Raises:
+        DataError: A file is missing, or is not as long as the manifest says.
+    """
+    if manifest.index is not None:
+        path = storage.local_path(manifest.index.uri(shards_uri))
+        return _checked_index(IndexFile(path), path, manifest)
+    if damage := find_damage(shards_uri, manifest.index_parts, checksums=False):
+        raise DataError(
+            f"the index in {storage.display(shards_uri)} is damaged: {damage}",
+            allowed="the index that the shard stage wrote",
+            todo="run the shard stage again with --fresh, or copy the folder of shards again",
+        )
+    return PartedIndex(manifest, PartFiles(partial(_local_part, shards_uri, manifest)).read)
+
+
+def open_bucket_index(shards_uri: str, manifest: ShardManifest, folder: CacheFolder) -> SampleIndex:
+    """Return the samples of shards in a bucket: version 1 is fetched whole, of version 2 the rows that are needed.
+
+    Raises:
+        DataError: The index is missing in the bucket, or has other bytes than the manifest says.
+        StorageError: There is no room for it.
+    """
+    if manifest.index is None:
+        return folder.rows(shards_uri, manifest)
+    # The user may do anything to the cache's files: whatever is wrong with this one, it is taken anew.
+    index_path = partial(folder.index_path, shards_uri, manifest.index)
+    path = index_path()
+    return _checked_index(IndexFile(path, index_path), path, manifest)
+
+
+def _local_part(shards_uri: str, manifest: ShardManifest, number: int) -> Path:
+    return storage.local_path(manifest.index_parts[number].uri(shards_uri))
+
+
+def _fetched_part(folder: CacheFolder, shards_uri: str, manifest: ShardManifest, number: int) -> Path:
+    return folder.index_path(shards_uri, manifest.index_parts[number])
+
+
 def _checked_index(index: IndexFile, path: Path, manifest: ShardManifest) -> IndexFile:
     """Return the index, having seen to it that it has the records that the manifest counts."""
-    samples = sum(split.samples for split in manifest.splits.values())
+    samples = count_samples(manifest)
     if len(index) != samples:
         raise DataError(
             f"the index {path} has {len(index)} samples, the manifest {samples}",
@@ -235,7 +306,7 @@ def _checked_index(index: IndexFile, path: Path, manifest: ShardManifest) -> Ind
 class LocalShards:
     """Reads from the files of this machine."""
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, index: IndexFile) -> None:
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: SampleIndex) -> None:
         self._descriptors: OrderedDict[int, int] = OrderedDict()
         self._folder_uri, self._shards, self._index = shards_uri, manifest.shards, index
 

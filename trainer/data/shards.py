@@ -47,15 +47,16 @@ def load_shards(shards_uri: str, data: DataSection, *, ranks: int = 1) -> ShardM
 def check_index(shards_uri: str, manifest: ShardManifest) -> None:
     """Compare the index of local shards with its checksum, once an attempt and machine: about a second a GB.
 
-    Images have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared
-    once an attempt too, where it is kept (trainer/data/bucket/index_cache.py).
+    Samples have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared
+    where it is kept: whole or its parts once an attempt (trainer/data/bucket/index_cache.py), rows of single shards
+    whenever they are read (trainer/data/bucket/rows.py).
 
     Raises:
         DataError: It is missing, or has other bytes than the manifest says.
     """
     if not storage.is_local(shards_uri):
         return
-    if damage := find_damage(shards_uri, [manifest.index]):
+    if damage := find_damage(shards_uri, manifest.index_files()):
         raise DataError(
             f"the shards in {storage.display(shards_uri)} are damaged: {damage}",
             allowed="the index that the shard stage wrote",

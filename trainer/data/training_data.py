@@ -102,13 +102,18 @@ class TrainingData:
         config, ranks, batch = self._config, self._rank.ranks, self._config.train.global_batch_size
         choice = resolve_order(config.data, self._shards, self.manifest, checkpoint)
         check_working_set(config.data, self._shards, self.manifest, choice.order)
-        index_uri = self.dataset.reader.index_uri
-        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index_uri=index_uri)
+        reader = self.dataset.reader
         self._log(choice.reason)
+        if choice.order.kind == "full" and (num_bytes := reader.fetch_index()):
+            self._log(
+                f"order=full reads samples all over the index: the parts of the training split ({num_bytes} bytes) "
+                f"are fetched from {self._shards}; order=blocks fetches rows as they are needed"
+            )
+        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index=reader.index)
         readers = stream_readers(order, global_batch_size=batch, slot_size=layout.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
             self._log(sharing)
-        self.dataset.reader.set_order(
+        reader.set_order(
             order,
             global_batch_size=batch,
             streams=None if readers is None else readers[self._rank.rank],

@@ -274,13 +274,14 @@ def _look_at_paths(shards_uri: str, shards: ShardManifest) -> dict[str, Figure]:
     A figure, no condition: a source that is a manifest may call its files what it likes.
     """
     from records.description import read_path
-    from records.index import read_part
+    from records.samples import open_samples
 
-    split = shards.splits["test"]
+    split, samples = shards.splits["test"], open_samples(shards, shards_uri)
+    whole_format = shards.format if shards.whole_samples else None
     looked_at = named = 0
     for place in range(0, split.samples, -(-split.samples // _PATHS_LOOKED_AT)):
-        (record,) = read_part(shards.index.uri(shards_uri), split.first + place, 1)
-        path = read_path(shards.shards[int(record["shard"])].uri(shards_uri), record)
+        record = samples[split.first + place]
+        path = read_path(shards.shards[int(record["shard"])].uri(shards_uri), record, whole_format=whole_format)
         if path is not None:
             truth = shards.classes[int(record["label"])]
             folders = [unquote(part) for part in path.split("/")[:-1]]

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import tarfile
+import uuid
 from pathlib import Path
 
 import pyarrow
@@ -51,7 +52,8 @@ def write_manifest(source, form, rows, name="list"):
 
 
 def list_file(path, **section):
-    return list_source(ShardingSection(source=str(path), **section))
+    # Beside the source, which is never written to.
+    return list_source(ShardingSection(source=str(path), **section), path.parents[1] / "listings" / uuid.uuid4().hex)
 
 
 FORMS = ("csv", "jsonl", "parquet", "vertex-csv", "vertex-jsonl")
@@ -60,9 +62,9 @@ FORMS = ("csv", "jsonl", "parquet", "vertex-csv", "vertex-jsonl")
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "vertex-jsonl"])
 def test_without_splits_a_manifest_lists_what_class_folders_list(source, form):
     rows = [(path, label, None) for path, label in reversed(rows_of(source))]
-    expected = list_source(ShardingSection(source=str(source)))
+    expected = list_file(source)
     found = list_file(write_manifest(source, form, rows))
-    assert found.references == expected.references
+    assert list(found.references()) == list(expected.references())
     assert (found.classes, found.uri, found.sha256) == (expected.classes, expected.uri, expected.sha256)
 
 
@@ -71,17 +73,17 @@ def test_given_splits_hold(source, form):
     splits = ("train", "train", "train", "validation", "test", "train", "train", "test")
     rows = [(path, label, splits[number % 8]) for number, (path, label) in enumerate(rows_of(source))]
     listing = list_file(write_manifest(source, form, rows))
-    found = {one.path.decode(): ("train", "validation", "test")[one.split] for one in listing.references}
+    found = {one.path.decode(): ("train", "validation", "test")[one.split] for one in listing.references()}
     assert found == {path: split for path, _, split in rows}
     rows[0] = (*rows[0][:2], "test")
     assert list_file(write_manifest(source, form, rows)).sha256 != listing.sha256
 
 
 def test_rows_without_a_split_get_one_by_hash(source):
-    by_hash = {one.path: one.split for one in list_source(ShardingSection(source=str(source))).references}
+    by_hash = {one.path: one.split for one in list_file(source, stratify=False).references()}
     rows = [(path, label, "test" if number == 7 else None) for number, (path, label) in enumerate(rows_of(source))]
     for form in ("csv", "vertex-jsonl"):
-        found = {one.path: one.split for one in list_file(write_manifest(source, form, rows)).references}
+        found = {one.path: one.split for one in list_file(write_manifest(source, form, rows)).references()}
         assert found == by_hash | {rows[7][0].encode(): 2}
 
 
@@ -107,7 +109,7 @@ def test_paths_are_relative_to_the_manifest_and_written_in_many_ways(source, tmp
     manifest = write_manifest(
         source, "csv", [(uri, label, None) for uri, (_, label) in zip(uris, rows, strict=True)] + more
     )
-    paths = [one.path.decode() for one in list_file(manifest).references]
+    paths = [one.path.decode() for one in list_file(manifest).references()]
     assert paths == sorted([path for path, _ in rows] + ["../elsewhere/x.png"])
 
 
@@ -115,7 +117,7 @@ def test_column_names_can_be_set(source):
     lines = [{"file": path, "kind": label, "fold": "train"} for path, label in rows_of(source)]
     (source / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
     listing = list_file(source / "list.jsonl", uri_column="file", label_column="kind", split_column="fold")
-    assert len(listing.references) == 60 and {one.split for one in listing.references} == {0}
+    assert listing.num_files == 60 and {one.split for one in listing.references()} == {0}
 
 
 def test_whole_numbers_are_classes_in_their_order(source):
@@ -129,7 +131,7 @@ def test_names_that_are_no_text_and_a_byte_order_mark(source, write_file, make_i
     rows = b"".join(b"%b,%b\r\n" % (path.encode(), label.encode()) for path, label in rows_of(source)[1:20])
     rows = b"\xef\xbb\xbfuri,label\r\nant/\xff\xfe.png,ant\r\nbee/01.jpg,bee\r\n" + rows
     (source / "list.csv").write_bytes(rows)
-    assert b"ant/\xff\xfe.png" in {one.path for one in list_file(source / "list.csv").references}
+    assert b"ant/\xff\xfe.png" in {one.path for one in list_file(source / "list.csv").references()}
 
 
 def test_rows_of_system_files_are_listed_apart(run_shard, source):
@@ -370,7 +372,7 @@ def test_groups_of_a_column_stay_whole(source):
     listing = list_file(
         source / "list.jsonl", group_by="patient", splits={"train": 0.6, "validation": 0.2, "test": 0.2}
     )
-    split_of = {one.path.decode(): one.split for one in listing.references}
+    split_of = {one.path.decode(): one.split for one in listing.references()}
     by_group = {}
     for row in rows:
         by_group.setdefault(row["patient"], set()).add(split_of[row["uri"]])
@@ -383,7 +385,7 @@ def test_a_given_split_takes_its_whole_group_along(source):
     rows[13]["split"] = "test"
     (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     listing = list_file(source / "list.jsonl", group_by="patient")
-    split_of = {one.path.decode(): one.split for one in listing.references}
+    split_of = {one.path.decode(): one.split for one in listing.references()}
     assert {split_of[row["uri"]] for row in rows if row["patient"] == rows[13]["patient"]} == {2}
     rows[14]["split"] = "train"
     (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -404,7 +406,7 @@ def test_groups_of_vertex_forms_are_found_in_the_path(source):
     manifest = write_manifest(source, "vertex-jsonl", rows)
     listing = list_file(manifest, group_by=r"/(\d)\d\.")
     by_group = {}
-    for one in listing.references:
+    for one in listing.references():
         by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
     check_wrong(manifest, "has 0 groups", error=ConfigError, group_by="ant")
@@ -417,6 +419,6 @@ def test_groups_of_a_vertex_form_hold_whatever_its_paths_say(source):
     manifest = write_manifest(source, "vertex-jsonl", rows)
     manifest.write_text("\n" + manifest.read_text())
     by_group = {}
-    for one in list_file(manifest, group_by=r"/(\d)\d\.").references:
+    for one in list_file(manifest, group_by=r"/(\d)\d\.").references():
         by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())

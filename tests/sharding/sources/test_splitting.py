@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.config import ShardingSection, SplitFractions
+from contracts.config import SplitFractions
 from contracts.errors import ConfigError, DataError
 from sharding.plan import choose_split
-from sharding.sources import list_source
 from sharding.sources.splitting import Splitter, make_group_finder
 
 FRACTIONS = SplitFractions(train=0.5, validation=0.25, test=0.25)
@@ -64,10 +63,9 @@ def test_patterns_that_cannot_work(pattern, word):
         make_group_finder(pattern)
 
 
-def test_class_folders_by_group(source, run_shard):
-    section = ShardingSection(source=str(source), group_by=r"/(\d)")
+def test_class_folders_by_group(source, run_shard, listing_of):
     by_group = {}
-    for one in list_source(section).references:
+    for one in listing_of(source, group_by=r"/(\d)").references():
         by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
     assert run_shard(group_by=r"/(\d)").folder != run_shard().folder

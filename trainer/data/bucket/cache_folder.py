@@ -20,10 +20,12 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ShardManifest
+from contracts.artifacts.shard_table import shard_columns
 from contracts.config import DataSection
 from trainer.data.bucket.cache import RangeCache
 from trainer.data.bucket.index_cache import fetch_index
 from trainer.data.bucket.plan import cache_limit
+from trainer.data.bucket.rows import FetchedRows
 
 SHARED_MEMORY = Path("/dev/shm")
 # Set by a rehearsal, whose machines share this one's memory: a folder of each, which goes with it.
@@ -93,7 +95,7 @@ class CacheFolder:
             # Ranges are only looked at where it matters: there may be many.
             if room < factor * limit:
                 limit = min(limit, int((room + self.ranges.used_bytes()) / factor))
-        if limit < min(self.ranges.limit_bytes, sum(shard.bytes for shard in manifest.shards)):
+        if limit < min(self.ranges.limit_bytes, int(shard_columns(manifest.shards).bytes.sum())):
             _log.warning(
                 "%s = %d, but there is room for %d bytes of shards in %s: that is the bound now",
                 *(self._field, self.ranges.limit_bytes, limit, self.ranges.folder),
@@ -102,11 +104,11 @@ class CacheFolder:
         return self.ranges
 
     def index_path(self, shards_uri: str, entry: FileEntry) -> Path:
-        """Return the index as a file of this machine, downloaded if no process has done so.
+        """Return the index, or a part of it, as a file of this machine, downloaded if no process has done so.
 
         Args:
             shards_uri: Folder of the shards.
-            entry: The manifest's, of the index.
+            entry: The manifest's, of the file.
 
         Raises:
             DataError: It is missing, or has other bytes than the manifest says.
@@ -114,6 +116,10 @@ class CacheFolder:
         """
         uri = entry.uri(shards_uri)
         return storage.local_path(uri) if storage.is_local(uri) else fetch_index(uri, entry, self._kept, self._attempt)
+
+    def rows(self, shards_uri: str, manifest: ShardManifest) -> FetchedRows:
+        """Return the index of shards in a bucket, of which rows are fetched when they are needed."""
+        return FetchedRows(shards_uri, manifest, self._kept, self.ranges.limit_bytes)
 
 
 def _shared_memory() -> Path:

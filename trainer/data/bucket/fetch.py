@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.artifacts.shard_table import shard_columns
 from contracts.errors import DataError
 from records.index import DamagedSample, find_damage_of, key_of
-from records.index_file import IndexFile
+from records.samples import SampleIndex
 from trainer.data.bucket.cache import CachedRange, RangeCache, RangeClaim, shard_key
 
 # Ranges received at a time: at first, and at most.
@@ -144,41 +145,46 @@ class Fetcher:
     Args:
         shards_uri: Their folder.
         manifest: Their manifest.
-        index: The whole index.
+        index: All samples.
         cache: Where ranges go.
     """
 
-    def __init__(self, shards_uri: str, manifest: ShardManifest, index: IndexFile, cache: RangeCache) -> None:
+    def __init__(self, shards_uri: str, manifest: ShardManifest, index: SampleIndex, cache: RangeCache) -> None:
         self.cache = cache
         self.index = index
         self.streams = Streams()
-        self._uris = [shard.uri(shards_uri) for shard in manifest.shards]
-        self._keys = [shard_key(shard) for shard in manifest.shards]
-        self._firsts = [shard.first for shard in manifest.shards]
+        self._shards_uri, self._shards = shards_uri, manifest.shards
+        self._firsts = shard_columns(manifest.shards).first
         self._resting_until = 0.0
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "streams": Streams(), "_pool": None}
 
+    def _uri_of(self, shard: int) -> str:
+        return self._shards[shard].uri(self._shards_uri)
+
+    def _key_of(self, shard: int) -> str:
+        return shard_key(self._shards[shard])
+
     def extent(self, shard: int, first: int, count: int) -> tuple[int, int]:
         """Return offset and bytes of samples [first, first + count) of a shard."""
-        place = self._firsts[shard] + first
+        place = int(self._firsts[shard]) + first
         last = self.index[place + count - 1]
         offset = int(self.index[place]["offset"])
         return offset, int(last["offset"]) + int(last["size"]) - offset
 
     def held(self, shard: int) -> list[CachedRange]:
         """Return what the cache has of a shard."""
-        return self.cache.held(self._keys[shard])
+        return self.cache.held(self._key_of(shard))
 
     def done(self, shard: int, first: int, count: int) -> None:
         """Say that samples of a shard are not needed for now."""
-        self.cache.done(self._keys[shard], first, count)
+        self.cache.done(self._key_of(shard), first, count)
 
     def drop(self, shard: int, first: int, count: int) -> None:
         """Take samples of a shard out of the cache."""
-        self.cache.drop(self._keys[shard], first, count)
+        self.cache.drop(self._key_of(shard), first, count)
 
     def ensure(
         self, shard: int, first: int, count: int, *, wait: bool = True, given_up: Callable[[], bool] = lambda: False
@@ -205,7 +211,7 @@ class Fetcher:
         deadline, pause = time.monotonic() + WAIT_S, 0.001
         while True:
             try:
-                claims, others = self.cache.claim(self._keys[shard], first, count)
+                claims, others = self.cache.claim(self._key_of(shard), first, count)
             except OSError as error:
                 return self._rest(error)
             if not self._fill_all(shard, claims, given_up):
@@ -228,12 +234,13 @@ class Fetcher:
             DataError: The shard is missing.
             DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
         """
+        uri = self._uri_of(shard)
         kind: type[DataError] = DamagedSample
         damage = None
         for _ in range(_ATTEMPTS):
             pieces: list[bytes] = []
             try:
-                storage.copy_range(self._uris[shard], int(record["offset"]), int(record["size"]), pieces.append)
+                storage.copy_range(uri, int(record["offset"]), int(record["size"]), pieces.append)
             except FileNotFoundError:
                 kind, damage = DataError, "the shard is not there"
                 break
@@ -242,7 +249,7 @@ class Fetcher:
             if damage is None:
                 return content
         raise kind(
-            f"shard {self._uris[shard]}, sample {key_of(record)} at offset {int(record['offset'])}: {damage}",
+            f"shard {uri}, sample {key_of(record)} at offset {int(record['offset'])}: {damage}",
             allowed="shards that agree with their index",
             todo="run the shard stage again with --fresh, or copy the folder of shards again",
         )
@@ -282,11 +289,13 @@ class Fetcher:
         if not self.cache.reserve(claim, size):
             return False
 
+        uri = self._uri_of(shard)
+
         def receive(start: int, end: int) -> None:
             os.lseek(claim.descriptor, start - offset, os.SEEK_SET)
             with self._turn(claim) as count:
                 write = partial(_write, claim.descriptor, count, given_up)
-                storage.copy_range(self._uris[shard], start, end - start, write)
+                storage.copy_range(uri, start, end - start, write)
 
         receive(offset, offset + size)
         if damaged := self._damaged(shard, claim, offset):
@@ -302,7 +311,7 @@ class Fetcher:
 
     def _damaged(self, shard: int, claim: RangeClaim, offset: int) -> list[Any]:
         """Return the records whose bytes in a claim's file are not what the index says."""
-        place = self._firsts[shard] + claim.first
+        place = int(self._firsts[shard]) + claim.first
         return [
             record
             for record in self.index[place : place + claim.count]

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
-from contracts.artifacts import SampleOrder, ShardEntry, ShardManifest
+from contracts.artifacts import SampleOrder, ShardManifest
+from contracts.artifacts.shard_table import ShardColumns, shard_columns
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.cursor import SlotRequest
-from trainer.data.order.resolve import Order
+from trainer.data.order.resolve import Order, split_size
 
 # Ranges that lie ready for each rank's evaluation, which is read from end to end; of the bound never more than a share.
 EVALUATION_RANGES = 4
@@ -50,15 +51,20 @@ class Grid:
 
     def range_of(self, shard: int, sample: int) -> tuple[int, int, int]:
         """Return shard, first sample and number of samples of the range with a sample of a shard."""
-        entry = self.manifest.shards[shard]
-        parts = self.parts_of(entry)
-        part = ((sample + 1) * parts - 1) // entry.samples
-        first = part * entry.samples // parts
-        return shard, first, (part + 1) * entry.samples // parts - first
+        samples, parts = int(self.columns.samples[shard]), int(self.parts[shard])
+        part = ((sample + 1) * parts - 1) // samples
+        first = part * samples // parts
+        return shard, first, (part + 1) * samples // parts - first
 
-    def parts_of(self, entry: ShardEntry) -> int:
-        """Return the number of ranges of a shard."""
-        return max(1, min(entry.samples, -(-entry.bytes // self.range_bytes)))
+    @cached_property
+    def columns(self) -> ShardColumns:
+        """The numbers of all shards."""
+        return shard_columns(self.manifest.shards)
+
+    @cached_property
+    def parts(self) -> npt.NDArray[np.int64]:
+        """[num_shards] the number of ranges of each shard."""
+        return np.maximum(1, np.minimum(self.columns.samples, -(-self.columns.bytes // self.range_bytes)))
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class ReadPlan:
             samples: Shard, and place in the shard, of each.
         """
         if (blocks := self.blocks) is not None and request is not None:
-            places = [self._shard_firsts[shard] + sample for shard, sample in samples]
+            places = [int(self._shard_firsts[shard]) + sample for shard, sample in samples]
             pieces = blocks.pieces_of(request.epoch, places, streams=self.streams)
             return [None if piece is None else (piece.shard, piece.first, piece.samples) for piece in pieces]
         if self.whole:
@@ -105,10 +111,9 @@ class ReadPlan:
         return [None if request is None else (*sample, 1) for sample in samples]
 
     @cached_property
-    def _shard_firsts(self) -> list[int]:
-        """The first sample of each shard, counted in the split."""
-        first = self.grid.manifest.splits[self.split].first
-        return [shard.first - first for shard in self.grid.manifest.shards]
+    def _shard_firsts(self) -> npt.NDArray[np.int64]:
+        """[num_shards] the first sample of each shard, counted in the split."""
+        return self.grid.columns.first - self.grid.manifest.splits[self.split].first
 
     def coming(self, position: int, epochs: int) -> Iterator[PlannedRange]:
         """Yield what will be needed from a global position on, in the order of first need.
@@ -140,10 +145,9 @@ class ReadPlan:
         assert self.order is not None
         if not self.whole:
             return
-        shards = [(n, shard) for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
-        starts = np.array([self._shard_firsts[n] for n, _ in shards])
-        samples = np.array([shard.samples for _, shard in shards])
-        parts = np.array([self.grid.parts_of(shard) for _, shard in shards])
+        shards = self.grid.columns.of_split(self.split)
+        starts, samples = self._shard_firsts[shards], self.grid.columns.samples[shards]
+        parts = self.grid.parts[shards]
         first_parts = np.cumsum(parts) - parts
         seen = np.zeros(int(parts.sum()), dtype=bool)
         epoch, offset = divmod(position, self.order.num_samples)
@@ -158,7 +162,7 @@ class ReadPlan:
                 numbers = first_parts[rows] + ((inside + 1) * parts[rows] - 1) // samples[rows]
                 new, at = np.unique(numbers, return_index=True)
                 for k in sorted(at[~seen[new]].tolist()):
-                    yield PlannedRange(*self.grid.range_of(shards[rows[k]][0], int(inside[k])), NEVER)
+                    yield PlannedRange(*self.grid.range_of(int(shards[rows[k]]), int(inside[k])), NEVER)
                     found_any = True
                 seen[new] = True
                 offset += len(places)
@@ -166,8 +170,8 @@ class ReadPlan:
 
     def of_requests(self, requests: Iterable[SlotRequest]) -> Iterator[PlannedRange]:
         """Yield the samples of requests one by one: they are needed until the batch is over."""
-        shards = [n for n, shard in enumerate(self.grid.manifest.shards) if shard.split == self.split]
-        starts = [self._shard_firsts[number] for number in shards]
+        shards = self.grid.columns.of_split(self.split).tolist()
+        starts = self._shard_firsts[shards].tolist()
         for request in requests:
             until = self.position_after(request)
             for place in request.samples:
@@ -184,13 +188,12 @@ class ReadPlan:
 
     def from_end_to_end(self) -> Iterator[PlannedRange]:
         """Yield the ranges of the split in the order of the index; `until` counts places of the split."""
-        first = self.grid.manifest.splits[self.split].first
-        for number, entry in enumerate(self.grid.manifest.shards):
-            sample = 0
-            while entry.split == self.split and sample < entry.samples:
+        for number in self.grid.columns.of_split(self.split).tolist():
+            sample, samples = 0, int(self.grid.columns.samples[number])
+            while sample < samples:
                 shard, begin, count = self.grid.range_of(number, sample)
                 sample = begin + count
-                yield PlannedRange(shard, begin, count, entry.first - first + sample)
+                yield PlannedRange(shard, begin, count, int(self._shard_firsts[number]) + sample)
 
 
 def cache_limit(data: DataSection) -> tuple[str, int]:
@@ -213,16 +216,15 @@ def ahead_bytes(limit: int, range_bytes: int, ranks: int) -> int:
 
 def blocks_bytes(manifest: ShardManifest, split: str, *, num_streams: int, block_samples: int) -> int:
     """Return the bytes that must lie ready to read a split in blocks: one of each stream, and one more."""
-    shards = [shard for shard in manifest.shards if shard.split == split]
-    total = sum(shard.bytes for shard in shards)
-    block_bytes = block_samples * total / max(1, sum(shard.samples for shard in shards))
+    total, samples = split_size(manifest, split)
+    block_bytes = block_samples * total / max(1, samples)
     return min(total, int(_SPREAD * (num_streams + 1) * block_bytes) + 1)
 
 
 def working_set(data: DataSection, manifest: ShardManifest, order: SampleOrder) -> int:
     """Return the bytes that must lie ready to read the training split."""
     if order.kind != "blocks":
-        return min(sum(shard.bytes for shard in manifest.shards if shard.split == "train"), data.range_bytes)
+        return min(split_size(manifest, "train")[0], data.range_bytes)
     assert order.streams and order.block_samples
     return blocks_bytes(manifest, "train", num_streams=order.streams, block_samples=order.block_samples)
 

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from records.index import DamagedSample, find_damage_of
 from trainer.data.bucket.cache import CachedRange
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import ReadPlan
+from trainer.data.bucket.rows import FetchedRows
 from trainer.data.order.cursor import SlotRequest
 
 # Share of the split's bytes that all processes together may read sample by sample although their ranges are coming, so
@@ -33,11 +36,11 @@ class BucketShards:
 
     def __init__(self, fetcher: Fetcher, plan: ReadPlan, readers: int = 1) -> None:
         self.fetcher, self.plan = fetcher, plan
-        shards = plan.grid.manifest.shards
-        total = sum(shard.bytes for shard in shards if shard.split == plan.split)
+        columns = plan.grid.columns
+        total = int(columns.bytes[columns.of_split(plan.split)].sum())
         # A sample that is fetched alone comes at once anyway.
         self._early_bytes = int(EARLY_SHARE * total / readers) if plan.order is not None and not plan.one_by_one else 0
-        self._firsts = [shard.first for shard in shards]
+        self._firsts = columns.first
         self._known: dict[int, list[CachedRange]] = {}
         self._ready: dict[int, bytes] = {}
 
@@ -59,7 +62,9 @@ class BucketShards:
         alone: list[int] = []
         ranges: dict[tuple[int, int, int], None] = {}
         shards = [self._shard_of(place) for place in missing]
-        samples = [(shard, place - self._firsts[shard]) for shard, place in zip(shards, missing, strict=True)]
+        samples = [(shard, place - self._first_of(shard)) for shard, place in zip(shards, missing, strict=True)]
+        if isinstance(rows := self.fetcher.index, FetchedRows):
+            self.fetcher.side_by_side(rows.load, [(shard,) for shard in dict.fromkeys(shards)])
         for place, piece in zip(missing, self.plan.pieces_of(request, samples), strict=True):
             size = int(self.fetcher.index[place]["size"])
             if piece is None:
@@ -120,20 +125,23 @@ class BucketShards:
 
     def _shard_of(self, place: int) -> int:
         """Return the shard of a sample by the manifest alone: the index is a file."""
-        return bisect_right(self._firsts, place) - 1
+        return int(np.searchsorted(self._firsts, place, side="right")) - 1
+
+    def _first_of(self, shard: int) -> int:
+        return int(self._firsts[shard])
 
     def _find(self, place: int) -> CachedRange | None:
         shard = self._shard_of(place)
         known = self._known.get(shard)
         if not known:
             return None
-        sample = place - self._firsts[shard]
+        sample = place - self._first_of(shard)
         held = known[bisect_right(known, sample, key=lambda held: held.first) - 1]
         return held if held.first <= sample < held.end else None
 
     def _begin_of(self, held: CachedRange, place: int) -> int:
         """Return where a range of the shard of `place` begins in it."""
-        return int(self.fetcher.index[self._firsts[self._shard_of(place)] + held.first]["offset"])
+        return int(self.fetcher.index[self._first_of(self._shard_of(place)) + held.first]["offset"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}, "_ready": {}}

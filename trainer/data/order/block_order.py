@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.artifacts import ShardManifest
+from contracts.artifacts.shard_table import shard_columns
 from trainer.data.order.permutation import Permutations, Places, hash_integers, permute
 
 # What a key is for, so that no two permutations share one.
@@ -53,13 +54,11 @@ class Ranges:
 
 def cut_ranges(manifest: ShardManifest, split: str, range_bytes: int) -> Ranges:
     """Cut every shard of a split into ranges of about `range_bytes` and nearly equal numbers of samples."""
-    chosen = [(n, shard) for n, shard in enumerate(manifest.shards) if shard.split == split and shard.samples]
-    number = np.array([n for n, _ in chosen], dtype=np.int64)
-    first = np.array([shard.first - manifest.splits[split].first for _, shard in chosen], dtype=np.int64)
-    samples = np.array([shard.samples for _, shard in chosen], dtype=np.int64)
-    parts = np.array([min(shard.samples, -(-shard.bytes // range_bytes)) for _, shard in chosen], dtype=np.int64)
-    parts = np.maximum(parts, 1)
-    row = np.repeat(np.arange(len(chosen)), parts)
+    columns = shard_columns(manifest.shards)
+    number = np.flatnonzero(columns.is_of(split) & (columns.samples > 0))
+    first, samples = columns.first[number] - manifest.splits[split].first, columns.samples[number]
+    parts = np.maximum(np.minimum(samples, -(-columns.bytes[number] // range_bytes)), 1)
+    row = np.repeat(np.arange(len(number)), parts)
     part = np.arange(len(row)) - (np.cumsum(parts) - parts)[row]
     begin = part * samples[row] // parts[row]
     end = (part + 1) * samples[row] // parts[row]

@@ -16,8 +16,10 @@ import numpy as np
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
+from contracts.artifacts.shard_table import shard_columns
 from contracts.config import DataSection
 from contracts.errors import DataError
+from records.samples import SampleIndex, open_samples
 from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.block_order import BlockOrder, cut_ranges
 from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, hash_integers
@@ -79,8 +81,8 @@ def resolve_order(
         kind, reason = ("full", "the shards are local files") if local else ("blocks", "the shards are in a bucket")
     chosen = SampleOrder(kind="full", sampling=data.sampling)
     if kind == "blocks":
-        shards = [shard for shard in manifest.shards if shard.split == "train"]
-        sample_bytes = sum(shard.bytes for shard in shards) / max(1, sum(shard.samples for shard in shards))
+        total, samples = split_size(manifest, "train")
+        sample_bytes = total / max(1, samples)
         chosen = SampleOrder(
             kind="blocks",
             streams=data.canonical_streams,
@@ -94,8 +96,15 @@ def resolve_order(
     return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
 
 
+def split_size(manifest: ShardManifest, split: str) -> tuple[int, int]:
+    """Return the bytes of the shards of a split, and their samples."""
+    columns = shard_columns(manifest.shards)
+    chosen = columns.is_of(split)
+    return int(columns.bytes[chosen].sum()), int(columns.samples[chosen].sum())
+
+
 def make_order(
-    order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int, index_uri: str | None = None
+    order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int, index: SampleIndex | None = None
 ) -> Order:
     """Return the order of the training split.
 
@@ -104,11 +113,10 @@ def make_order(
         shards_uri: Where the shards are.
         manifest: Their manifest.
         seed: run.seed.
-        index_uri: Where their index is read, for balanced sampling only; unset: with the shards. Of shards in a bucket
-            this machine has a copy (ShardReader.index_uri).
+        index: Their samples, whose labels are read for balanced sampling only; unset: read where they lie.
     """
     if order.sampling == "balanced":
-        return BalancedOrder.of(load_labels(index_uri or manifest.index.uri(shards_uri), manifest, "train"), seed)
+        return BalancedOrder.of(load_labels(index or open_samples(manifest, shards_uri), manifest, "train"), seed)
     if order.kind == "full":
         return FullOrder(manifest.splits["train"].samples, seed)
     assert order.streams and order.range_bytes and order.block_samples, order

@@ -1,0 +1,238 @@
+"""The listing of a source: files of references in the order of their paths, and what is known of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.config import SPLITS, SplitFractions
+from sharding.limits import encode_name, encode_path, name_some
+from sharding.plan import find_split_ends
+from sharding.sources.parts import MAX_IGNORED, Changes, Names, Piece, Stretch, cut_into_parts, read_file, repack
+from sharding.sources.reference import Reference
+from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a source. The references lie in files: this holds none of them."""
+
+    uri: str
+    """Folder that paths are relative to."""
+    classes: tuple[bytes, ...]
+    """Names of the classes; a label is a place here."""
+    multi_label: bool
+    """Whether the labels of an image are a list."""
+    splits_given: bool
+    """Whether the source itself decides about splits, by naming them or by its groups."""
+    is_remote: bool
+    """Whether any of it is in a bucket: a local manifest may name objects."""
+    sha256: str
+    """Hash over path, size and generation of every file, and over what the source says about it. What was ignored is
+    not in it: a .DS_Store that comes or goes is no reason to shard again."""
+    num_files: int
+    total_bytes: int
+    counts: tuple[list[int], ...]
+    """For each split, the number of files of each class."""
+    split_bytes: tuple[int, ...]
+    ignored: tuple[bytes, ...]
+    """Paths that are no images by their name or place, sorted; the first 10,000. A folder ends with a slash."""
+    num_ignored: int
+    """Number of all of them."""
+    warnings: tuple[str, ...]
+    """What is allowed but probably not meant."""
+    has_checksums: bool
+    """Whether an md5 of every file is known."""
+    parts: tuple[Path, ...]
+    """Files of `PART_REFERENCES` references each, the last one of the rest; sorted by path."""
+
+    def part(self, number: int) -> list[Reference]:
+        """Return the references of a part."""
+        return read_file(self.parts[number])
+
+    def references(self) -> Iterator[Reference]:
+        """Yield all references in the order of their paths, holding one part."""
+        for number in range(len(self.parts)):
+            yield from self.part(number)
+
+    def samples(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield (path, split, bytes) of every file."""
+        return ((one.path, one.split, one.size) for one in self.references())
+
+    def count_by_class(self, split: int) -> list[int]:
+        """Return the number of files of each class in a split."""
+        return self.counts[split]
+
+
+@dataclass
+class Found:
+    """What a kind of source has found, before it is one listing."""
+
+    uri: str
+    classes: tuple[bytes, ...]
+    stretches: list[Stretch]
+    """In the order of paths."""
+    multi_label: bool = False
+    splits_given: bool = False
+    is_remote: bool = False
+    keeps_empty: bool = True
+    """Whether a class without a file is one: a bucket has no folders, only names."""
+
+
+def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFractions | None) -> Listing:
+    """Cut the stretches into parts, and hash them in their order.
+
+    Args:
+        found: What was found.
+        folder: The parts go here.
+        pool: Writes them.
+        fractions: Of the splits, where classes are to get a sample in each; None: splits stay as they are.
+
+    Raises:
+        TryAgain: The source changed while it was listed.
+    """
+    counts = sum((stretch.counts for stretch in found.stretches), Counter[tuple[int, int]]())
+    split_bytes = [sum(stretch.split_bytes[split] for stretch in found.stretches) for split in range(len(SPLITS))]
+    parts = cut_into_parts([file for stretch in found.stretches for file in stretch.files])
+    warnings = []
+    moves: list[Move] = []
+    if fractions is not None and not found.multi_label:
+        moves, warning = _stratify(found, counts, fractions)
+        warnings += warning
+    for move in moves:
+        counts[move.old, move.label] -= 1
+        counts[move.new, move.label] += 1
+        split_bytes[move.old] -= move.size
+        split_bytes[move.new] += move.size
+    classes, labels = _drop_empty(found, counts)
+    total = hashlib.sha256(b"multi-label\0" if found.multi_label else b"")
+    for name in classes:
+        total.update(b"%b\0" % name)
+    changes_path = None
+    if labels or moves:
+        # Of another name each time: a process that loads it keeps it.
+        changes_path = folder / f"changes-{uuid.uuid4().hex}"
+        Changes(labels, {move.path: move.new for move in moves}).save(changes_path)
+    written = []
+    for path in _write_parts(parts, folder, pool, changes_path):
+        _update_hash(total, read_file(path), with_split=found.splits_given)
+        written.append(path)
+    for stretch in found.stretches:
+        for source, _ in stretch.files:
+            source.unlink(missing_ok=True)
+    by_split = tuple([0] * len(classes) for _ in SPLITS)
+    for (split, label), count in counts.items():
+        by_split[split][labels[label] if labels else label] = count
+    ignored = Names(MAX_IGNORED)
+    for stretch in found.stretches:
+        ignored.extend(stretch.ignored.first, stretch.ignored.count)
+    return Listing(
+        found.uri,
+        classes,
+        found.multi_label,
+        found.splits_given,
+        found.is_remote,
+        total.hexdigest(),
+        sum(sum(stretch.split_files) for stretch in found.stretches),
+        sum(split_bytes),
+        by_split,
+        tuple(split_bytes),
+        tuple(ignored.sorted()),
+        ignored.count,
+        (*warnings, *_describe_outside(found)),
+        not any(stretch.unhashed for stretch in found.stretches),
+        tuple(written),
+    )
+
+
+def _stratify(
+    found: Found, counts: Counter[tuple[int, int]], fractions: SplitFractions
+) -> tuple[list[Move], list[str]]:
+    ends = find_split_ends(fractions)
+    lacking = find_lacking(counts, ends)
+    num_samples = sum(count for (_, label), count in counts.items() if label in lacking)
+    if num_samples > MAX_SAMPLES:
+        too_many = f"{num_samples} images, too many for sharding.stratify ({MAX_SAMPLES} at most)"
+        return [], [f"warning: {len(lacking)} classes lack a split; they have {too_many}"]
+    if not lacking:
+        return [], []
+    # Only the stretches with such a class; of class folders these are few.
+    files = [
+        path
+        for stretch in found.stretches
+        if any(label in lacking for _, label in stretch.counts)
+        for path, _ in stretch.files
+    ]
+    return choose_moves((one for path in files for one in read_file(path)), lacking, ends), []
+
+
+def _drop_empty(found: Found, counts: Counter[tuple[int, int]]) -> tuple[tuple[bytes, ...], list[int]]:
+    """Return the classes that count, and the new label of each old one; empty: labels stay."""
+    used = {label for (_, label), count in counts.items() if count}
+    if found.keeps_empty or len(used) == len(found.classes):
+        return found.classes, []
+    kept = sorted(used)
+    labels = [0] * len(found.classes)
+    for new, old in enumerate(kept):
+        labels[old] = new
+    return tuple(found.classes[label] for label in kept), labels
+
+
+def _write_parts(
+    parts: Sequence[Sequence[Piece]], folder: Path, pool: Executor, changes_path: Path | None
+) -> Iterator[Path]:
+    waiting = [
+        pool.submit(repack, folder / f"references-{number:05d}", pieces, changes_path)
+        for number, pieces in enumerate(parts)
+    ]
+    for future in waiting:
+        yield future.result()
+
+
+def _update_hash(total: hashlib._Hash, references: list[Reference], *, with_split: bool) -> None:
+    # No path holds a zero byte: fields and lines cannot run into each other.
+    rows = []
+    for path, label, split, size, generation, _, more in references:
+        rows.append(b"\0%b\0%d\0%d\0%d" % (path, size, generation, label))
+        rows += [b",%d" % other for other in more]
+        if with_split:
+            rows.append(b"\0%d" % split)
+    total.update(b"".join(rows))
+
+
+def _describe_outside(found: Found) -> list[str]:
+    names = Names(10)
+    for stretch in found.stretches:
+        names.extend(stretch.outside.first, stretch.outside.count)
+    if not names.count:
+        return []
+    shown = [encode_path(path) for path in names.sorted()]
+    more = f" and {names.count - len(shown)} more" if names.count > len(shown) else ""
+    images = f"{names.count} image{'s' * (names.count > 1)} outside of class folders"
+    return [f"warning: {images} left out: {', '.join(shown)}{more}"]
+
+
+def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fractions: SplitFractions) -> list[str]:
+    """Return a warning for each thing that is allowed but probably not meant."""
+    warnings = []
+    for split, name in enumerate(SPLITS):
+        own = counts[split]
+        if split == 0 or (getattr(fractions, name) == 0 and not any(own)):
+            continue
+        absent = [encode_name(classes[label]) for label, count in enumerate(own) if count == 0]
+        if absent:
+            warnings.append(f"warning: the {name} split has no image of class {name_some(absent)}")
+    by_lower: dict[bytes, bytes] = {}
+    for class_name in classes:
+        # Letters outside of ASCII have case as well; names that are no text are compared as they are.
+        folded = class_name.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
+        other = by_lower.setdefault(folded, class_name)
+        if other != class_name:
+            names = f"{encode_name(other)} and {encode_name(class_name)}"
+            warnings.append(f"warning: classes {names} differ only in upper and lower case")
+    return warnings

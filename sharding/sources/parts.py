@@ -1,0 +1,272 @@
+"""Files of packed references: how a listing lies on disk, so that no process holds it.
+
+Each process that lists writes a stretch of the listing: sorted files, and counts of what is in them. Stretches in
+order are the whole listing; `repack` cuts it into parts of `PART_REFERENCES`, wherever the stretches happened to end:
+the same source gives the same parts. The format is Python's own marshal (fast, and names are bytes; launcher and
+workers run the same Python, as Beam demands anyway), compressed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from contracts.config import SPLITS
+from sharding.sources.reference import Reference
+
+# References of a part: about 4 MB on disk, 35 MB in the process that unpacks it.
+PART_REFERENCES = 1 << 16
+# Ignored paths that are kept by name; all are counted.
+MAX_IGNORED = 10_000
+# Paths and times have much in common: the fastest level takes most of it out.
+_LEVEL = 1
+# Records that are sorted in memory, about 60 MB; and those of each sorted run that a merge holds: 10^8 records are 760
+# runs, so 100,000 records in memory.
+_RUN_RECORDS, _BLOCK_RECORDS = 1 << 17, 128
+
+
+def pack(references: Iterable[Reference]) -> bytes:
+    """Return references as one blob."""
+    return _pack(references)
+
+
+def unpack(blob: bytes) -> list[Reference]:
+    """Return the references of a blob."""
+    return [Reference(*fields) for fields in _unpack(blob)]
+
+
+def read_file(path: Path) -> list[Reference]:
+    """Return the references in one file."""
+    return unpack(path.read_bytes())
+
+
+def _pack(records: Iterable[tuple[Any, ...]]) -> bytes:
+    return zlib.compress(marshal.dumps(list(map(tuple, records))), _LEVEL)
+
+
+def _unpack(blob: bytes) -> list[tuple[Any, ...]]:
+    records: list[tuple[Any, ...]] = marshal.loads(zlib.decompress(blob))
+    return records
+
+
+@dataclass
+class Names:
+    """Names of which the first are kept, in order, and all are counted."""
+
+    most: int
+    first: list[bytes] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, name: bytes) -> None:
+        """Take in a name."""
+        self.extend([name], 1)
+
+    def extend(self, names: Iterable[bytes], count: int) -> None:
+        """Take in `count` names, of which `names` are the first."""
+        self.first += names
+        self.count += count
+        # Not for every name: sorting is what costs.
+        if len(self.first) > 2 * self.most:
+            self.first = self.sorted()
+
+    def sorted(self) -> list[bytes]:
+        """Return the first names in order."""
+        return sorted(self.first)[: self.most]
+
+
+@dataclass
+class Stretch:
+    """What was found in one stretch of a listing."""
+
+    files: list[tuple[Path, int]] = field(default_factory=list)
+    """Files in order, and the number of references in each."""
+    counts: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Number of files by (split, label)."""
+    split_files: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
+    split_bytes: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
+    unhashed: int = 0
+    """Files whose md5 the listing does not know."""
+    ignored: Names = field(default_factory=lambda: Names(MAX_IGNORED))
+    """No images by their name, or outside of class folders."""
+    outside: Names = field(default_factory=lambda: Names(10))
+    """Images outside of class folders."""
+    seen: set[int] = field(default_factory=set)
+    """Labels of the class folders in which there was anything at all."""
+
+
+class StretchWriter:
+    """Writes the references of one stretch, as they come, in order.
+
+    Args:
+        folder: Of this machine.
+        name: Start of the files' names: another one for each stretch.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.stretch = Stretch()
+        self._folder = folder
+        self._name = name
+        self._waiting: list[Reference] = []
+
+    def add(self, reference: Reference) -> None:
+        """Take in the next one."""
+        self._waiting.append(reference)
+        if len(self._waiting) == PART_REFERENCES:
+            self._write()
+
+    def close(self) -> Stretch:
+        """Write what is left, and return what was written."""
+        if self._waiting:
+            self._write()
+        return self.stretch
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        found = self.stretch
+        path = self._folder / f"{self._name}-{len(found.files):05d}"
+        path.write_bytes(pack(waiting))
+        found.files.append((path, len(waiting)))
+        found.counts.update(map(itemgetter(2, 1), waiting))
+        for reference in waiting:
+            found.split_files[reference.split] += 1
+            found.split_bytes[reference.split] += reference.size
+            found.unhashed += not reference.content_hash.startswith(b"md5:")
+            for label in reference.more_labels:
+                found.counts[reference.split, label] += 1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """References of one file that go into a part."""
+
+    path: Path
+    first: int
+    end: int
+    is_whole: bool
+
+
+def cut_into_parts(files: Sequence[tuple[Path, int]]) -> list[list[Piece]]:
+    """Return, for each part, what it is made of."""
+    parts: list[list[Piece]] = []
+    room = 0
+    for path, count in files:
+        first = 0
+        while first < count:
+            if room == 0:
+                parts.append([])
+                room = PART_REFERENCES
+            end = min(count, first + room)
+            parts[-1].append(Piece(path, first, end, end - first == count))
+            room -= end - first
+            first = end
+    return parts
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What becomes of references on their way into parts."""
+
+    labels: Sequence[int] = ()
+    """New label for each old one; empty: none changes."""
+    splits: Mapping[bytes, int] = field(default_factory=dict)
+    """New split of the paths that change theirs."""
+
+    def save(self, path: Path) -> None:
+        """Leave them for the processes that write parts."""
+        path.write_bytes(marshal.dumps((list(self.labels), dict(self.splits))))
+
+
+@lru_cache(maxsize=1)
+def load_changes(path: Path) -> Changes:
+    """Return what `Changes.save` left."""
+    return Changes(*marshal.loads(path.read_bytes()))
+
+
+def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> Path:
+    """Write a part; return its path.
+
+    Args:
+        target: The part.
+        pieces: What it is made of.
+        changes_path: Of `Changes`; None: there are none.
+    """
+    if changes_path is None and len(pieces) == 1 and pieces[0].is_whole:
+        return pieces[0].path.rename(target)
+    references: list[Reference] = []
+    for piece in pieces:
+        references += read_file(piece.path)[piece.first : piece.end]
+    if changes_path is not None:
+        changes = load_changes(changes_path)
+        if changes.labels:
+            references = [one._replace(label=changes.labels[one.label]) for one in references]
+        splits = changes.splits
+        references = [one._replace(split=splits[one.path]) if one.path in splits else one for one in references]
+    target.write_bytes(pack(references))
+    return target
+
+
+def sort_records(records: Iterable[tuple[Any, ...]], folder: Path, name: str) -> Iterator[tuple[Any, ...]]:
+    """Yield records in the order of their first field, in bounded memory; equal ones as they came.
+
+    Args:
+        records: To be sorted; of what marshal knows.
+        folder: Of this machine; sorted runs lie there until they are read.
+        name: Start of their names.
+    """
+    remaining = iter(records)
+    first = itemgetter(0)
+    batch = sorted(islice(remaining, _RUN_RECORDS), key=first)
+    if len(batch) < _RUN_RECORDS:
+        yield from batch
+        return
+    runs: list[Path] = []
+    while batch:
+        runs.append(folder / f"{name}-run-{len(runs):05d}")
+        _write_run(runs[-1], batch)
+        batch = sorted(islice(remaining, _RUN_RECORDS), key=first)
+    yield from heapq.merge(*map(_read_run, runs), key=first)
+    for path in runs:
+        path.unlink()
+
+
+def keep_records(
+    records: Iterable[tuple[Any, ...]], folder: Path, name: str
+) -> Callable[[], Iterator[tuple[Any, ...]]]:
+    """Read records once; return a function that yields them again, from memory where they are few, else from a file."""
+    remaining = iter(records)
+    batch = list(islice(remaining, _RUN_RECORDS))
+    if len(batch) < _RUN_RECORDS:
+        return lambda: iter(batch)
+    path = folder / name
+    _write_run(path, chain(batch, remaining))
+    return lambda: _read_run(path)
+
+
+def _write_run(path: Path, records: Iterable[tuple[Any, ...]]) -> None:
+    remaining = iter(records)
+    with path.open("wb") as stream:
+        while block := list(islice(remaining, _BLOCK_RECORDS)):
+            blob = _pack(block)
+            stream.write(len(blob).to_bytes(4, "little") + blob)
+
+
+def _read_run(path: Path) -> Iterator[tuple[Any, ...]]:
+    position = 0
+    while True:
+        # Opened again for each block: a merge of many runs would hold more files than a process may.
+        with path.open("rb") as stream:
+            stream.seek(position)
+            blob = stream.read(int.from_bytes(stream.read(4), "little"))
+            position = stream.tell()
+        if not blob:
+            return
+        yield from _unpack(blob)

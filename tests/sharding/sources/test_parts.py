@@ -1,0 +1,104 @@
+"""References on disk: sorted in bounded memory, cut into equal parts, published and placed."""
+
+import random
+
+from contracts import storage
+from sharding import references
+from sharding.plan import make_plan
+from sharding.sources import parts
+from sharding.sources.parts import (
+    Changes,
+    Names,
+    Piece,
+    StretchWriter,
+    cut_into_parts,
+    keep_records,
+    read_file,
+    repack,
+    sort_records,
+)
+from sharding.sources.reference import Reference
+
+
+def make_references(num, start=0):
+    return [Reference(b"cat/%06d.jpg" % n, n % 3, n % 2, n, 10**15 + n, b"md5:%032x" % n) for n in range(start, num)]
+
+
+def test_a_stretch_holds_what_was_added_and_counts_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PART_REFERENCES", 40)
+    writer = StretchWriter(tmp_path, "one")
+    made = [*make_references(99), Reference(b"dog", 1, 2, 5, 1, b"", (2, 4))]
+    for reference in made:
+        writer.add(reference)
+    stretch = writer.close()
+    assert [count for _, count in stretch.files] == [40, 40, 20]
+    assert [one for path, _ in stretch.files for one in read_file(path)] == made
+    assert stretch.counts[2, 1] == stretch.counts[2, 2] == stretch.counts[2, 4] == 1
+    assert stretch.split_files == [50, 49, 1]
+    assert stretch.split_bytes == [sum(range(0, 99, 2)), sum(range(1, 99, 2)), 5]
+
+
+def test_parts_do_not_hang_on_where_stretches_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PART_REFERENCES", 40)
+    made = make_references(130)
+
+    def write(name, ends):
+        files, start = [], 0
+        for number, end in enumerate(ends):
+            path = tmp_path / f"{name}-{number}"
+            path.write_bytes(parts.pack(made[start:end]))
+            files.append((path, end - start))
+            start = end
+        pieces = cut_into_parts(files)
+        return [repack(tmp_path / f"{name}-part-{n}", own, None).read_bytes() for n, own in enumerate(pieces)]
+
+    whole = write("whole", [40, 80, 120, 130])
+    assert len(whole) == 4
+    assert write("other", [1, 1, 39, 100, 130]) == write("one", [130]) == whole
+
+
+def test_changes_reach_only_what_they_name(tmp_path):
+    made = make_references(9)
+    (tmp_path / "a").write_bytes(parts.pack(made))
+    Changes([2, 0, 1], {made[4].path: 2}).save(tmp_path / "changes")
+    path = repack(tmp_path / "part", [Piece(tmp_path / "a", 0, 9, True)], tmp_path / "changes")
+    expected = [
+        one._replace(label=[2, 0, 1][one.label], split=2 if n == 4 else one.split) for n, one in enumerate(made)
+    ]
+    assert read_file(path) == expected
+
+
+def test_records_are_sorted_by_way_of_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "_RUN_RECORDS", 50)
+    monkeypatch.setattr(parts, "_BLOCK_RECORDS", 7)
+    records = [(b"%03d" % (n % 170), n) for n in range(340)]
+    random.Random(1).shuffle(records)
+    found = list(sort_records(records, tmp_path, "x"))
+    # Equal ones stay as they came.
+    assert found == sorted(records, key=lambda record: record[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_are_kept_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "_RUN_RECORDS", 50)
+    for count in (0, 49, 50, 51, 200):
+        kept = keep_records(iter([(b"%d" % n, None, "x\udcff") for n in range(count)]), tmp_path, f"kept-{count}")
+        assert list(kept()) == list(kept()) == [(b"%d" % n, None, "x\udcff") for n in range(count)]
+
+
+def test_the_first_names_are_kept_and_all_counted():
+    names = Names(3)
+    for number in (5, 9, 1, 7, 3, 8, 2, 6, 4):
+        names.add(b"%d" % number)
+    assert (names.sorted(), names.count) == ([b"1", b"2", b"3"], 9)
+
+
+def test_published_parts_are_placed_as_the_plan_says(listing_of, source, tmp_path):
+    listing = listing_of(source)
+    plan = make_plan(listing, seed=1, target_shard_bytes=4096, min_shards=2)
+    uri = storage.normalise(tmp_path / "work")
+    assert references.publish_parts(listing, uri) == len(listing.parts) == 1
+    assert references.read_part(uri, 0) == list(listing.references())
+    placed = {one.path: shard for shard, blob in references.place_part(uri, 0, plan) for one in references.unpack(blob)}
+    assert placed == {one.path: plan.place(one.path, one.split) for one in listing.references()}
+    assert set(placed.values()) == set(range(plan.total_shards))
