@@ -71,13 +71,15 @@ def find_leftovers(
         keep: Ids of runs to keep.
         keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record may
             be going on, and is always kept.
-        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now.
+        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now. In a bucket
+            none while a run has no record: its training may wait for machines for days.
 
     Raises:
         ConfigError: It is no line with runs, or a run of `keep` is not one of them.
         DataError: A document that is needed is damaged, so that nobody knows what it needs.
     """
     needed = find_needed(line, keep=keep, keep_last=keep_last)
+    unfinished = unfinished and not _may_go_on_elsewhere(line)
     found = []
     for stage in STAGES:
         root = storage.join(line, stage)
@@ -217,6 +219,13 @@ def _is_folder(uri: str) -> bool:
         return True
     path = storage.local_path(uri)
     return path.is_dir() and not path.is_symlink()
+
+
+def _may_go_on_elsewhere(line: str) -> bool:
+    """Whether a run of a line in a bucket may be going on, on machines that nobody here sees."""
+    return not storage.is_local(line) and any(
+        not storage.exists(storage.join(run_uri(line, run), RUN_NAME)) for run in _list_runs(line)
+    )
 
 
 def _is_in_use(line: str, folder: str, objects: Sequence[storage.ObjectInfo]) -> bool:

@@ -198,6 +198,10 @@ def test_a_line_in_a_bucket(bucket_line: str, monkeypatch: pytest.MonkeyPatch) -
     storage.publish(f"{bucket_line}/shard/{TWO}/train-00000-0a1b2c3d.tar", b"12345")
     assert names(bucket_line, unfinished=True) == [], "written to a moment ago: a job may run"
     monkeypatch.setattr(clean, "_IN_USE_S", 0.0)
+    record = storage.read_bytes(f"{bucket_line}/runs/{OLD}/run.json")
+    storage.delete(f"{bucket_line}/runs/{OLD}/run.json")
+    assert names(bucket_line, unfinished=True) == [], "a run without a record may wait for its machines"
+    storage.publish(f"{bucket_line}/runs/{OLD}/run.json", record)
     assert names(bucket_line, unfinished=True, keep_last=1) == [f"shard/{ONE}", f"shard/{TWO}", f"train/{ONE}"]
     found = find_leftovers(bucket_line, unfinished=True, keep_last=1)
     assert delete(bucket_line, found, keep=[], keep_last=1) == []
