@@ -8,7 +8,6 @@ shard. The image is found in a few microseconds, by the few fields that are need
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from records.index import DamagedSample
@@ -24,11 +23,9 @@ _FIELD_1, _FIELD_2 = 0x0A, 0x12
 
 
 class Member(NamedTuple):
-    """One file in a sample of a tar."""
+    """What the header of a member of a tar says."""
 
     name: str
-    offset: int
-    """Of its content, counted from the start of the sample."""
     size: int
 
 
@@ -57,31 +54,22 @@ def path_in(sample: bytes, shard_format: str) -> str | None:
         if shard_format != "webdataset":
             begin, end = _find_feature(sample, _PATH)
             return sample[begin:end].decode()
-        for member in members_of(sample):
+        at = 0
+        while True:
+            member = read_member(sample[at : at + BLOCK_BYTES])
+            at += BLOCK_BYTES
             if member.name.endswith(".json"):
-                found = json.loads(sample[member.offset : member.offset + member.size])
+                found = json.loads(sample[at : at + member.size])
                 path = found.get("path") if isinstance(found, dict) else None
                 return path if isinstance(path, str) else None
-    except (DamagedSample, IndexError, ValueError):
-        pass
-    return None
+            at += member.size + -member.size % BLOCK_BYTES
+    except (IndexError, ValueError):
+        return None
 
 
-def members_of(sample: bytes) -> Iterator[Member]:
-    """Yield the members of a sample of a tar.
-
-    Raises:
-        DamagedSample: It is none.
-    """
-    at = 0
-    while at < len(sample):
-        try:
-            size = int(sample[at + _SIZE_AT : at + _SIZE_END], 8)
-            name = sample[at : at + _NAME_BYTES].partition(b"\0")[0].decode()
-        except ValueError as error:
-            raise _unreadable(error) from None
-        yield Member(name, at + BLOCK_BYTES, size)
-        at += BLOCK_BYTES + size + -size % BLOCK_BYTES
+def read_member(header: bytes) -> Member:
+    """Return what the header of a member says; ValueError where it is none."""
+    return Member(header[:_NAME_BYTES].partition(b"\0")[0].decode(), int(header[_SIZE_AT:_SIZE_END], 8))
 
 
 def _find_in_tar(sample: bytes) -> tuple[int, int]:

@@ -68,7 +68,13 @@ class Estimate:
 
 
 def estimate(
-    references: Iterable[Reference], classes: Sequence[bytes], plan: Plan, config: RunConfig, *, multi_label: bool
+    references: Iterable[Reference],
+    classes: Sequence[bytes],
+    plan: Plan,
+    config: RunConfig,
+    *,
+    multi_label: bool,
+    key: str,
 ) -> Estimate:
     """Return what a run with this plan would write, if no file is rejected.
 
@@ -78,6 +84,7 @@ def estimate(
         plan: Its shards.
         config: The configuration.
         multi_label: Whether the labels of an image are a list.
+        key: Part of the names of the files (sharding/job.py), as this process would write them.
     """
     suffix = SUFFIXES[config.sharding.format]
     frame = _Frame(classes, config, multi_label=multi_label)
@@ -93,8 +100,7 @@ def estimate(
             source_bytes += reference.size
         num_samples += len(part)
         shuffled += 2 * sum(len(pack(references)) for references in by_shard.values())
-    # The key is that of the versions that will write them.
-    named = {plan.name_of(shard, "KEY") + suffix: size for shard, size in enumerate(sizes)}
+    named = {plan.name_of(shard, key) + suffix: size for shard, size in enumerate(sizes)}
     return Estimate(named, num_samples, source_bytes, shuffled)
 
 

@@ -28,13 +28,20 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Rejected
 from contracts.errors import TryAgain, UserError
 from contracts.refusal import REFUSAL_NAME, leave_refusal
-from sharding.commit.duplicates import Findings, find_in_shards, find_in_source, give_sizes, join_findings
+from sharding.commit.duplicates import (
+    Findings,
+    check_duplicates,
+    find_in_shards,
+    find_in_source,
+    give_sizes,
+    join_findings,
+)
 from sharding.commit.kept import keep_part
 from sharding.commit.manifest import Commit, commit_shards
 from sharding.commit.merge import merge_group
 from sharding.commit.records import has_record, note_rejected, read_contents, save_record
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
-from sharding.limits import check_rejected, encode_path
+from sharding.limits import check_rejected, encode_path, space_needed
 from sharding.plan import KEY_BYTES, make_key
 from sharding.references import place_part
 from sharding.runners.heartbeat import beating
@@ -75,7 +82,8 @@ def build_graph(
             | "GroupBySize" >> beam.GroupByKey()
             | "FindCopies" >> beam.Map(_find_in_source, handle)
         )
-        found_before = copies | "JoinCopies" >> beam.CombineGlobally(join_findings)
+        joined = copies | "JoinCopies" >> beam.CombineGlobally(join_findings)
+        found_before = joined | "CheckCopies" >> beam.Map(_check_copies, handle, commit)
         if commit.duplicates == "drop":
             for_shards.append(
                 copies | "LeaveOut" >> beam.FlatMap(_leave_out, handle).with_output_types(tuple[int, bytes])
@@ -130,6 +138,15 @@ def _find_in_source(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> F
     with _working(handle):
         return find_in_source(bucket[1], open_job(handle))
     return Findings()
+
+
+def _check_copies(found: Findings, handle: JobHandle, commit: Commit) -> Findings:
+    """End the job before it writes much, where there are copies and none may be."""
+    with _working(handle):
+        if commit.duplicates == "fail" and found.groups:
+            shown = f"sharding.source {storage.display(open_job(handle).planned.source_uri)}"
+            check_duplicates(found.report(dropped=False), shown)
+    return found
 
 
 def _leave_out(found: Findings, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
@@ -188,7 +205,7 @@ def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> Non
     if rejected > limit * total:
         named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]
         shown = f"sharding.source {storage.display(opened.planned.source_uri)}"
-        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected)
+        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected, so_far=True)
 
 
 def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
@@ -243,7 +260,7 @@ def _commit(
 def _working(handle: JobHandle) -> Iterator[None]:
     """Show signs of life while the block runs; end the block with a refusal, where only a user can mend it."""
     try:
-        with beating(handle):
+        with beating(handle), space_needed(handle.output_uri):
             yield
     except (UserError, SourceChanged) as error:
         if not _is_finished(handle):

@@ -40,7 +40,13 @@ def check_training_classes(classes: tuple[bytes, ...], training_samples: list[in
 
 
 def check_rejected(
-    rejected: Sequence[Rejected], num_accepted: int, limit: float, shown: str, *, num_rejected: int | None = None
+    rejected: Sequence[Rejected],
+    num_accepted: int,
+    limit: float,
+    shown: str,
+    *,
+    num_rejected: int | None = None,
+    so_far: bool = False,
 ) -> None:
     """Raise DataError, naming the first ten, when too large a share of the files is rejected.
 
@@ -50,15 +56,17 @@ def check_rejected(
         limit: sharding.max_rejected_fraction.
         shown: How the error calls the source.
         num_rejected: Number of all that were rejected; None: they are in `rejected`.
+        so_far: There may be more, while others are looked at.
     """
     count = len(rejected) if num_rejected is None else num_rejected
     total = count + num_accepted
     if count <= limit * total:
         return
+    least = "at least " if so_far else ""
     named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in rejected[:MAX_NAMED])
     more = f"\n    ... and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
     raise DataError(
-        f"{shown}: {count} of {total} files cannot be used as images:{named}{more}",
+        f"{shown}: {least}{count} of {total} files cannot be used as images:{named}{more}",
         allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
         todo="repair or remove these files, or raise sharding.max_rejected_fraction",
     )

@@ -158,7 +158,10 @@ def find_split_ends(fractions: SplitFractions) -> list[tuple[float, int]]:
 
 def split_at(point: float, ends: list[tuple[float, int]]) -> int:
     """Return the split that a point of [0, 1) belongs to."""
-    return next(split for end, split in ends if point < end)
+    for end, split in ends:
+        if point < end:
+            return split
+    raise AssertionError("the last range ends above 1")
 
 
 def count_shards(num_samples: int, source_bytes: int, *, target_shard_bytes: int, min_shards: int) -> int:

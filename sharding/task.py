@@ -166,7 +166,7 @@ def _adopt(stage: Stage, output: Output) -> bool:
         write_resources(stage.launch, stage.config, job_id)
         return True
     wait_for(stage.config, job_id)
-    _finish(stage, output)
+    _finish(stage, output, f"Dataflow job {job_id} of another run")
     return True
 
 
@@ -252,6 +252,7 @@ def _arrange(stage: Stage, choice: Choice) -> Plan:
 def _estimate(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
     from sharding.estimate import describe, estimate, read_prices
+    from sharding.job import make_work_key
     from sharding.probe import probe
 
     prices = read_prices(stage.prices) if stage.prices else None
@@ -260,7 +261,10 @@ def _estimate(stage: Stage, scratch: Path) -> str:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
     plan, listing = _arrange(stage, choice), choice.listing
     lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
-    found = estimate(listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label)
+    key = make_work_key(combine(choice.made_from))
+    found = estimate(
+        listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label, key=key
+    )
     probed = probe(listing.references(), listing.num_files, listing.uri, stage.config.sharding, listing.classes)
     return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 
@@ -321,14 +325,14 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     if stage.launch is not None:
         stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
         return
-    stage.log(f"ran on {engine}")
-    _finish(stage, output)
+    _finish(stage, output, engine)
 
 
-def _finish(stage: Stage, output: Output) -> None:
+def _finish(stage: Stage, output: Output, engine: str) -> None:
     """Say what was made, or why nothing was."""
     if error := find_refusal(output.uri):
         raise error
+    stage.log(f"ran on {engine}")
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     manifest = ShardManifest.load(output.uri)

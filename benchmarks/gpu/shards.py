@@ -15,8 +15,8 @@ import simplejpeg  # type: ignore[import-untyped]
 
 from benchmarks.gpu.setting import CLASSES, Setting
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, FileEntry, ShardEntry, ShardManifest, SplitEntry
-from records.index import INDEX_NAME, RECORD, write_index
+from contracts.artifacts import MANIFEST_NAME, FileEntry, IndexPart, ShardEntry, ShardManifest, SplitEntry
+from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
 
@@ -27,16 +27,16 @@ COLOURS = ((220, 60, 60), (60, 220, 60), (60, 60, 220), (160, 160, 60))
 
 
 def write_shards(setting: Setting) -> None:
-    """Write one tar a split, the index and the manifest; the manifest last."""
+    """Write one tar and one part of the index a split, and the manifest; the manifest last."""
     setting.shards.mkdir(parents=True)
     uri, random = storage.normalise(setting.shards), np.random.default_rng(0)
     # Some pixels more than the network takes, as photographs have.
     images = [_jpeg(random, number % CLASSES, setting.image_size * 8 // 7) for number in range(IMAGES)]
-    splits, shards, parts, first = {}, [], [], 0
+    splits, shards, parts, first, hashed = {}, [], [], 0, hashlib.sha256()
     sizes = {"train": setting.steps * setting.global_batch_size, "validation": EVALUATED, "test": EVALUATED}
     for number, (split, samples) in enumerate(sizes.items()):
         name = f"{split}-00000.tar"
-        records = np.zeros(samples, RECORD)
+        rows, labels, ends, source_bytes = np.zeros(samples, ROW), np.zeros(samples, "<i4"), [0], 0
         with (setting.shards / name).open("wb") as file:
             stream = ChecksumStream(file)
             writer = TarWriter(stream)
@@ -44,26 +44,35 @@ def write_shards(setting: Setting) -> None:
                 content, path = images[place % IMAGES], f"{split}/{place}.jpg"
                 label = int(random.integers(CLASSES)) if random.random() < 0.1 else place % IMAGES % CLASSES
                 key = hashlib.md5(path.encode(), usedforsecurity=False).digest()
-                at = writer.write(Sample(key, content, "jpeg", label, str(label), path, 0, 0, "RGB"))
-                records[place] = (number, label, at.offset, at.size, int(storage.crc32c(content), 16), key)
+                writer.write(Sample(key, content, "jpeg", label, str(label), path, 0, 0, "RGB"))
+                rows[place]["key"], labels[place] = key, label
+                ends.append(stream.position)
+                source_bytes += len(content)
             writer.close()
+        rows["offset"], rows["size"] = ends[:-1], np.diff(ends)
+        with (setting.shards / name).open("rb") as file:
+            rows["crc32c"] = [int(storage.crc32c(file.read(size)), 16) for size in rows["size"].tolist()]
+        columns = {"label": labels}
+        part_name = f"index-{number:05d}.bin"
+        write_part(setting.shards / part_name, rows, columns)
+        parts.append(IndexPart(**FileEntry.of(uri, part_name).model_dump(), first=first, samples=samples))
+        rows_crc32c = checksum_rows(rows, columns)
+        hashed.update(rows_crc32c.encode())
         entry = FileEntry.of(uri, name).model_dump()
-        shards.append(ShardEntry(**entry, split=split, first=first, samples=samples))
-        by_class = np.bincount(records["label"], minlength=CLASSES).tolist()
-        source_bytes = int(records["size"].sum())
+        shards.append(ShardEntry(**entry, split=split, first=first, samples=samples, rows_crc32c=rows_crc32c))
+        by_class = np.bincount(labels, minlength=CLASSES).tolist()
         splits[split] = SplitEntry(first=first, samples=samples, source_bytes=source_bytes, samples_by_class=by_class)
-        parts.append(records)
         first += samples
-    write_index(setting.shards / INDEX_NAME, parts)
     manifest = ShardManifest(
-        fingerprint=hashlib.sha256(np.concatenate(parts).tobytes()).hexdigest()[:16],
+        fingerprint=hashed.hexdigest()[:16],
+        format_version=2,
         made_from={},
         format="webdataset",
         seed=0,
         classes=[str(label) for label in range(CLASSES)],
         splits=splits,
         shards=shards,
-        index=FileEntry.of(uri, INDEX_NAME),
+        index_parts=parts,
         rejected=[],
         mean=[0.4] * 3,
         std=[0.25] * 3,

@@ -5,11 +5,12 @@ The client makes an object of 30 fields of every item; here the answer's JSON is
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from typing import Any
 
 from contracts.stores import ObjectInfo
 from contracts.stores.gcs import split
-from contracts.stores.gcs_client import call_options, client, explained, hex_digest
+from contracts.stores.gcs_client import call_options, client, explained
 
 _ITEM_FIELDS = "items(name,size,generation,crc32c,md5Hash),nextPageToken"
 
@@ -30,8 +31,8 @@ def list_page(uri: str, *, start: str, end: str, token: str, limit: int) -> tupl
             item["name"].removeprefix(prefix),
             int(item["size"]),
             int(item["generation"]),
-            hex_digest(item.get("crc32c")),
-            hex_digest(item.get("md5Hash")),
+            _hex(item.get("crc32c")),
+            _hex(item.get("md5Hash")),
         )
         for item in answer.get("items", ())
     ]
@@ -49,6 +50,11 @@ def list_folders(uri: str) -> list[str]:
         if not (token := answer.get("nextPageToken")):
             return folders
         query["pageToken"] = token
+
+
+def _hex(digest: str | None) -> str | None:
+    # As gcs_client.hex_digest, a third of its time: there are two for each object.
+    return None if digest is None else a2b_base64(digest).hex()
 
 
 def _prefix_of(uri: str) -> str:

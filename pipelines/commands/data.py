@@ -18,7 +18,7 @@ ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shar
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
-    for command in (show, verify, index):
+    for command in (show, verify, index, export_index):
         data_app.command()(command)
     app.add_typer(data_app, name="data")
 
@@ -90,6 +90,24 @@ def index(
         )
         for line in describe(manifest):
             print(line)
+
+
+def export_index(
+    uri: ShardsFolder,
+    dali: Annotated[bool, typer.Option("--dali", help="Only the index of each shard for NVIDIA DALI.")] = False,
+    wids: Annotated[bool, typer.Option("--wids", help="Only the lists of shards for WIDS.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write index files by which other libraries read shards [default: for DALI and for WIDS]."""
+    with reported(debug):
+        from contracts.storage import normalise
+        from inspection import neighbours
+
+        both = dali == wids
+        names = neighbours.export_index(
+            normalise(uri), dali=dali or both, wids=wids or both, progress=_count("export-index")
+        )
+        print(f"{len(names)} files are there")
 
 
 def _count(name: str) -> Callable[[int, int], None]:

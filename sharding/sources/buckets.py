@@ -23,13 +23,10 @@ from sharding.limits import encode_name, name_some
 from sharding.sources.layout import ALLOWED, Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import PART_REFERENCES, Stretch, StretchWriter
-from sharding.sources.reference import Reference
 
 # Objects that are listed in this process, before others are started for the rest: eight pages.
 FEW_OBJECTS = 8_000
-# Requests for the names in the middle of a range; what they have learned is kept, so the next time goes on from there.
-_MAX_PROBES = 64
-# What names are made of, besides the letters that a range itself shows, in order.
+# What most names are made of, in order.
 _USUAL = "-./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
@@ -94,7 +91,8 @@ def list_bucket(
     """
     shown = f"sharding.source {uri}"
     if entries is not None:
-        layout = find_layout(section, *_folders_of(entries), shown)
+        folders = _folders_of(entries)
+        layout = find_layout(section, list(folders), folders.__getitem__, shown)
         stretches = [_sort_out(entries, layout, section, StretchWriter(folder, "stretch-0"))]
     else:
         layout = find_layout(
@@ -125,24 +123,21 @@ def hash_of(entry: storage.ObjectInfo) -> bytes:
 
 
 def _list_visible(uri: str) -> list[bytes]:
-    return [name.encode() for name in storage.list_folders(uri) if not is_ignored(name.encode())]
+    return [name.encode() for name in storage.list_folders(uri) if _is_visible(name.encode())]
 
 
-def _folders_of(entries: list[storage.ObjectInfo]) -> tuple[list[bytes], _Inner]:
-    """Return the folders that hold an image, and a function to those in each."""
-    inner: _Inner = _Inner()
+def _is_visible(name: bytes) -> bool:
+    return name != b"" and not is_ignored(name)
+
+
+def _folders_of(entries: list[storage.ObjectInfo]) -> dict[bytes, list[bytes]]:
+    """Return the folders directly below the source, and those in each."""
+    inner: dict[bytes, set[bytes]] = {}
     for entry in entries:
-        names = entry.name.encode().split(b"/")
-        if len(names) > 1 and names[-1] and not any(map(is_ignored, names)):
-            inner.setdefault(names[0], set()).update(names[1:-1][:1])
-    return list(inner), inner
-
-
-class _Inner(dict[bytes, set[bytes]]):
-    """The folders in each folder."""
-
-    def __call__(self, name: bytes) -> list[bytes]:
-        return list(self[name])
+        top, *more = entry.name.encode().split(b"/")
+        if more and _is_visible(top):
+            inner.setdefault(top, set()).update(filter(_is_visible, more[:-1][:1]))
+    return {name: list(names) for name, names in inner.items()}
 
 
 def _sort_out(
@@ -160,7 +155,7 @@ def _take(entry: storage.ObjectInfo, sorter: Sorter, writer: StretchWriter) -> N
         # A folder that some tool has made; it has no content.
         sorter.enter(path[:-1])
     elif chosen := sorter.sort_out(path):
-        writer.add(Reference(path, *chosen, entry.size, entry.generation or 0, hash_of(entry)))
+        writer.add((path, *chosen, entry.size, entry.generation or 0, hash_of(entry), ()))
 
 
 def cut_by_folders(layout: Layout, most: int) -> list[NameRange]:
@@ -233,41 +228,43 @@ def list_range(bucket: Bucket, names: NameRange, number: int) -> tuple[Stretch, 
 def halve(uri: str, names: NameRange) -> list[NameRange]:
     """Return the two ranges that a range is cut into, both with objects; the range itself where it cannot be cut.
 
-    Looks by requests for single names: of a middle behind which there is none, the range ends there.
+    Asks for single names, about twelve: first for the longest start that all names of the range have in common, then
+    for a letter behind it that has names on both sides.
     """
     first, _ = names.page(uri, limit=2)
     if not first:
         return []
     low, end = first[0].name, names.end
-    letters = "".join(sorted({*_USUAL, *low}))
-    for _ in range(_MAX_PROBES):
-        middle = find_middle(low, end, letters)
-        if middle is None:
-            break
-        if NameRange(middle, end).page(uri, limit=1)[0]:
-            return [replace(names, end=middle), NameRange(middle, end)]
-        end = middle
-    return [replace(names, end=end)]
 
+    def any_from(start: str) -> bool:
+        return (not end or start < end) and bool(NameRange(start, end).page(uri, limit=1)[0])
 
-def find_middle(low: str, end: str, letters: str) -> str | None:
-    """Return a name after `low` and before `end` (empty: no end) that cuts what lies between at its widest place.
-
-    Args:
-        low: A name.
-        end: A later one.
-        letters: What names are thought to be made of, sorted.
-    """
-    for place in range(len(low)):
-        start = low[:place]
-        if end and not end.startswith(start):
-            # Everything that starts as `low` does lies before the end.
-            choice = [letter for letter in letters if letter > low[place]]
+    common, most = 0, len(low)
+    while common < most:
+        middle = (common + most + 1) // 2
+        if any_from(after(low[:middle])):
+            most = middle - 1
         else:
-            limit = end[place] if end else chr(0x10FFFF)
-            choice = [letter for letter in letters if low[place] < letter < limit]
-            if end and len(end) > place + 1 and limit > low[place]:
-                choice.append(limit)
-        if choice:
-            return start + choice[len(choice) // 2]
-    return None
+            common = middle
+    if common == len(low):
+        # All names begin with the first one.
+        return [names]
+    start = low[:common]
+    # There are names behind the first one's own letter.
+    cut = after(low[: common + 1])
+    letters = [letter for letter in _USUAL if start + letter > cut and (not end or start + letter < end)]
+    while letters:
+        place = len(letters) // 2
+        if any_from(start + letters[place]):
+            cut = start + letters[place]
+            break
+        end = start + letters[place]
+        letters = letters[:place]
+    return [replace(names, end=cut), NameRange(cut, end)]
+
+
+def after(prefix: str) -> str:
+    """Return the first name after all that begin with a prefix, which is not empty."""
+    last = ord(prefix[-1])
+    # The surrogates are no characters: UTF-8 goes from U+D7FF to U+E000.
+    return prefix[:-1] + chr(0xE000 if last == 0xD7FF else min(last + 1, 0x10FFFF))

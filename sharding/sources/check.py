@@ -17,10 +17,11 @@ import os
 from contracts import storage
 from contracts.checked import Finding, Findings
 from contracts.config import ShardingSection
-from contracts.errors import EXIT_OK, DataError, StorageError, TryAgain
+from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryAgain
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from sharding.limits import name_some
+from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
 from sharding.sources.tables import SUFFIXES, read_rows
@@ -32,7 +33,6 @@ _MIN_ROWS = 20
 # Different labels, as a share of the rows, from which on it is asked whether they are classes, and that refuses them:
 # hardly any image would share its class with another.
 _MANY_DISTINCT, _MAX_DISTINCT = 0.5, 0.9
-SPLIT_FOLDERS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,8 +64,8 @@ def check_source(section: ShardingSection) -> Findings:
         if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):
             _check_rows(section, uri, findings)
         else:
-            _check_folders(uri, findings)
-    except DataError as error:
+            _check_folders(section, uri, findings)
+    except (ConfigError, DataError) as error:
         findings.problems.append(Finding.of(error))
     except (StorageError, TryAgain, OSError) as error:
         # Who submits need not be allowed to read what the line's account reads.
@@ -124,29 +124,19 @@ def _is_number(label: str | int) -> bool:
         return False
 
 
-def _check_folders(uri: str, findings: Findings) -> None:
-    """Refuse class folders that are splits; count them, where they are on this machine."""
+def _check_folders(section: ShardingSection, uri: str, findings: Findings) -> None:
+    """Refuse folders that are neither classes nor splits; count the classes, where they are on this machine."""
     folders = _list_folders(uri, findings)
     if not folders:
         return
-    if storage.is_local(uri):
-        findings.num_classes = len(folders)
-    if len(folders) < 2 or not {name.lower() for name in folders} <= SPLIT_FOLDERS:
-        return
-    inner = [set(_list_folders(storage.join(uri, name), findings)) for name in folders]
-    common = sorted(set.intersection(*inner))
-    if len(common) < 2:
-        return
-    names = " and ".join(sorted(folders))
-    largest = next((name for name in folders if name.lower().startswith("train")), folders[0])
-    raise DataError(
-        f"sharding.source {storage.display(uri)} holds the folders {names}, each with the folders "
-        f"{name_some(common)}: splits, where the class folders are expected; the network would learn to tell {names}",
-        allowed="one folder of images per class directly below the source; splits are drawn (sharding.splits) or given "
-        "by a manifest",
-        todo="keep these splits by a manifest with the columns uri, label and split (docs/sharding.md, Manifests), or "
-        f"point sharding.source at {storage.display(storage.join(uri, largest))} and have splits drawn from it",
+    layout = find_layout(
+        section,
+        [os.fsencode(name) for name in folders],
+        lambda name: [os.fsencode(one) for one in _list_folders(storage.join(uri, os.fsdecode(name)), findings)],
+        f"sharding.source {storage.display(uri)}",
     )
+    if storage.is_local(uri):
+        findings.num_classes = len(layout.classes)
 
 
 def _list_folders(uri: str, findings: Findings) -> list[str]:

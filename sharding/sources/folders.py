@@ -17,7 +17,6 @@ from sharding.limits import encode_path
 from sharding.sources.layout import Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import Names, Stretch, StretchWriter, sort_records
-from sharding.sources.reference import Reference
 
 # Files that are listed in this process, before others are started: less than a second.
 FEW_FILES = 20_000
@@ -141,7 +140,7 @@ def _take(record: tuple[bytes, int, int], sorter: Sorter, writer: StretchWriter)
     except KeyError:
         raise TryAgain(f"{encode_path(path)} appeared in a new class folder while the source was listed") from None
     if chosen is not None:
-        writer.add(Reference(path, *chosen, size, modified_ns))
+        writer.add((path, *chosen, size, modified_ns, b"", ()))
 
 
 def _cut(root: bytes, folders: Sequence[bytes], most: int) -> list[bytes]:

@@ -58,7 +58,7 @@ class Layout:
         names = folder.split(b"/")
         if not self.gives_splits:
             return (self._labels[names[0]], None) if names[0] else None
-        if len(names) < 2:
+        if len(names) < 2 or not names[1]:
             return None
         return self._labels[names[1]], _split_of(names[0])
 

@@ -13,7 +13,18 @@ from pathlib import Path
 from contracts.config import SPLITS, SplitFractions
 from sharding.limits import encode_name, encode_path, name_some
 from sharding.plan import find_split_ends
-from sharding.sources.parts import MAX_IGNORED, Changes, Names, Piece, Stretch, cut_into_parts, read_file, repack
+from sharding.sources.parts import (
+    MAX_IGNORED,
+    Changes,
+    Fields,
+    Names,
+    Piece,
+    Stretch,
+    cut_into_parts,
+    read_fields,
+    read_file,
+    repack,
+)
 from sharding.sources.reference import Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
@@ -57,12 +68,12 @@ class Listing:
 
     def references(self) -> Iterator[Reference]:
         """Yield all references in the order of their paths, holding one part."""
-        for number in range(len(self.parts)):
-            yield from self.part(number)
+        for path in self.parts:
+            yield from read_file(path)
 
     def samples(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield (path, split, bytes) of every file."""
-        return ((one.path, one.split, one.size) for one in self.references())
+        return ((path, split, size) for part in self.parts for path, _, split, size, *_ in read_fields(part))
 
     def count_by_class(self, split: int) -> list[int]:
         """Return the number of files of each class in a split."""
@@ -120,7 +131,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         Changes(labels, {move.path: move.new for move in moves}).save(changes_path)
     written = []
     for path in _write_parts(parts, folder, pool, changes_path):
-        _update_hash(total, read_file(path), with_split=found.splits_given)
+        _update_hash(total, read_fields(path), with_split=found.splits_given)
         written.append(path)
     for stretch in found.stretches:
         for source, _ in stretch.files:
@@ -158,7 +169,7 @@ def _stratify(
     num_samples = sum(count for (_, label), count in counts.items() if label in lacking)
     if num_samples > MAX_SAMPLES:
         too_many = f"{num_samples} images, too many for sharding.stratify ({MAX_SAMPLES} at most)"
-        return [], [f"warning: {len(lacking)} classes lack a split; they have {too_many}"]
+        return [], [f"{len(lacking)} classes lack a split; they have {too_many}"]
     if not lacking:
         return [], []
     # Only the stretches with such a class; of class folders these are few.
@@ -194,7 +205,7 @@ def _write_parts(
         yield future.result()
 
 
-def _update_hash(total: hashlib._Hash, references: list[Reference], *, with_split: bool) -> None:
+def _update_hash(total: hashlib._Hash, references: list[Fields], *, with_split: bool) -> None:
     # No path holds a zero byte: fields and lines cannot run into each other.
     rows = []
     for path, label, split, size, generation, _, more in references:
@@ -214,7 +225,7 @@ def _describe_outside(found: Found) -> list[str]:
     shown = [encode_path(path) for path in names.sorted()]
     more = f" and {names.count - len(shown)} more" if names.count > len(shown) else ""
     images = f"{names.count} image{'s' * (names.count > 1)} outside of class folders"
-    return [f"warning: {images} left out: {', '.join(shown)}{more}"]
+    return [f"{images} left out: {', '.join(shown)}{more}"]
 
 
 def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fractions: SplitFractions) -> list[str]:
@@ -226,7 +237,7 @@ def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fra
             continue
         absent = [encode_name(classes[label]) for label, count in enumerate(own) if count == 0]
         if absent:
-            warnings.append(f"warning: the {name} split has no image of class {name_some(absent)}")
+            warnings.append(f"the {name} split has no image of class {name_some(absent)}")
     by_lower: dict[bytes, bytes] = {}
     for class_name in classes:
         # Letters outside of ASCII have case as well; names that are no text are compared as they are.
@@ -234,5 +245,5 @@ def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fra
         other = by_lower.setdefault(folded, class_name)
         if other != class_name:
             names = f"{encode_name(other)} and {encode_name(class_name)}"
-            warnings.append(f"warning: classes {names} differ only in upper and lower case")
+            warnings.append(f"classes {names} differ only in upper and lower case")
     return warnings

@@ -20,7 +20,7 @@ from sharding.sources.buckets import hash_of
 from sharding.sources.listing import Found
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import Names, StretchWriter, keep_records, sort_records
-from sharding.sources.reference import Reference, absolute_path, remote_uri
+from sharding.sources.reference import absolute_path, remote_uri
 from sharding.sources.rows import normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
 from sharding.sources.tables import is_vertex, read_rows
@@ -70,7 +70,7 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
             continue
         labels = sorted({places[label] for label in item.labels})
         split = checks.splitter.choose(item.path, item.group, item.split)
-        writer.add(Reference(item.path, labels[0], split, *found, tuple(labels[1:])))
+        writer.add((item.path, labels[0], split, *found, tuple(labels[1:])))
     if missing:
         more = f" and {num_missing - MAX_NAMED} more" if num_missing > MAX_NAMED else ""
         raise DataError(

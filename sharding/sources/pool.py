@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from contracts.errors import TryAgain
@@ -25,6 +23,10 @@ def open_pool(processes: int) -> Iterator[Executor]:
     if processes <= 1:
         yield _Here()
         return
+    # Most sources are small: their stage starts without these.
+    import multiprocessing
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
     # Spawned: a fork would inherit sockets of the storage client, and locks that its threads hold.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin)
     try:

@@ -6,6 +6,8 @@ Imported by the fork server (pool.py), which therefore imports all that such a p
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import pickle
 import signal
 import time
@@ -62,15 +64,20 @@ class Looking:
         self._slot[0] = 0
 
 
-def serve(connection: Connection, slot: MutableSequence[int], command_pid: int) -> None:
+def serve(connection: Connection, slot: MutableSequence[int], command: Connection, command_pid: int) -> None:
     """Do tasks until the other side closes the connection.
 
     Args:
         connection: Tasks come in; what each one returned or raised goes out.
         slot: That of `Looking`.
+        command: Pipe whose other end the command holds as long as it lives; nothing is sent.
         command_pid: Process that started this one, which does not outlive it.
     """
     end_with(command_pid)
+    # That takes the interpreter's lock, which a decoder that never returns may hold. When a pipe closes, the kernel
+    # sends SIGIO, for which Python has no handler: the process ends.
+    fcntl.fcntl(command.fileno(), fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(command.fileno(), fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     # Ctrl-C reaches every process of a terminal; the command decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What Pillow remarks about metadata does not touch the pixels (sharding/task.py).

@@ -176,8 +176,9 @@ class _Child:
         # Of its own: whatever a process that is thought dead still writes, nobody reads.
         self._slot = context.RawArray("q", 2)
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, self._slot, os.getpid()), daemon=True)
-        with theirs, _status_lock:
+        command, self._alive = context.Pipe(duplex=False)
+        self._process = context.Process(target=serve, args=(theirs, self._slot, command, os.getpid()), daemon=True)
+        with theirs, command, _status_lock:
             self._process.start()
 
     def do(self, task: Task) -> ShardRecord | Exception | None:
@@ -223,6 +224,7 @@ class _Child:
             self._process.kill()
             multiprocessing.connection.wait(sentinel, _END_TIMEOUT_S)
         self._connection.close()
+        self._alive.close()
         with _status_lock:
             self._process.join(0)
             code = self._process.exitcode

@@ -4,6 +4,7 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from records.decode import MAX_PIXELS, UndecodableImage, decode, decode_rgb, image_format
+from records.convert import Changes, change
+from records.decode import MAX_PIXELS, UndecodableImage, check_complete, decode, decode_rgb, image_format
 
 GRADIENT = np.arange(24 * 16 * 3, dtype=np.uint32).reshape(24, 16, 3).astype(np.uint8)
 
@@ -38,7 +40,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_formats_are_known_by_content(name):
     assert image_format(FILES[name]) == name
-    pixels, found, _ = decode(FILES[name])
+    pixels, found, *_ = decode(FILES[name])
     assert (pixels.shape, pixels.dtype, found) == ((24, 16, 3), np.uint8, name)
     assert pixels.flags.writeable and pixels.flags.c_contiguous
     if name not in ("jpeg", "gif"):
@@ -73,6 +75,21 @@ def test_16_bit_grey_is_scaled():
     assert np.array_equal(pixels[..., 0], pixels[..., 2])
 
 
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+def test_16_bit_grey_takes_little_more_than_its_pixels(kind):
+    values = np.random.default_rng(0).integers(0, 65536, (1000, 1500)).astype(kind)
+    content = encode(Image.fromarray(values), "TIFF")
+    tracemalloc.start()
+    try:
+        pixels = decode_rgb(content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Pillow's pixels, and a copy of them as an array, and three bytes for each.
+    assert peak / values.size < 2 * np.dtype(kind).itemsize + 3 + 2
+    assert np.array_equal(pixels[..., 1], np.round(values / 257).astype(np.uint8))
+
+
 def test_grey_and_cmyk_jpeg():
     grey = decode(encode(Image.fromarray(GRADIENT).convert("L"), "JPEG"))
     assert (grey.mode, grey.pixels.shape) == ("L", (24, 16, 3))
@@ -103,6 +120,101 @@ def test_png_without_its_end_and_with_a_wrong_checksum():
     content[content.index(b"IDAT") + 10] ^= 1
     with pytest.raises(UndecodableImage, match="checksum in chunk IDAT"):
         decode_rgb(bytes(content))
+
+
+# --- transparency -----------------------------------------------------------------------------------------------------
+
+
+def make_transparent(mode):
+    """Return an image whose left half is opaque, a column half transparent, and the rest invisible, black below it."""
+    pixels = np.zeros((6, 8, 4), np.uint8)
+    pixels[:, :4] = (200, 100, 50, 255)
+    pixels[:, 4] = (200, 100, 50, 128)
+    image = Image.fromarray(pixels)
+    if mode == "P":
+        image = image.quantize(4)
+    return image if image.mode == mode else image.convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("RGBA", "WEBP"), ("RGBA", "TIFF"), ("RGBA", "GIF")],
+)
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 30)])
+def test_transparent_images_are_laid_on_a_background_and_stored_as_png(mode, name, background):
+    content = encode(make_transparent(mode), name, **({"lossless": True} if name == "WEBP" else {}))
+    plain, laid = decode(content), decode(content, background=background)
+    assert laid.transparent and not plain.transparent and laid.mode == plain.mode
+    assert (laid.pixels[:, 5:] == background).all()
+    assert np.array_equal(laid.pixels[:, :4], plain.pixels[:, :4])
+    assert not (plain.pixels[:, 5:] == (255, 255, 255)).all(), "the trainer's decoder shows what lies below"
+    if name != "GIF":  # it has no half transparency
+        mixed = (plain.pixels[:, 4].astype(float) * 128 + np.array(background) * 127) / 255
+        assert np.abs(laid.pixels[:, 4] - mixed).max() <= 1
+    stored, changes = change(content, laid, Changes())
+    assert changes == ("transparent",)
+    again = decode(stored, background=(1, 2, 3))
+    assert (again.image_format, again.transparent) == ("png", False)
+    assert again.mode == ("L" if mode == "LA" and len(set(background)) == 1 else "RGB")
+    # What is stored needs no alpha any more: every decoder sees the same.
+    assert np.array_equal(again.pixels, laid.pixels) and np.array_equal(decode_rgb(stored), laid.pixels)
+
+
+def test_a_transparent_colour_of_a_png():
+    pixels = np.full((4, 4, 3), (9, 8, 7), np.uint8)
+    pixels[0] = 250
+    content = encode(Image.fromarray(pixels), "PNG", transparency=(9, 8, 7))
+    laid = decode(content, background=(255, 255, 255))
+    assert laid.transparent and (laid.pixels[1:] == 255).all() and (laid.pixels[0] == 250).all()
+    # One with 16 bits a channel decodes as before, whatever it calls transparent.
+    deep = bytearray(encode(Image.fromarray(pixels), "PNG"))
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
+    chunks = [
+        (b"IHDR", header),
+        (b"tRNS", struct.pack(">HHH", 65535, 300, 40000)),
+        (b"IDAT", zlib.compress(b"\0" + struct.pack(">6H", 65535, 300, 40000, 1, 2, 3))),
+        (b"IEND", b""),
+    ]
+    deep = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    assert decode(deep, background=(0, 0, 0)).pixels.shape == decode(deep).pixels.shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), [("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("RGBA", "WEBP"), ("L", "PNG")]
+)
+def test_opaque_images_keep_their_bytes(mode, name):
+    image = Image.fromarray(GRADIENT).convert("RGBA").convert(mode)
+    content = encode(image, name, **({"transparency": bytes([255] * 256)} if mode == "P" else {}))
+    laid, plain = decode(content, background=(1, 2, 3)), decode(content)
+    assert not laid.transparent and np.array_equal(laid.pixels, plain.pixels)
+    assert change(content, laid, Changes()) == (content, ())
+
+
+# --- completeness without decoding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp"])
+def test_a_file_that_ends_too_early_is_known_without_decoding(name):
+    content = FILES[name]
+    check_complete(content, name)
+    check_complete(content + b"trailing bytes", name)
+    for length in range(len(content) // 2, len(content), 7):
+        with pytest.raises(UndecodableImage, match="truncated"):
+            check_complete(content[:length], name)
+
+
+def test_the_end_of_a_thumbnail_is_not_the_end_of_its_jpeg():
+    thumbnail = FILES["jpeg"]
+    segment = b"\xff\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
+    content = thumbnail[:2] + segment + thumbnail[2:]
+    check_complete(content, "jpeg")
+    assert decode(content).image_format == "jpeg"
+    with pytest.raises(UndecodableImage, match="truncated"):
+        check_complete(content[:-2], "jpeg")
+    progressive = encode(Image.fromarray(GRADIENT), "JPEG", progressive=True)
+    check_complete(progressive, "jpeg")
 
 
 def test_bombs_give_a_reason():

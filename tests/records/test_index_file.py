@@ -30,10 +30,8 @@ def test_it_reads_what_a_map_shows(path: Path) -> None:
     assert len(index) == COUNT
     assert all(index[place] == mapped[place] for place in (0, 7, 7, COUNT - 1))
     assert np.array_equal(index[10:50], mapped[10:50]) and len(index[50:10]) == 0
-    part = index.part(100, 50)
-    assert len(part) == 50 and part[3] == mapped[103]
-    assert np.array_equal(part[40:70], mapped[140:150])
-    for read in (lambda: index[COUNT], lambda: part[50], lambda: part[-1], lambda: part[::2], lambda: part.part(1, 50)):
+    assert index.labels(10, 40).tolist() == mapped[10:50]["label"].tolist()
+    for read in (lambda: index[COUNT], lambda: index[-1], lambda: index[::2]):
         with pytest.raises(IndexError):
             read()
 
@@ -51,7 +49,7 @@ def test_a_file_that_is_cut_short_meanwhile_is_an_error(path: Path, left: int) -
     with pytest.raises(DataError, match=r"index\.bin was cut short while it was read: it ends before record 8"):
         index[7]
     with pytest.raises(DataError, match="cut short"):
-        index.part(100, 50)[0:50]
+        index[100:150]
 
 
 def test_a_file_that_is_cut_short_is_taken_anew_where_that_can_be(path: Path, tmp_path: Path) -> None:
@@ -63,9 +61,8 @@ def test_a_file_that_is_cut_short_is_taken_anew_where_that_can_be(path: Path, tm
         return renewed[-1]
 
     index = IndexFile(path, renew)
-    part = index.part(5, 20)
     os.truncate(path, 0)
-    assert index[7] == expected[7] and part[2] == expected[7] and part[3] == expected[8]
+    assert index[7] == expected[7] and index[8] == expected[8]
     assert len(renewed) == 1
     # Deleted before it is opened, too.
     renewed[0].unlink()
@@ -74,11 +71,11 @@ def test_a_file_that_is_cut_short_is_taken_anew_where_that_can_be(path: Path, tm
 
 
 def test_it_is_opened_again_in_another_process(path: Path) -> None:
-    part = IndexFile(path).part(5, 20)
-    content = pickle.dumps(part)
+    index = IndexFile(path)
+    content = pickle.dumps(index)
     # Its name travels, not its bytes.
     assert len(content) < 1000
-    assert pickle.loads(content)[3] == part[3]
+    assert pickle.loads(content)[3] == index[3]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 63, 64, 100, 64 + COUNT * RECORD.itemsize - 1])

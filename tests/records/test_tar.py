@@ -4,10 +4,13 @@ import io
 import json
 import tarfile
 
+import google_crc32c
 import pytest
 import webdataset
+from hypothesis import given
+from hypothesis import strategies as st
 
-from records.sample import ChecksumStream, Sample
+from records.sample import ChecksumStream, Piece, Sample
 from records.tar import MAX_MEMBER_BYTES, TarWriter, pack_header
 
 SAMPLES = [
@@ -26,18 +29,36 @@ def write_tar():
     return file.getvalue(), places, stream
 
 
-def test_places_are_those_of_the_raw_image_bytes():
+def test_places_are_those_of_whole_samples():
     content, places, _ = write_tar()
+    at = 0
     for sample, place in zip(SAMPLES, places, strict=True):
-        assert content[place.offset : place.offset + place.size] == sample.content
+        assert place.offset == at and place.size % 512 == 0
+        at += place.size
+        found = content[place.offset : at]
+        assert place.crc32c == google_crc32c.value(found)
+        # It is a tar of its own, but for the empty blocks at the end.
+        with tarfile.open(fileobj=io.BytesIO(found + bytes(1024)), mode="r:") as archive:
+            assert [member.name for member in archive] == [
+                f"{sample.key.hex()}.{one}" for one in ("png", "cls", "json")
+            ]
+            assert archive.extractfile(f"{sample.key.hex()}.png").read() == sample.content
+    assert content[at:] == bytes(1024)
 
 
 def test_stream_counts_and_checksums_everything():
-    import google_crc32c
-
     content, _, stream = write_tar()
     assert stream.position == len(content)
     assert stream.crc32c == f"{google_crc32c.value(content):08x}"
+
+
+@given(st.lists(st.lists(st.binary(max_size=5000), max_size=3), max_size=20))
+def test_checksum_of_pieces_is_that_of_their_bytes(lists):
+    stream = ChecksumStream(io.BytesIO())
+    for parts in lists:
+        stream.write(Piece.of(*parts))
+    everything = b"".join(part for parts in lists for part in parts)
+    assert (stream.position, stream.crc32c) == (len(everything), f"{google_crc32c.value(everything):08x}")
 
 
 def test_tarfile_reads_adjacent_members_with_fixed_metadata():

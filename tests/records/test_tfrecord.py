@@ -73,9 +73,11 @@ def make_sample(content, label=3):
 
 def write(samples):
     file = io.BytesIO()
-    writer = TFRecordWriter(ChecksumStream(file))
+    stream = ChecksumStream(file)
+    writer = TFRecordWriter(stream)
     places = [writer.write(sample) for sample in samples]
     writer.close()
+    assert stream.crc32c == f"{google_crc32c.value(file.getvalue()):08x}"
     return file.getvalue(), places
 
 
@@ -86,7 +88,9 @@ def test_records_and_places(pairs):
     records = read_records(content)
     assert len(records) == len(samples)
     for sample, place, record in zip(samples, places, records, strict=True):
-        assert content[place.offset : place.offset + place.size] == sample.content
+        # The whole Example, without its framing.
+        assert content[place.offset : place.offset + place.size] == record
+        assert place.crc32c == google_crc32c.value(record)
         assert read_example(record) == {
             "image/encoded": sample.content,
             "image/format": b"jpeg",
@@ -103,7 +107,7 @@ def test_lengths_around_the_steps_of_a_varint(size):
     sample = make_sample(bytes(size))
     content, (place,) = write([sample])
     assert read_example(read_records(content)[0])["image/encoded"] == sample.content
-    assert place.size == size
+    assert place.size == len(read_records(content)[0])
 
 
 def test_mask_is_that_of_the_format():

@@ -1,6 +1,7 @@
 """Small real sources, and the stage run in this process."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -20,8 +21,10 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import ShardingSection
 from contracts.stage import run_stage
+from sharding import graph
 from sharding.sources import list_source
 from sharding.task import shard
+from sharding.write.pool import ShardPool
 
 
 def _make_image(seed, extension):
@@ -113,6 +116,12 @@ def run_shard(tmp_path, source, capsys):
         return Result(code, captured.err, place, folder, captured.out)
 
     return run
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Write shards in this process, where a test may change what is called."""
+    monkeypatch.setattr(graph, "ShardPool", functools.partial(ShardPool, in_process=True))
 
 
 HERE = Path(__file__).parent

@@ -7,14 +7,10 @@ import sys
 
 import pytest
 
-from contracts import storage
-from contracts.errors import TryAgain
-from contracts.refusal import leave_refusal
-from records.index import open_index, read_payload
-from sharding import runners
-from sharding import shard as shard_module
-from sharding.attempt import take_over
 from sharding.sources import folders
+from sharding.write import reading
+from sharding.write import shard as shard_module
+from tests.sharding.reading import read_found
 
 
 def check_refused(result, *words, code=2):
@@ -29,8 +25,7 @@ def check_refused(result, *words, code=2):
     (error,) = result.errors
     assert error["exit_code"] == code
     assert error["message"] in result.stderr
-    left = [path.name for path in result.root.glob("*/*") if path.is_file() and path.parent.name != "attempts"]
-    assert set(left) <= {".writing"}
+    assert not list(result.root.glob("*/manifest.json"))
 
 
 def test_source_not_set(run_shard):
@@ -110,11 +105,11 @@ def test_unreadable_root_without_rights_of_root(run_shard, source):
         source.chmod(0o755)
 
 
-def test_unreadable_file(run_shard, monkeypatch):
+def test_unreadable_file(run_shard, monkeypatch, in_process):
     def refuse(path, mode, buffering):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(shard_module, "open", refuse, raising=False)
+    monkeypatch.setattr(reading, "open", refuse, raising=False)
     check_refused(run_shard(), "cannot be read: permission denied")
 
 
@@ -159,8 +154,7 @@ def test_damaged_images_are_left_out_and_listed(run_shard, source, make_image, w
     reasons = [entry.reason for entry in result.manifest.rejected]
     assert "damaged png" in reasons[0] and "damaged jpeg" in reasons[1]
     assert "empty" in reasons[2] and "known format" in reasons[3]
-    index = open_index(result.folder / "index.bin")
-    stored = {read_payload(result.folder / result.manifest.shards[one["shard"]].name, one) for one in index}
+    stored = {one.content for one in read_found(result.folder)}
     assert len(stored) == 60 and not stored & set(damaged.values())
     assert "4 rejected" in result.events[-1]["made"]
 
@@ -173,8 +167,7 @@ def add_damaged(source, write_file, number):
 def test_too_many_damaged_images(run_shard, source, write_file):
     add_damaged(source, write_file, 12)
     result = run_shard()
-    check_refused(result, "12 of 72 files cannot be used", "... and 2 more", "sharding.max_rejected_fraction")
-    assert [number for number in range(12) if f"bad{number:02d}.png" in result.stderr] == list(range(10))
+    check_refused(result, " of 72 files cannot be used as images:\n    bee/bad", "sharding.max_rejected_fraction")
 
 
 def test_the_limit_can_be_raised_and_holds_for_finished_shards(run_shard, source, write_file):
@@ -193,15 +186,12 @@ def test_a_shard_that_loses_all_its_images_is_no_file(run_shard, source, write_f
     assert result.code == 0, result.stderr
     assert len(result.manifest.shards) == 60
     assert len(list(result.folder.glob("*.tar"))) == 60
-    index = open_index(result.folder / "index.bin")
-    assert index["shard"].tolist() == list(range(60))
-    for record in index:
-        read_payload(result.folder / result.manifest.shards[record["shard"]].name, record)
+    assert [one.shard for one in read_found(result.folder)] == list(range(60))
 
 
 @pytest.mark.parametrize("what", ["vanished", "changed", "grew"])
-def test_a_source_that_changes_under_the_stage(run_shard, source, monkeypatch, what):
-    read_once = shard_module._read_once
+def test_a_source_that_changes_under_the_stage(run_shard, source, monkeypatch, in_process, what):
+    read_once = reading._read_once
     victim = source / "cow" / "32.png"
 
     def meddle(*arguments):
@@ -213,32 +203,32 @@ def test_a_source_that_changes_under_the_stage(run_shard, source, monkeypatch, w
             victim.write_bytes(b"other content")
         return read_once(*arguments)
 
-    monkeypatch.setattr(shard_module, "_read_once", meddle)
+    monkeypatch.setattr(reading, "_read_once", meddle)
     word = "vanished" if what == "vanished" else "changed"
     check_refused(run_shard(), f"cow/32.png in {source} {word}", code=75)
 
 
-def test_a_read_that_fails_once_is_tried_again(run_shard, monkeypatch):
-    read_once, failures = shard_module._read_once, iter([OSError(5, "Input/output error")])
+def test_a_read_that_fails_once_is_tried_again(run_shard, monkeypatch, in_process):
+    read_once, failures = reading._read_once, iter([OSError(5, "Input/output error")])
 
     def fail_once(*arguments):
         if error := next(failures, None):
             raise error
         return read_once(*arguments)
 
-    monkeypatch.setattr(shard_module, "_read_once", fail_once)
+    monkeypatch.setattr(reading, "_read_once", fail_once)
     assert run_shard().code == 0
 
 
-def test_a_read_that_keeps_failing_is_for_another_attempt(run_shard, monkeypatch):
+def test_a_read_that_keeps_failing_is_for_another_attempt(run_shard, monkeypatch, in_process):
     def fail(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(shard_module, "_read_once", fail)
+    monkeypatch.setattr(reading, "_read_once", fail)
     check_refused(run_shard(), "Input/output error", code=75)
 
 
-def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, caplog):
+def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, in_process, caplog):
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
@@ -274,25 +264,10 @@ def test_file_system_without_hard_links(run_shard, monkeypatch):
     check_refused(run_shard(), "file system with hard links")
 
 
-def test_output_that_a_later_attempt_took_over_is_left_to_it(run_shard, monkeypatch):
-    def overtaken(_build, _config, _work, *, job_name, work_uri, **_):
-        output = work_uri.rpartition("/.work")[0]
-        take_over(output, job_name, "newer")
-        leave_refusal(output, TryAgain("the successor's own"))
-        storage.publish(storage.join(output, "train-00000.tar"), b"the successor's")
-        return "nothing"
-
-    monkeypatch.setattr(runners, "run_graph", overtaken)
-    result = run_shard()
-    assert result.code == 75 and "a later attempt has taken over" in result.stderr
-    (shard,) = result.root.glob("*/*.tar")
-    assert shard.read_bytes() == b"the successor's"
-
-
 def test_absent_classes_and_names_that_differ_in_case_are_warnings(run_shard, source, make_image, write_file):
     for number in range(6):
         write_file(source, b"Bee/%d.png" % number, make_image(500 + number, "png"))
-    result = run_shard(splits={"train": 0.98, "validation": 0.01, "test": 0.01})
+    result = run_shard(stratify=False, splits={"train": 0.98, "validation": 0.01, "test": 0.01})
     assert result.code == 0, result.stderr
     assert "warning: the validation split has no image of class" in result.stderr
     assert "warning: classes Bee and bee differ only in" in result.stderr

@@ -17,11 +17,11 @@ from contracts.stage import run_stage
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
-from sharding import objects
-from sharding import shard as shard_module
 from sharding.sources import list_source
 from sharding.task import shard
+from sharding.write import reading
 from tests.conftest import SMALL
+from tests.sharding.reading import without_key
 
 # Google's client drops the connection of a streamed answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -47,9 +47,8 @@ def run(output: str, source: str, **section: Any) -> int:
 
 
 def contents(uri: str, manifest: ShardManifest) -> dict[str, bytes]:
-    # What samples were made of holds the time of a file, and the generation of an object.
-    names = [entry.name for entry in manifest.owned_files() if entry.name != "sources.bin"]
-    return {name: storage.read_bytes(storage.join(uri, name)) for name in names}
+    # A part of the index says what samples were made of: the time of a file, or the generation of an object.
+    return {without_key(entry.name): storage.read_bytes(entry.uri(uri)) for entry in manifest.shards}
 
 
 def test_a_bucket_gives_the_bytes_of_a_folder(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_what_cannot_be_sharded_is_said(
 
 
 def test_an_object_that_is_replaced_after_the_listing(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
 ) -> None:
     read_many = storage.read_many
 
@@ -194,6 +193,7 @@ def test_an_object_that_is_replaced_after_the_listing(
 def test_a_bucket_that_refuses_and_one_in_a_storm(
     server: BucketServer,
     monkeypatch: pytest.MonkeyPatch,
+    in_process: None,
     capsys: pytest.CaptureFixture[str],
     rule: Rule,
     code: int,
@@ -214,22 +214,20 @@ def test_a_bucket_that_refuses_and_one_in_a_storm(
     assert not storage.exists("gs://photos/shards/manifest.json")
     assert run_stage("shard", shard, arguments) == 0
     manifest = ShardManifest.load("gs://photos/shards")
-    assert set(contents("gs://photos/shards", manifest)) | {"manifest.json", ".stage", "sources.bin"} == set(
-        storage.list_names("gs://photos/shards")
-    )
+    names = {entry.name for entry in manifest.owned_files()}
+    assert names | {"manifest.json", ".stage"} == set(storage.list_names("gs://photos/shards"))
 
 
 def test_a_film_among_the_objects_is_known_by_its_first_bytes(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch, in_process: None
 ) -> None:
-    for module in (shard_module, objects):
-        monkeypatch.setattr(module, "SNIFFED_BYTES", 1 << 16)
+    monkeypatch.setattr(reading, "LARGE_BYTES", 1 << 16)
     storage.publish("gs://photos/raw/red/film.mp4", b"\0\0\0\x18ftypmp42" + bytes(1 << 20))
     assert run("gs://photos/shards", "gs://photos/raw") == 0
     (rejected,) = ShardManifest.load("gs://photos/shards").rejected
     assert rejected.path == "red/film.mp4" and "known format" in rejected.reason
     read = server.access_log.entries(operation="objects.media", object="raw/red/film.mp4")
-    assert sum(entry.bytes_out for entry in read) == shard_module.SNIFF_BYTES
+    assert sum(entry.bytes_out for entry in read) == reading.HEAD_BYTES
 
 
 def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketServer, tmp_path: Path) -> None:
@@ -240,9 +238,9 @@ def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketSe
     rows = "".join(f"gs://photos/flat-{name}-{n}.png,{name},train\n" for n in range(4) for name in ("red", "blue"))
     (tmp_path / "list.csv").write_text("uri,label,split\n" + rows)
     server.access_log.clear()
-    listing = list_source(ShardingSection(source=str(tmp_path / "list.csv")))
-    assert len(listing.references) == 8
-    assert all(one.content_hash.startswith(b"md5:") for one in listing.references)
+    listing = list_source(ShardingSection(source=str(tmp_path / "list.csv")), tmp_path)
+    assert listing.num_files == 8
+    assert listing.has_checksums and all(one.content_hash.startswith(b"md5:") for one in listing.references())
     (listed,) = server.access_log.entries(operation="objects.list")
     # The 120 objects below raw/ are not in it.
     assert listed.bytes_out < 8 * 400

@@ -21,9 +21,8 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from contracts.resolve import parse_config
 from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
-from sharding.plan import Plan
+from sharding.job import REVISION, JobHandle
 from sharding.runners.dataflow import submit
-from sharding.write.shard import Job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataflow-job.json"
 IMAGE = "europe-west4-docker.pkg.dev/acme-vision/shardline/worker@sha256:" + "0" * 64
@@ -124,9 +123,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def submit_job():
     """Submit the graph of three shards; return the request and the staged pipeline."""
-    plan = Plan(seed=0, cuts=((b"\x55" * 16,), (), ()), num_shards=(2, 1, 0))
-    job = Job("gs://bucket/raw", "gs://bucket/digits/shard/0", (b"a", b"b"), "webdataset", plan, attempt="attempt")
-    commit = Commit(job, "0" * 16, {"listing": "0"}, 0.01)
+    handle = JobHandle("gs://bucket/digits/shard/0", "listing-attempt", REVISION, 1.0, 64, beats=False)
+    commit = Commit(0.01, "warn", has_checksums=True)
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     config = parse_config(
@@ -143,10 +141,10 @@ def submit_job():
     try:
         with mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}):
             result = submit(
-                lambda pipeline: build_graph(pipeline, 4, commit),
+                lambda pipeline: build_graph(pipeline, handle, commit, num_parts=4, num_groups=2, num_kept=0),
                 config,
                 job_name="shardline-0",
-                output_uri=job.output_uri,
+                output_uri=handle.output_uri,
                 run_id="Digits.1",
             )
         assert result.state == "DONE"

@@ -1,4 +1,4 @@
-"""The graph on the FnApiRunner: only references travel, and their order changes nothing."""
+"""The graph on the FnApiRunner: only references travel, their order changes nothing, what is done is not repeated."""
 
 import random
 import sys
@@ -9,75 +9,102 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import TryAgain
+from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.refusal import find_refusal
-from records.index import INDEX_NAME, open_index
-from sharding import graph, manifest
-from sharding.attempt import WORK_NAME, take_over
+from sharding.commit import manifest
 from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
-from sharding.plan import make_plan, place
-from sharding.references import pack, place_part, unpack, write_parts
+from sharding.job import CUTS_NAME, REVISION, JobHandle, PlannedJob, open_job, plan_uri
+from sharding.plan import make_plan
+from sharding.references import read_part
 from sharding.runners.run import fnapi_pipeline
 from sharding.sources import list_source
-from sharding.write.shard import Job
+from sharding.sources.parts import pack
+from tests.sharding.reading import read_found
+
+COMMIT = Commit(0.0, "warn", has_checksums=False)
 
 
 @pytest.fixture
-def make_commit(source, tmp_path):
-    listing = list_source(ShardingSection(source=str(source)))
-    samples = [(reference.path, reference.split, reference.size) for reference in listing.references]
-    plan = make_plan(samples, seed=3, target_shard_bytes=2000, min_shards=1)
+def make_job(source, tmp_path):
+    listing = list_source(ShardingSection(source=str(source)), tmp_path)
+    references = list(listing.references())
+    plan = make_plan(listing, seed=3, target_shard_bytes=2000, min_shards=1)
 
-    def make(name, **fields):
-        job = Job(listing.uri, storage.normalise(tmp_path / name), listing.classes, "tfrecord", plan, **fields)
-        return list(listing.references), Commit(job, "f" * 16, {"listing": listing.sha256}, 0.0)
+    def make(name, references=references, part=7, **fields):
+        output_uri = storage.normalise(tmp_path / name)
+        parts = [references[at : at + part] for at in range(0, len(references), part)]
+        planned = PlannedJob(
+            revision=REVISION,
+            fingerprint="f" * 16,
+            made_from={"listing": listing.sha256},
+            source_uri=listing.uri,
+            classes=["ant", "bee", "cow"],
+            multi_label=False,
+            sharding=ShardingSection(source=str(source), format="tfrecord"),
+            seed=3,
+            listing="listing-1",
+            num_parts=len(parts),
+            num_files=60,
+            source_bytes=listing.total_bytes,
+            training_files=sum(listing.count_by_class(0)),
+            has_checksums=False,
+            ignored=[],
+            num_ignored=0,
+            warnings=[],
+        )
+        folder = planned.listing_uri(output_uri)
+        storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
+        for number, own in enumerate(parts):
+            storage.publish(storage.join(folder, f"references-{number:05d}"), pack(own))
+        storage.publish(plan_uri(output_uri), planned.model_dump_json().encode())
+        return JobHandle(**{**vars(JobHandle(output_uri, "listing-1", REVISION, 1.0, 0, beats=False)), **fields})
 
     return make
 
 
-def run_graph(references, commit, *, flags=(), part_references=7):
-    num_parts = write_parts(commit.job.work_uri, references, part_references)
+def run_graph(handle, *, flags=(), commit=COMMIT):
+    opened = open_job(handle)
     with fnapi_pipeline(1, flags) as pipeline:
-        build_graph(pipeline, num_parts, commit)
-    return read_files(commit)
+        build_graph(pipeline, handle, commit, opened.planned.num_parts, len(opened.groups), 0)
+    return read_files(handle)
 
 
-def read_files(commit):
-    folder = storage.local_path(commit.job.output_uri)
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WORK_NAME}
+def read_files(handle):
+    folder = storage.local_path(handle.output_uri)
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_order_of_references_changes_nothing_and_a_second_run_adds_nothing(make_commit):
-    references, commit = make_commit("one")
-    whole = run_graph(references, commit)
-    assert "manifest.json" in whole and "index.bin" in whole and len(whole) > 8
-    # The same output again, as after a lost answer: everything is there already.
-    assert run_graph(references, commit) == whole
-    references, commit = make_commit("two")
+def test_order_of_references_changes_nothing(make_job):
+    whole = run_graph(make_job("one"))
+    assert MANIFEST_NAME in whole and len(whole) > 8
+    references = read_references(make_job("parts"))
     random.Random(5).shuffle(references)
-    assert run_graph(references, commit, part_references=50) == whole
+    assert run_graph(make_job("two", references, part=50)) == whole
 
 
-def test_bundles_that_run_twice_change_nothing(make_commit):
-    references, commit = make_commit("one")
-    whole = run_graph(references, commit)
-    references, commit = make_commit("two")
-    assert run_graph(references, commit, flags=("--direct_runner_bundle_repeat=2",)) == whole
+def read_references(handle):
+    planned = open_job(handle).planned
+    folder = planned.listing_uri(handle.output_uri)
+    return [one for number in range(planned.num_parts) for one in read_part(folder, number)]
 
 
-def test_neither_content_nor_references_are_in_the_graph(make_commit, source):
-    references, commit = make_commit("one")
+def test_bundles_that_run_twice_change_nothing(make_job):
+    whole = run_graph(make_job("one"))
+    assert run_graph(make_job("two"), flags=("--direct_runner_bundle_repeat=2",)) == whole
+
+
+def test_neither_content_nor_references_nor_shards_are_in_the_graph(make_job):
     sizes = []
-    for many in (references, references * 50):
+    for count in (10, 100_000):
         pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
-        build_graph(pipeline, write_parts(commit.job.work_uri + "/x" * len(sizes), many), commit)
+        build_graph(pipeline, make_job(f"n{count}"), COMMIT, count // 50 + 1, count // 256 + 1, 0)
         serialised = pipeline.to_runner_api().SerializeToString()
-        assert references[0].path not in serialised
+        assert b"ant/00.png" not in serialised
         sizes.append(len(serialised))
-    # Attributes hold ids of their own, so sizes are equal up to digits.
-    assert abs(sizes[0] - sizes[1]) < 100
+    assert sizes[1] - sizes[0] < 100_000
 
 
 def test_the_command_line_of_the_process_is_not_read(monkeypatch):
@@ -88,62 +115,43 @@ def test_the_command_line_of_the_process_is_not_read(monkeypatch):
     assert not options.streaming and options.runner is None
 
 
-def test_an_older_job_leaves_the_manifest_to_its_successor(make_commit):
-    references, commit = make_commit("one", attempt="older")
-    take_over(commit.job.output_uri, commit.fingerprint, "newer")
-    assert set(run_graph(references, commit)) == {".writing"}
-    references, newer = make_commit("one", attempt="newer")
-    whole = run_graph(references, newer)
-    assert "manifest.json" in whole
-    assert run_graph(references, commit) == whole
+def test_a_worker_of_another_revision_is_refused(make_job):
+    handle = make_job("one", revision=REVISION - 1)
+    with pytest.raises(ConfigError, match=f"has revision {REVISION}"):
+        open_job(handle)
 
 
-@pytest.mark.parametrize("error", [TryAgain("gone"), storage.AlreadyPublished("x"), FileNotFoundError("references")])
-def test_what_goes_wrong_in_an_overtaken_job_is_nothing_to_its_successor(make_commit, monkeypatch, error):
-    references, commit = make_commit("one", attempt="older")
-    take_over(commit.job.output_uri, commit.fingerprint, "older")
+def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):
+    whole = run_graph(make_job("one"))
+    handle = make_job("two")
+    summaries = manifest.load_summaries
 
-    def overtaken(*_):
-        take_over(commit.job.output_uri, commit.fingerprint, "newer")
-        raise error
+    def delete_one(opened):
+        for path in storage.local_path(handle.output_uri).glob("train-*-00001.tfrecord"):
+            path.unlink()
+        return summaries(opened)
 
-    monkeypatch.setattr(graph, "write_shard", overtaken)
-    assert set(run_graph(references, commit)) == {".writing"}
-
-
-def test_another_jobs_content_under_the_same_name_is_for_another_attempt(make_commit):
-    references, commit = make_commit("one", attempt="mine")
-    take_over(commit.job.output_uri, commit.fingerprint, "mine")
-    storage.publish(storage.join(commit.job.output_uri, "train-00000.tfrecord"), b"other")
-    files = run_graph(references, commit)
-    assert "manifest.json" not in files and isinstance(find_refusal(commit.job.output_uri), TryAgain)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "load_summaries", delete_one)
+        with pytest.raises(TryAgain, match="was deleted or cut short"):
+            run_graph(handle)
+    assert run_graph(handle) == whole
 
 
-def test_a_job_that_is_overtaken_while_it_looks_for_copies_commits_nothing(make_commit, monkeypatch):
-    references, commit = make_commit("one", attempt="older")
-    take_over(commit.job.output_uri, commit.fingerprint, "older")
-    monkeypatch.setattr(
-        manifest, "find_duplicates", lambda *_: take_over(commit.job.output_uri, commit.fingerprint, "newer")
-    )
-    assert "manifest.json" not in run_graph(references, commit)
+def test_copies_are_refused_before_anything_is_written_where_the_listing_knows_them(make_job):
+    references = read_references(make_job("parts"))
+    twins = [one._replace(content_hash=b"md5:" + b"0" * 32, size=7) for one in references[:2]]
+    others = [one._replace(content_hash=b"md5:%032d" % n) for n, one in enumerate(references[2:], 1)]
+    handle = make_job("out", [*twins, *others])
+    run_graph(handle, commit=Commit(0.0, "fail", has_checksums=True))
+    refusal = find_refusal(handle.output_uri)
+    assert isinstance(refusal, DataError) and "1 images are copies of others" in str(refusal)
+    assert not [name for name in read_files(handle) if name.endswith(".tfrecord")]
 
 
-def test_parts_hold_every_reference_once_whatever_its_name(make_commit, tmp_path):
-    references, commit = make_commit("one")
-    references = [references[0]._replace(path=b"\xff\n\0 odd"), *references]
-    work, plan = storage.normalise(tmp_path / "work"), commit.job.plan
-    assert write_parts(work, iter(references), 25) == 3
-    found = [
-        (shard, one) for number in range(3) for shard, blob in place_part(work, number, plan) for one in unpack(blob)
-    ]
-    assert sorted(one for _, one in found) == sorted(references)
-    assert all(shard == place(plan, one.path, one.split) for shard, one in found)
-    assert unpack(pack([])) == [] and write_parts(storage.normalise(tmp_path / "none"), []) == 0
-
-
-def test_the_index_is_in_the_order_of_the_shards(make_commit):
-    references, commit = make_commit("one")
-    run_graph(references, commit)
-    index = open_index(storage.local_path(commit.job.output_uri) / INDEX_NAME)
-    assert len(index) == len(references)
-    assert index["shard"].tolist() == sorted(index["shard"].tolist())
+def test_the_index_is_in_the_order_of_the_shards(make_job):
+    handle = make_job("one")
+    run_graph(handle)
+    found = read_found(storage.local_path(handle.output_uri))
+    assert len(found) == 60 == sum(entry.samples for entry in ShardManifest.load(handle.output_uri).shards)
+    assert [one.shard for one in found] == sorted(one.shard for one in found)

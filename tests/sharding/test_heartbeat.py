@@ -4,15 +4,14 @@ import pytest
 
 from contracts import storage
 from contracts.errors import StorageError, TryAgain
-from sharding import heartbeat
-from sharding.plan import Plan
+from sharding.job import REVISION, JobHandle
+from sharding.runners import heartbeat
 from sharding.runners.heartbeat import Monitor, beating
-from sharding.write.shard import Job
 
 
 @pytest.fixture
 def job(tmp_path):
-    return Job("file:///none", storage.normalise(tmp_path), (), "tfrecord", Plan(0, (), ()), attempt="a", beats=True)
+    return JobHandle(storage.normalise(tmp_path), "listing", REVISION, 0.0, 0, beats=True)
 
 
 def count_marks(job):
@@ -32,7 +31,7 @@ def test_marks_are_there_while_the_block_runs_and_gone_after_an_error(job):
 
 
 def test_no_marks_where_none_are_asked_for(job):
-    with beating(Job(**{**vars(job), "beats": False})):
+    with beating(JobHandle(**{**vars(job), "beats": False})):
         assert count_marks(job) == 0
 
 

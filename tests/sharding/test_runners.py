@@ -1,25 +1,20 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
-import importlib
 import json
-import multiprocessing
-import os
 import subprocess
 import sys
-import time
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
-from apache_beam.runners.worker.data_plane import _GrpcDataChannel
 
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import parse_config
-from sharding import dataflow, processes
-from sharding import work as work_module
+from sharding.runners import dataflow
+from sharding.runners import work as work_module
 from sharding.runners.dataflow import dataflow_flags
 from sharding.runners.run import portable_flags, run_graph
 from sharding.runners.work import Work, choose_processes
@@ -90,7 +85,7 @@ def test_ranges(section, key, value):
     ("work", "processes"),
     [
         (Work(GIB // 100, 100, decodes=True), 1),
-        (Work(GIB // 2, 100, decodes=False), 1),
+        (Work(GIB // 8, 100, decodes=False), 1),
         (Work(GIB, 100, decodes=True), 4),
         (Work(10 * GIB, 100, decodes=False), 4),
         (Work(10 * GIB, 3, decodes=False), 3),
@@ -120,60 +115,25 @@ def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, w
         )
 
 
-def run_nothing(work_uri, workers=2):
-    config = RunConfig(resources=ResourcesSection(beam_workers=workers))
-    work = Work(1, 1, decodes=False)
-    run_graph(
-        lambda pipeline: pipeline | beam.Create([1]) | beam.Map(str), config, work, job_name="j", work_uri=work_uri
-    )
-
-
-@pytest.mark.parametrize("workers", [2, 32])
-def test_worker_processes_that_end_before_they_connect(monkeypatch, workers):
-    """The first is told its exit code also while others start, which looks at all that have ended."""
-    # Called with arguments that it does not take.
-    monkeypatch.setattr(processes, "serve", os.getpid)
-    with pytest.raises(TryAgain, match="ended with exit code 1 before its work was done"):
-        run_nothing("file:///none", workers)
-
-
-def test_a_worker_process_may_end_before_its_connections_are_closed(monkeypatch, tmp_path, caplog):
-    (tmp_path / "vanishing.py").write_text(
-        "import os\n"
-        "from apache_beam.runners.worker.data_plane import GrpcClientDataChannelFactory\n"
-        "from sharding.runners.worker import serve\n"
-        "def serve_and_vanish(environment, command_pid):\n"
-        "    GrpcClientDataChannelFactory.close = lambda _: os._exit(0)\n"
-        "    serve(environment, command_pid)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(processes, "serve", importlib.import_module("vanishing").serve_and_vanish)
-    close = _GrpcDataChannel.close
-    # On a busy machine the process is gone before this side goes on.
-    monkeypatch.setattr(_GrpcDataChannel, "close", lambda channel: (time.sleep(1), close(channel)))
-    run_nothing("file:///none")
-    assert not caplog.records
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), EOFError()])
-def test_a_worker_process_that_cannot_be_started(monkeypatch, error):
-    def refuse(_):
-        raise error
-
-    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", refuse)
-    with pytest.raises(TryAgain, match="could not be started"):
-        run_nothing("file:///none")
-
-
-def test_a_dataflow_job_that_still_runs_is_waited_for(monkeypatch):
+def test_a_dataflow_job_of_another_run_is_joined(monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise DataflowJobAlreadyExistsError("There is already active job named shardline-1")
 
     monkeypatch.setattr(dataflow, "submit", refuse)
     config = RunConfig(resources=ResourcesSection(beam_runner="dataflow"))
-    with pytest.raises(TryAgain, match="shardline-1 still runs"):
-        run_graph(None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o")
+    launch = tmp_path / "resources"
+
+    def run():
+        return run_graph(
+            None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o", launch=launch
+        )
+
+    monkeypatch.setattr(dataflow, "find_job", lambda *_, active: "there" if active else None)
+    assert "job there of this name runs already" in run()
+    assert "there" in launch.read_text()
+    monkeypatch.setattr(dataflow, "find_job", lambda *_, active: None)
+    with pytest.raises(TryAgain, match="shardline-1 has just ended"):
+        run()
 
 
 def test_flags_for_a_job_service():
@@ -218,7 +178,8 @@ def test_a_job_service_that_is_not_there_is_for_another_attempt(source, tmp_path
         },
     }
     code = (
-        "import sys; from sharding import runners, task; from contracts.stage import run_stage;"
+        "import sys; from sharding import task; from sharding.runners import run as runners;"
+        "from contracts.stage import run_stage;"
         "runners.CONNECT_TIMEOUT_S = 1;"
         f"arguments = ['--config-json', {json.dumps(config)!r}, '--root', {str(tmp_path)!r}];"
         "sys.exit(run_stage('shard', task.shard, arguments))"

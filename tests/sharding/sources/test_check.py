@@ -88,29 +88,35 @@ def test_only_the_first_rows_are_read(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "is sharding.label_column=label the class of each image?" in many.warnings[0]
 
 
-def test_folders_of_splits_are_refused(tmp_path: Path) -> None:
+def test_folders_of_splits_pass_and_their_classes_are_counted(tmp_path: Path) -> None:
     folders = [f"{split}/{name}" for split in ("Train", "val", "test") for name in ("cat", "dog")]
-    answer = check(write_folders(tmp_path / "raw", *folders, ".cache"))
-    (problem,) = answer.problems
-    assert "holds the folders Train and test and val, each with the folders cat, dog: splits" in problem.given
-    assert "raw/Train and have splits drawn" in problem.todo
+    answer = check(write_folders(tmp_path / "raw", *folders, "val/owl", ".cache"))
+    assert (answer.problems, answer.num_classes) == ([], 3)
     assert {str(tmp_path / "raw"), str(tmp_path / "raw/val")} <= set(answer.files)
+    (problem,) = check(tmp_path / "raw", group_by="(cat)").problems
+    assert "which give the splits" in problem.given
+
+
+def test_folders_that_may_be_either_are_refused(tmp_path: Path) -> None:
+    (problem,) = check(write_folders(tmp_path / "raw", "train/cat", "test/cat", "bus/cat")).problems
+    assert "folders test, train, which are called like splits, beside bus, which are not" in problem.given
+    (problem,) = check(write_folders(tmp_path / "flat", "train", "test")).problems
+    assert "without class folders in them" in problem.given and "rename test, train" in problem.todo
 
 
 @pytest.mark.parametrize(
-    "folders",
+    ("folders", "num_classes"),
     [
-        ("cat", "dog"),
-        ("train/a", "train/b", "bus/a", "bus/b"),
-        ("train", "test"),
-        ("train/a", "train/b", "test/c", "test/d"),
-        ("train/a", "train/b"),
+        (("cat", "dog"), 2),
+        (("train/a", "train/b", "bus/a", "bus/b"), 2),
+        (("train/a", "train/b", "test/c", "test/d"), 4),
+        (("train/a", "train/b"), 2),
+        (("train",), 1),
     ],
 )
-def test_other_folders_pass(tmp_path: Path, folders: tuple[str, ...]) -> None:
+def test_other_folders_pass(tmp_path: Path, folders: tuple[str, ...], num_classes: int) -> None:
     answer = check(write_folders(tmp_path / "raw", *folders))
-    assert answer.problems == []
-    assert answer.num_classes == len({name.partition("/")[0] for name in folders})
+    assert (answer.problems, answer.num_classes) == ([], num_classes)
 
 
 def test_what_the_stage_finds_at_once_is_left_to_it(tmp_path: Path) -> None:
@@ -128,10 +134,10 @@ def test_a_source_that_cannot_be_read_is_left_unchecked(bucket_server: object) -
 
 def test_a_bucket_is_looked_at(bucket_server: object, capsys: pytest.CaptureFixture[str]) -> None:
     storage.publish("gs://bucket-1/rows.jsonl", b'{"uri": "1.png", "label": ["a", "b"]}\n')
-    for split in ("train", "val"):
+    for split in ("train", "val", "more"):
         for name in ("cat", "dog"):
             storage.publish(f"gs://bucket-1/raw/{split}/{name}/1.png", b"")
-    for source, given in (("rows.jsonl", "several labels"), ("raw", "holds the folders train and val")):
+    for source, given in (("rows.jsonl", "several labels"), ("raw", "holds the folders train, val, which")):
         assert main(["--config-json", json.dumps({"sharding": {"source": f"gs://bucket-1/{source}"}})]) == 0
         answer = CheckAnswer.model_validate_json(capsys.readouterr().out)
         assert given in answer.problems[0].given and answer.files == []

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import tarfile
+import tracemalloc
 import uuid
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
 from sharding.sources import list_source
+from sharding.sources.tables import read_rows
 
 ML_USES = {"train": "training", "validation": "validation", "test": "test", None: None}
 
@@ -422,3 +425,16 @@ def test_groups_of_a_vertex_form_hold_whatever_its_paths_say(source):
     for one in list_file(manifest, group_by=r"/(\d)\d\.").references():
         by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
+
+
+def test_a_manifest_in_a_bucket_is_never_in_memory_as_a_whole(bucket_server, tmp_path):
+    row = json.dumps({"uri": "a.png", "label": "a", "more": "x" * (1 << 20)}).encode() + b"\n"
+    storage.publish("gs://bucket-1/rows.jsonl", row * 96)
+    section = ShardingSection(source="gs://bucket-1/rows.jsonl")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_rows(section, section.source)) == 96
+        # A piece of 16 MiB is held a few times over.
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()

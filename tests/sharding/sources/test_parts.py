@@ -29,7 +29,7 @@ def test_a_stretch_holds_what_was_added_and_counts_it(tmp_path, monkeypatch):
     writer = StretchWriter(tmp_path, "one")
     made = [*make_references(99), Reference(b"dog", 1, 2, 5, 1, b"", (2, 4))]
     for reference in made:
-        writer.add(reference)
+        writer.add(tuple(reference))
     stretch = writer.close()
     assert [count for _, count in stretch.files] == [40, 40, 20]
     assert [one for path, _ in stretch.files for one in read_file(path)] == made

@@ -292,7 +292,7 @@ def test_the_first_batch_does_not_wait_for_blocks(
     request = next(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=1, rank=0, ranks=1))
     reader.prepare(list(request.samples), request)
     [size] = shard_requests(bucket_server)
-    assert size == int(reader._index[request.samples[0]]["size"])
+    assert size == int(reader.index[request.samples[0]]["size"])
 
 
 def test_full_order_larger_than_the_cache_reads_samples_alone(
@@ -306,7 +306,7 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
     requests = list(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=0, ranks=1))
     with reader.prefetcher(0, epochs=1, ranks=1, requests=requests) as ahead:
         # Ahead of anybody's asking, as far as the bound allows.
-        sizes = [int(reader._index[place]["size"]) for request in requests for place in request.samples]
+        sizes = [int(reader.index[place]["size"]) for request in requests for place in request.samples]
         expected = sum(total <= 0.9 * 40_000 for total in itertools.accumulate(sizes))
         wait_until(lambda: len(shard_requests(bucket_server)) >= expected)
         assert len(shard_requests(bucket_server)) == expected > 4

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.artifacts import ShardManifest
+from records.samples import open_samples
 from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.permutation import SORTED_BELOW
@@ -112,10 +113,10 @@ def test_requests_say_which_draw_it_is() -> None:
 
 def test_labels_are_read_in_parts(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = ShardManifest.load(small_shards)
-    index_uri = shards.index.uri(small_shards)
-    whole = load_labels(index_uri, shards, "train").tolist()
+    index = open_samples(shards, small_shards)
+    whole = load_labels(index, shards, "train").tolist()
     monkeypatch.setattr("trainer.data.order.balanced.LABELS_AT_A_TIME", 7)
-    assert load_labels(index_uri, shards, "train").tolist() == whole
+    assert load_labels(index, shards, "train").tolist() == whole
 
 
 def test_a_thread_that_asks_while_another_does_gets_its_own_samples() -> None:

@@ -10,6 +10,7 @@ import pytest
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
+from records.samples import open_samples
 from tests.trainer.data.order.test_block_order import manifest
 from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.block_order import BlockOrder
@@ -96,7 +97,7 @@ def test_the_kinds_of_order(small_shards: str) -> None:
     assert full.num_samples == balanced.num_samples == blocks.num_samples == samples
     for order in (full, blocks):
         assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
-    labels = load_labels(shards.index.uri(small_shards), shards, "train")
+    labels = load_labels(open_samples(shards, small_shards), shards, "train")
     assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
     drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())
     assert max(drawn.values()) - min(drawn.values()) <= 1

@@ -1,0 +1,105 @@
+"""Folders of this machine: the same listing by one process and by several, and the hash that names finished work."""
+
+import json
+import os
+
+import pytest
+
+from contracts.errors import DataError
+from sharding.sources import folders, parts
+
+# Of the release before listings lay in files: finished shards are found by them.
+FOLDERS_SHA256 = "c7f29ede46ad80d66af2fee04d9b69976d4c2cc1c7e60b889de3bfe17ccfbd69"
+MANIFEST_SHA256 = "2c5eaeb25a0242e2b10bda8e307a8663e8b972ab64dbf4a31f74932668ed4afd"
+
+
+@pytest.fixture
+def forty(tmp_path, write_file):
+    """Forty files in three classes, some in a folder within."""
+    for number in range(40):
+        name = (b"ant", b"a.b", b"caf\xe9")[number % 3]
+        write_file(tmp_path / "raw", b"%b/%b%02d.png" % (name, (b"", b"deep/")[number % 2], number), b"x" * number)
+    return tmp_path / "raw"
+
+
+def test_hashes_are_those_that_named_finished_work(forty, listing_of):
+    assert listing_of(forty).sha256 == FOLDERS_SHA256
+    rows = [
+        {
+            "uri": f"raw/{('ant', 'a.b')[number % 3]}/{('', 'deep/')[number % 2]}{number:02d}.png",
+            "label": [f"x{number % 4}", "y"],
+            "split": ("train", "validation")[number % 7 == 0],
+        }
+        for number in range(40)
+        if number % 3 != 2
+    ]
+    path = forty.parent / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert listing_of(path).sha256 == MANIFEST_SHA256
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_give_what_one_gives(forty, listing_of, monkeypatch, write_file, processes):
+    for path in (b"ant/.DS_Store", b"README", b"ant/deep/deeper/a.png", b"ant/deep.png", b"a.b/deep/.x/1.png"):
+        write_file(forty, path, b"x")
+    (forty / "only").mkdir()
+    for number in range(12):
+        write_file(forty, b"only/%d/%d.png" % (number % 4, number), b"x")
+    one = listing_of(forty)
+    monkeypatch.setattr(folders, "FEW_FILES", 10)
+    several = listing_of(forty, processes=processes)
+    assert list(several.references()) == list(one.references())
+    paths = [reference.path for reference in several.references()]
+    assert paths == sorted(paths) and len(paths) == 54
+    for field in ("classes", "sha256", "counts", "split_bytes", "ignored", "num_ignored", "warnings", "num_files"):
+        assert getattr(several, field) == getattr(one, field), field
+
+
+def test_few_classes_are_cut_into_their_folders_only_where_no_file_lies_between(tmp_path, write_file):
+    for path in (b"a/1/x.png", b"a/1.b/x.png", b"b/1/x.png", b"b/2.png", b"c/.hidden", b"c/1/x.png"):
+        write_file(tmp_path, path, b"x")
+    (tmp_path / "d").mkdir()
+    root = os.fsencode(tmp_path)
+    assert folders._cut(root, (b"a", b"b", b"c", b"d"), 8) == [b"a/1.b", b"a/1", b"b", b"c", b"d"]
+    assert folders._cut(root, (b"a", b"b"), 2) == [b"a", b"b"]
+
+
+def test_errors_come_back_from_other_processes(forty, listing_of, monkeypatch):
+    monkeypatch.setattr(folders, "FEW_FILES", 1)
+    (forty / "ant" / "deep" / "loop").symlink_to(forty / "ant")
+    for processes in (1, 2):
+        with pytest.raises(DataError, match="ant/deep/loop in the source is a link to a folder above it"):
+            listing_of(forty, processes=processes)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_manifest_sorted_on_disk_gives_what_one_in_memory_gives(forty, listing_of, monkeypatch, form):
+    names = sorted(
+        path.relative_to(forty.parent).as_posix() for path in forty.rglob("*.png") if path.as_posix().isprintable()
+    )
+    names = [name for name in names if "caf" not in name]
+    path = forty.parent / f"rows.{form}"
+
+    def write(listed):
+        if form == "csv":
+            lines = ["uri,label", *(f"{name},{name.split('/')[1]}" for name in listed)]
+        else:
+            lines = [json.dumps({"uri": name, "label": name.split("/")[1]}) for name in listed]
+        path.write_text("\n".join(lines))
+        return listing_of(path)
+
+    expected = write(names[::-1])
+    monkeypatch.setattr(parts, "_RUN_RECORDS", 5)
+    monkeypatch.setattr(parts, "_BLOCK_RECORDS", 2)
+    found = write(names[::-1])
+    assert list(found.references()) == list(expected.references()) and found.sha256 == expected.sha256
+    with pytest.raises(DataError, match=f"names {names[3]} twice: line 4 and line"):
+        write([*names, names[3]]) if form == "jsonl" else write([names[0], names[1], names[3], names[3]])
+
+
+def test_a_manifest_in_memory_stays_there(forty, listing_of, monkeypatch):
+    """Small ones need no file for their rows."""
+    (forty.parent / "rows.csv").write_text("uri,label\nraw/ant/00.png,a\nraw/a.b/deep/01.png,b\n")
+    monkeypatch.setattr(parts, "_write_run", None)
+    splits = {"train": 1, "validation": 0, "test": 0}
+    assert listing_of(forty.parent / "rows.csv", splits=splits).num_files == 2
