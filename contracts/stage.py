@@ -31,6 +31,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
@@ -376,31 +377,17 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
     if (options.root is None) == (options.output is None):
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
 
-    def uri(value: str | None) -> str | None:
-        return None if value is None else storage.normalise(value)
-
+    uris = ("root", "output", "shards", "profile", "checkpoint", "expect")
+    passed = ("fresh", "compact", "locate", "dry_run", "prices", "where", "machine", "software", "launch")
+    given: dict[str, Any] = {name: getattr(options, name) for name in (*uris, *passed)}
+    given |= {name: storage.normalise(given[name]) for name in uris if given[name] is not None}
+    config = read_stage_config(options.config, options.config_sha256, options.config_json)
     return Stage(
         name=name,
-        config=with_data_date(
-            read_stage_config(options.config, options.config_sha256, options.config_json), options.data_date
-        ),
+        config=with_data_date(config, options.data_date),
         events=events,
         attempt=events.attempt,
         run=options.run or "",
-        root=uri(options.root),
-        output=uri(options.output),
-        shards=uri(options.shards),
-        profile=uri(options.profile),
-        checkpoint=uri(options.checkpoint),
-        fresh=options.fresh,
-        compact=options.compact,
-        locate=options.locate,
-        dry_run=options.dry_run,
-        prices=options.prices,
-        where=options.where,
-        machine=options.machine,
-        software=options.software,
-        launch=options.launch,
-        expect=uri(options.expect),
+        **given,
         _keeper=keeper,
     )

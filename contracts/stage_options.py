@@ -9,6 +9,10 @@ from pathlib import Path
 from contracts import storage
 
 _FLAGS = ("fresh", "debug")
+_SWITCHES = (*_FLAGS, "compact", "locate", "where", "dry-run", "end-with-parent")
+_PATHS = ("write-uri", "write-finished", "launch")
+_PLACES = ("config", "config-sha256", "config-json", "root", "output", "line", "run", "shards", "profile", "checkpoint")
+_WORDS = ("attempt", "events", "prices", "machine", "software", "expect")
 
 
 def parse_options(stage: str, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -22,35 +26,15 @@ def parse_options(stage: str, arguments: Sequence[str] | None) -> argparse.Names
         The options; `looks` says whether nothing is to be written, `root` is set where a line is given.
     """
     parser = argparse.ArgumentParser(prog=f"stage {stage}", allow_abbrev=False)
-    parser.add_argument("--config")
-    parser.add_argument("--config-sha256")
-    parser.add_argument("--config-json")
-    parser.add_argument("--root")
-    parser.add_argument("--output")
-    parser.add_argument("--shards")
-    parser.add_argument("--profile")
-    parser.add_argument("--checkpoint")
-    parser.add_argument("--attempt", default=None)
-    parser.add_argument("--events", default=None)
-    parser.add_argument("--launched-at", type=float, default=None)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--compact", action="store_true")
-    parser.add_argument("--locate", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--prices", default=None)
-    parser.add_argument("--end-with-parent", action="store_true")
-    parser.add_argument("--debug", action="store_true")
-    parser.add_argument("--line")
-    parser.add_argument("--run")
+    for name in (*_PLACES, *_WORDS):
+        parser.add_argument(f"--{name}")
+    for name in _PATHS:
+        parser.add_argument(f"--{name}", type=Path)
+    for name in _SWITCHES:
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--launched-at", type=float)
     parser.add_argument("--data-date", default="")
     parser.add_argument("--flags", default="", help="words out of fresh and debug, as one text")
-    parser.add_argument("--where", action="store_true")
-    parser.add_argument("--write-uri", type=Path)
-    parser.add_argument("--write-finished", type=Path)
-    parser.add_argument("--machine")
-    parser.add_argument("--software")
-    parser.add_argument("--launch", type=Path)
-    parser.add_argument("--expect")
     options = parser.parse_args(arguments)
     for word in options.flags.split():
         if word not in _FLAGS:

@@ -20,17 +20,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import (
-    AlreadyPublished,
-    ObjectInfo,
-    Store,
-    Wanted,
-    gcs,
-    gcs_bulk,
-    gcs_listing,
-    gcs_ranges,
-    local,
-)
+from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_listing, gcs_reads, local
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -169,7 +159,7 @@ def copy_range(uri: str, start: int, length: int, sink: Callable[[bytes], object
         FileNotFoundError: Nothing is there.
     """
     if uri.startswith("gs://"):
-        return gcs_ranges.copy_range(uri, start, length, sink)
+        return gcs_reads.copy_range(uri, start, length, sink)
     done = 0
     while done < length and (piece := read_range(uri, start + done, min(_PIECE_BYTES, length - done))):
         sink(piece)
@@ -191,7 +181,7 @@ def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | F
         TryAgain: A content has another crc32c than the one that was given, also when it is read again.
     """
     if wanted and all(item.uri.startswith("gs://") for item in wanted):
-        return gcs_bulk.read_many(wanted, requests)
+        return gcs_reads.read_many(wanted, requests)
     contents: list[bytes | FileNotFoundError] = []
     for item in wanted:
         try:

@@ -10,9 +10,9 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.proof import find_unproven, require_proven
-from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import read_stage_config
 from inspection.outputs import write_parameter
+from inspection.registration import Registration, find_registration, leave_registration
 
 UPLOAD: Literal["upload"] = "upload"
 REFUSE: Literal["refuse"] = "refuse"

@@ -13,11 +13,11 @@ from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.previous import RUN_NAME
-from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_last_error, read_attempts
 from inspection.goodput import read_goodput
+from inspection.registration import Registration, find_registration
 from inspection.report import to_markdown
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace

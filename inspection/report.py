@@ -53,7 +53,8 @@ def goodput_rows(record: RunRecord) -> list[Row]:
 
 def result_rows(record: RunRecord) -> list[Row]:
     """Return what came out, as far as the run got."""
-    results, rows = record.results, []
+    results = record.results
+    rows = [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
     if (accuracy := results.get("metrics", {}).get("test_accuracy")) is not None:
         rows.append(Row("test accuracy", None, f"{accuracy:.4f}"))
     if batch := results.get("batch"):

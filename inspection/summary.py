@@ -106,6 +106,7 @@ def _data_results(shards: ShardManifest) -> dict[str, Any]:
         "samples": {name: split.samples for name, split in shards.splits.items()},
         "shards": len(shards.shards),
         "rejected": shards.count_rejected,
+        **({"warnings": shards.warnings} if shards.warnings else {}),
     }
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipelines.commands import clean as clean_command
 from pipelines.commands import compile as compile_command
+from pipelines.commands import data as data_commands
 from pipelines.commands import images as images_commands
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
@@ -39,20 +41,19 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 
-data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data")
 compile_command.register(app)
 plan_command.register(app)
 images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
+clean_command.register(app)
+data_commands.register(app)
 rehearse_command.register(app)
 ui_command.register(app)
 inspection_commands.register(app)
 tensorboard_command.register(app)
 
-ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
 Output = Annotated[
     str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
@@ -314,107 +315,6 @@ def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) 
         from contracts.resolve import load_config, to_yaml
 
         print(to_yaml(load_config(config, overrides or [])), end="")
-
-
-@data_app.command("show")
-def show_data(
-    uri: Annotated[
-        str,
-        typer.Argument(metavar="URI", help="Folder of shards, or a RUN as for inspect.", show_default=False),
-    ],
-    grid: Annotated[Path | None, typer.Option("--grid", metavar="FILE.png", help="Write pictures too.")] = None,
-    debug: Debug = False,
-) -> None:
-    """Print what shards hold."""
-    with reported(debug):
-        from contracts.artifacts import ShardManifest
-        from inspection.show import describe, draw_grid, find_shards
-
-        folder = find_shards(uri)
-        manifest = ShardManifest.load(folder)
-        for line in describe(manifest):
-            print(line)
-        if grid is not None:
-            print(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
-
-
-@data_app.command()
-def verify(
-    uri: ShardsFolder,
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes that read [default: by the cores].")] = None,
-    stored: Annotated[
-        bool, typer.Option("--stored", help="In a bucket, compare the checksums that it keeps, and read nothing.")
-    ] = False,
-    debug: Debug = False,
-) -> None:
-    """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
-    with reported(debug):
-        from contracts.errors import CheckFailed
-        from contracts.storage import normalise
-        from inspection.verify import verify as verify_shards
-
-        wrong = verify_shards(normalise(uri), processes=processes, progress=_count("verify"), stored=stored)
-        if wrong:
-            raise CheckFailed("\n  ".join([f"{uri} is damaged", *wrong]))
-        print("every checksum is right")
-
-
-@data_app.command("index")
-def index_data(
-    uri: ShardsFolder,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PATTERN", help="File names of a split [default: train*, val*, test*]."),
-    ] = None,
-    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line.")] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="Decode every image, not only its header.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
-    with reported(debug):
-        from contracts.storage import normalise
-        from inspection.adopt import adopt
-        from inspection.foreign import parse_patterns, read_classes
-        from inspection.show import describe
-
-        manifest = adopt(
-            normalise(uri),
-            patterns=parse_patterns(split or []),
-            class_names=read_classes(classes) if classes else None,
-            verify="decode" if decode else "header",
-            progress=_count("index"),
-        )
-        for line in describe(manifest):
-            print(line)
-
-
-@data_app.command("export-index")
-def export_index(
-    uri: ShardsFolder,
-    dali: Annotated[bool, typer.Option("--dali", help="Only the index of each shard for NVIDIA DALI.")] = False,
-    wids: Annotated[bool, typer.Option("--wids", help="Only the lists of shards for WIDS.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Write index files by which other libraries read shards [default: for DALI and for WIDS]."""
-    with reported(debug):
-        from contracts.storage import normalise
-        from inspection import neighbours
-
-        both = dali == wids
-        names = neighbours.export_index(
-            normalise(uri), dali=dali or both, wids=wids or both, progress=_count("export-index")
-        )
-        print(f"{len(names)} files are there")
-
-
-def _count(name: str) -> Callable[[int, int], None]:
-    """Return a function that says on stderr how many files are done, about twenty times in all."""
-
-    def say(done: int, total: int) -> None:
-        if done * 20 // total != (done - 1) * 20 // total:
-            print(f"{name}: {done} of {total} files", file=sys.stderr, flush=True)
-
-    return say
 
 
 def _run_alone(

@@ -25,6 +25,7 @@ from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
 from pipelines.place import stage_root
 from pipelines.progress import make_view
+from pipelines.shard_warnings import read_warnings
 from pipelines.watch import find_interruption, watch
 
 # The inputs of each stage, and the stage whose output each one is.
@@ -110,6 +111,8 @@ def run_stage_alone(
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:
         raise StageFailed(failure)
+    for warning in read_warnings(uri if stage == "shard" else inputs["shards"]):
+        typer.echo(f"{stage}: warning: {warning}", err=True)
     return Made(uri, trace.reused)
 
 

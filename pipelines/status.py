@@ -17,6 +17,7 @@ from pipelines.google import first_line
 from pipelines.run_jobs import Job, JobFinder
 from pipelines.run_name import RunName
 from pipelines.run_tasks import Task, error_text, read_tasks, seconds_between, state_of
+from pipelines.shard_warnings import read_warnings_of_run
 from pipelines.submit import read_job
 
 _PLAIN_WIDTH = 150
@@ -37,6 +38,8 @@ class Status:
     jobs: tuple[Job, ...]
     goodput: GoodputRecord | None
     """Of the run's training; None: it has not begun, or the bucket does not answer."""
+    warnings: tuple[str, ...]
+    """What was remarked about the source of its shards."""
     note: str
     """Why there is no account of the training, where that is no matter of course."""
     diagnosis: Diagnosis | None
@@ -54,10 +57,11 @@ def read_status(client: Any, name: RunName) -> Status:
     tasks = read_tasks(pipeline)
     jobs = JobFinder(name.project, name.region, name.id).find(pipeline, tasks)
     line, state = line_of(pipeline), state_of(pipeline)
-    goodput, note = None, ""
+    goodput, note, warnings = None, "", []
     if line.startswith("gs://"):
         try:
             goodput = read_goodput(line, name.id)
+            warnings = read_warnings_of_run(line, name.id)
         except ShardlineError as error:
             # The services have answered: that is worth showing without the bucket.
             note = f"no account of the training: {first_line(error)}"
@@ -71,6 +75,7 @@ def read_status(client: Any, name: RunName) -> Status:
         tasks=tuple(tasks),
         jobs=tuple(jobs),
         goodput=goodput,
+        warnings=tuple(warnings),
         note=note,
         diagnosis=explain(name, pipeline, tasks, jobs) if state == "FAILED" else None,
     )
@@ -113,6 +118,7 @@ def to_json(status: Status) -> dict[str, Any]:
             }
             for job in status.jobs
         ],
+        "warnings": list(status.warnings),
         "training": status.goodput.model_dump(mode="json") if status.goodput else None,
         "diagnosis": {
             "kind": status.diagnosis.kind,
@@ -172,6 +178,7 @@ def _lines(status: Status) -> Iterator[str]:
         )
     if status.note:
         yield status.note
+    yield from (f"warning: {text}" for text in status.warnings)
 
 
 def _failure(diagnosis: Diagnosis) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from contracts.resolve import read_yaml
 from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
-from sharding.plan import Plan, make_key
+from sharding.plan import Plan, count_shards, make_key
 from sharding.probe import ProbeResult, describe_probe
 from sharding.runners.work import BYTES_PER_S
 from sharding.sources import Reference
@@ -34,6 +35,10 @@ from sharding.write.shard import SUFFIXES, WRITERS
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
 GB_PER_VCPU = {"n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9, "n2-highmem": 8.0, "e2-highcpu": 1.0}
 _USUAL_GB_PER_VCPU = 4.0
+# Of a source that was not listed in words: names of usual lengths, and a reference as the shuffle holds it, compressed.
+_GUESSED_PATH_BYTES = 40
+_GUESSED_CLASS_BYTES = 10
+_REFERENCE_BYTES = 70
 # Shards whose names and sizes are printed.
 _MOST_NAMED = 100
 # Width and height of an image that nobody has looked at.
@@ -115,15 +120,44 @@ def describe(found: Estimate, config: RunConfig, prices: Prices | None, probed: 
         share = probed.accepted / probed.probed
         lines.append(f"{round((stored + framing) * share)} bytes of shards, if all files are like those that were read")
         lines += describe_probe(probed)
+    lines += _describe_cost(found.source_bytes, found.shuffle_bytes, config, prices)
+    return "\n".join(lines)
+
+
+def describe_probed(found: ProbeResult, config: RunConfig, prices: Prices | None = None) -> str:
+    """Return in words what a probe has found, and what a run would then write and cost, before anything is planned."""
+    section = config.sharding
+    lines = describe_probe(found)
+    if found.accepted:
+        share = found.accepted / found.probed
+        typical = Reference(b"." * _GUESSED_PATH_BYTES, 0, 0, found.stored_bytes // found.accepted, 0)
+        frame = _Frame([b"." * _GUESSED_CLASS_BYTES], config, multi_label=False)
+        total = round(found.total_files * share * frame.bytes_of(typical))
+        num_shards = sum(
+            count_shards(
+                math.ceil(found.total_files * part),
+                math.ceil(found.total_bytes * part),
+                target_shard_bytes=section.target_shard_bytes,
+                min_shards=section.min_shards,
+            )
+            for part in section.splits.model_dump().values()
+            if part
+        )
+        lines.append(f"about {num_shards} shards, {total} bytes, from {found.total_files} files")
+    shuffle_bytes = 2 * _REFERENCE_BYTES * found.total_files
+    return "\n".join([*lines, *_describe_cost(found.total_bytes, shuffle_bytes, config, prices)])
+
+
+def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, prices: Prices | None) -> list[str]:
     rate = BYTES_PER_S[config.sharding.verify == "decode"]
     machine = config.vertex.dataflow.machine_type
     gb_per_vcpu = GB_PER_VCPU.get(machine.rpartition("-")[0], _USUAL_GB_PER_VCPU)
-    vcpu_hours = found.source_bytes / rate / 3600
+    vcpu_hours = source_bytes / rate / 3600
     gb_hours = vcpu_hours * gb_per_vcpu
-    shuffle_gib = found.shuffle_bytes / 2**30
-    lines += [
+    shuffle_gib = shuffle_bytes / 2**30
+    lines = [
         "on Dataflow, without the start of its machines:",
-        f"  {vcpu_hours:.4f} vCPU-hours: {found.source_bytes} bytes / {rate / 1e6:g} MB/s a vCPU",
+        f"  {vcpu_hours:.4f} vCPU-hours: {source_bytes} bytes / {rate / 1e6:g} MB/s a vCPU",
         f"  {gb_hours:.4f} GB-hours: {gb_per_vcpu:g} GB a vCPU of {machine}",
         f"  {shuffle_gib:.4f} GiB shuffled: references only, written and read",
     ]
@@ -132,7 +166,7 @@ def describe(found: Estimate, config: RunConfig, prices: Prices | None, probed: 
     else:
         cost = vcpu_hours * prices.vcpu_hour + gb_hours * prices.gb_hour + shuffle_gib * prices.shuffle_gib
         lines.append(f"  {cost:.4f} {prices.currency} by the prices given")
-    return "\n".join(lines)
+    return lines
 
 
 def read_prices(path: str) -> Prices:

@@ -20,6 +20,8 @@ from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
+# With fewer files a job on this machine takes some seconds itself; the process of a probe takes half a second.
+_LEAST_PROBED = 20_000
 # Starts the name of a class that is no text.
 ENCODED_PREFIX = "percent-encoded:"
 # Unicode's control characters, line and paragraph separators. Joiners and uncommon spaces are text: scripts need them.
@@ -68,6 +70,11 @@ def check_rejected(
         allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
         todo="repair or remove these files, or raise sharding.max_rejected_fraction",
     )
+
+
+def is_worth_probing(num_files: int, *, on_other_machines: bool) -> bool:
+    """Whether a probe (sharding/probe.py) comes before a job: it is long, or its machines take minutes to start."""
+    return on_other_machines or num_files >= _LEAST_PROBED
 
 
 def certain_to_fail(rejected: int, total: int, limit: float) -> bool:

@@ -2,7 +2,8 @@
 
 Up to 1,000 files are drawn, one from each of as many equal stretches of the listing, always the same ones of a listing.
 A process of its own reads and checks them as the job does, so that a file that ends its decoder, or never lets it end,
-costs no more than `TIME_LIMIT_S`. Small local sources are not probed: the job itself is as quick.
+costs no more than `TIME_LIMIT_S`. Small sources are not probed where the job runs on this machine
+(sharding.limits.is_worth_probing).
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ from sharding.write.reading import read_ahead
 
 MOST_FILES = 1_000
 TIME_LIMIT_S = 10.0
-# Below it a local source is not probed: the process for it takes half a second, and the job itself some seconds.
-LEAST_LOCAL_FILES = 20_000
 # A sample proves nothing; with this chance the limit is taken to be passed although it is not.
 ERROR_CHANCE = 1e-9
 # Files that end the process are passed over, each at the cost of another process.
@@ -75,11 +74,6 @@ class ProbeResult:
     def probed(self) -> int:
         """Number of files that were looked at."""
         return len(self.rejected) + self.accepted
-
-
-def is_worth_probing(num_files: int, *, is_remote: bool) -> bool:
-    """Whether a source is large enough, or far enough away, for a probe before its job."""
-    return is_remote or num_files >= LEAST_LOCAL_FILES
 
 
 def probe(

@@ -68,9 +68,10 @@ class FileEntry(Document):
 
     @classmethod
     def of(cls, folder_uri: str, name: str) -> FileEntry:
-        """Describe the file `name` below `folder_uri`; it is read once for its crc32c."""
+        """Describe the file `name` below `folder_uri`; on a disk it is read once for its crc32c."""
         uri = storage.join(folder_uri, *name.split("/"))
-        return cls(name=name, bytes=storage.size(uri), crc32c=storage.crc32c_of(uri))
+        found = storage.info(uri)
+        return cls(name=name, bytes=found.size, crc32c=found.crc32c or storage.crc32c_of(uri))
 
 
 class Contract(Document):

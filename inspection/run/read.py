@@ -26,9 +26,9 @@ from contracts.artifacts import (
 )
 from contracts.config import STAGES
 from contracts.previous import RUN_NAME
-from contracts.registration import Registration
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
+from inspection.registration import Registration
 from inspection.run.data import describe_data
 from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of

@@ -202,7 +202,7 @@ def test_an_entry_names_a_file_below_its_folder(change: dict[str, Any]) -> None:
         (lambda v: v["splits"]["test"].update(samples=-1), r"damaged at splits\.test\.samples"),
         (lambda v: v["shards"][0].update(first=-1), r"damaged at shards\.0\.first"),
         (lambda v: v["shards"][0].update(crc32c="../x"), r"damaged at shards\.0\.crc32c"),
-        (lambda v: v["index"].update(name="../x"), r"damaged at index\.name"),
+        (lambda v: v["index_parts"][0].update(name="../x"), r"damaged at index_parts\.0\.name"),
     ],
 )
 def test_a_damaged_manifest_of_shards_is_named(small_shards: str, change: Any, words: str) -> None:

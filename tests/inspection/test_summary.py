@@ -43,6 +43,7 @@ DOCUMENTS: dict[str, Contract] = {
         rejected=[],
         mean=[0.5] * 3,
         std=[0.5] * 3,
+        warnings=["3 images were laid on white"],
     ),
     "profile": ProfileReport(
         fingerprint="p",
@@ -199,6 +200,7 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
     "text",
     [
         "shard made this",
+        "data: 3 images were laid on white",
         "0.9877",
         "64 = slot size 16 x 2 per rank x 2 ranks",
         "model.sm80.engine (0.35 MB)",

@@ -1,9 +1,16 @@
 """The dry run: it names what the run then writes, and does nothing."""
 
 import json
+import os
 import re
 
 import pytest
+
+from contracts import storage
+from contracts.config import RunConfig
+from sharding.estimate import Prices, describe_probed
+from sharding.probe import probe
+from sharding.sources import Reference
 
 FORMATS = ("webdataset", "tfrecord")
 
@@ -56,6 +63,33 @@ def test_a_bad_price_file_is_refused(run_shard, tmp_path, content):
     prices.write_text(content)
     dry = run_shard("--dry-run", "--prices", str(prices), printed=True)
     assert dry.code == 2 and "prices.yaml" in dry.stderr
+
+
+def test_a_probe_estimates_what_the_run_then_writes(run_shard, source):
+    references = [
+        Reference(os.fsencode(path), 0, 0, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(source.glob("*/*"))
+    ]
+    written = run_shard(format="webdataset").manifest
+    config = RunConfig.model_validate({"sharding": {"source": str(source), "target_shard_bytes": 4096}})
+    prices = Prices(vcpu_hour=0.07, gb_hour=0.004, shuffle_gib=0.011)
+    found = probe(iter(references), len(references), storage.normalise(source), config.sharding, (b"ant", b"bee"))
+    told = describe_probed(found, config, prices)
+    shards, total = re.search(r"about (\d+) shards, (\d+) bytes, from 60 files", told).groups()
+    assert abs(int(total) - sum(entry.bytes for entry in written.shards)) <= 0.1 * int(total)
+    assert abs(int(shards) - len(written.shards)) <= 3, "shards of a split are counted by shares, not by draws"
+    assert "60 of 60 files were looked at: 0 cannot be used" in told
+    assert "USD by the prices given" in told and "GiB shuffled" in told
+
+
+def test_the_dry_run_tells_what_it_found_and_refuses_what_is_certain_to_fail(run_shard, source):
+    (source / "ant" / "00.png").write_bytes(b"no image")
+    dry = run_shard("--dry-run", printed=True, max_rejected_fraction=0.1)
+    assert dry.code == 0 and "60 of 60 files were looked at: 1 cannot be used" in dry.stdout
+    assert "1: not an image of a known format" in dry.stdout and "(ant/00.png)" in dry.stdout
+    assert "bytes of shards, if all files are like those that were read" in dry.stdout
+    refused = run_shard("--dry-run", printed=True, max_rejected_fraction=0.01)
+    assert refused.code == 2 and "ant/00.png: not an image" in refused.stderr
 
 
 def test_a_missing_source_is_refused(run_shard, tmp_path):

@@ -13,7 +13,7 @@ from records.convert import Changes
 from records.statistics import Tally
 from rehearsal.gcs import BucketServer
 from sharding import probe as probe_module
-from sharding.limits import certain_to_fail
+from sharding.limits import certain_to_fail, is_worth_probing
 from sharding.probe import (
     MOST_FILES,
     ProbeResult,
@@ -21,7 +21,6 @@ from sharding.probe import (
     _look_at,
     describe_probe,
     is_certain,
-    is_worth_probing,
     probe,
     tail,
 )
@@ -175,6 +174,6 @@ def test_a_job_is_certain_to_fail_once_the_others_cannot_help():
     assert not certain_to_fail(10, 1000, 0.01) and certain_to_fail(11, 1000, 0.01)
 
 
-def test_small_local_sources_are_not_probed():
-    assert not is_worth_probing(1797, is_remote=False) and is_worth_probing(10**6, is_remote=False)
-    assert is_worth_probing(1797, is_remote=True)
+def test_small_jobs_of_this_machine_are_not_probed():
+    assert not is_worth_probing(1797, on_other_machines=False) and is_worth_probing(10**6, on_other_machines=False)
+    assert is_worth_probing(1797, on_other_machines=True)

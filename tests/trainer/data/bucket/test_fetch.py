@@ -91,7 +91,7 @@ def test_an_object_that_is_replaced_on_the_way_is_not_mixed(bucket_server: Bucke
 def test_a_bucket_that_does_not_answer_is_another_try(
     bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contracts.stores.gcs_ranges.RETRY_DEADLINE_S", 0.3)
+    monkeypatch.setattr("contracts.stores.gcs_reads.RETRY_DEADLINE_S", 0.3)
     storage.replace("gs://bucket-1/a", bytes(100))
     bucket_server.faults.set(Rule(object="a", status=503))
     with pytest.raises(TryAgain, match="does not answer"):

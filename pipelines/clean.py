@@ -1,0 +1,237 @@
+"""`shardline clean LINE`: the outputs of a line that no run needs any more, and their deletion.
+
+A run needs what its stages made or reused, and what these documents name in their turn: shards of an earlier increment,
+the shards and the profile of a training, the training of an export. The newest finished training of a line is always
+needed (`model.weights: previous`), and so is the export of a run that was uploaded to the model registry. Runs of
+another line, and endpoints, are not known here.
+
+Only folders LINE/STAGE/FINGERPRINT are ever deleted, manifests first; what is held by a running process is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    ExportManifest,
+    ProfileReport,
+    RunRecord,
+    ShardManifest,
+)
+from contracts.config import STAGES
+from contracts.errors import ConfigError, TryAgain
+from contracts.fingerprint import FINGERPRINT_DIGITS
+from contracts.output import Lock, is_locked
+from contracts.previous import RUN_NAME, find_previous, list_finished
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
+from inspection.registration import find_registration
+
+# In an output: what its job needed until the manifest was there.
+WORK_NAME = ".work"
+# A bucket has no locks: what was written to within a day may belong to a job that runs.
+_IN_USE_S = 24 * 3600.0
+_FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}")
+
+Output = tuple[str, str]
+"""Stage and fingerprint: a line that was moved still knows its outputs by them."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A folder that can be deleted."""
+
+    stage: str
+    fingerprint: str
+    uri: str
+    num_bytes: int
+    finished: bool
+    """A finished output; otherwise unfinished work, or what its job left beside the output."""
+
+    @property
+    def name(self) -> str:
+        """Path below the line."""
+        below = f"/{WORK_NAME}" if self.uri.endswith(f"/{WORK_NAME}") else ""
+        return f"{self.stage}/{self.fingerprint}{below}"
+
+
+def find_leftovers(
+    line: str, *, keep: Sequence[str] = (), keep_last: int | None = None, unfinished: bool = False
+) -> list[Leftover]:
+    """Return what no kept run of a line needs, by stage.
+
+    Args:
+        line: URI of the line's folder.
+        keep: Ids of runs to keep.
+        keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record may
+            be going on, and is always kept.
+        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now. In a bucket
+            none while a run has no record: its training may wait for machines for days.
+
+    Raises:
+        ConfigError: It is no line with runs, or a run of `keep` is not one of them.
+        DataError: A document that is needed is damaged, so that nobody knows what it needs.
+    """
+    needed = find_needed(line, keep=keep, keep_last=keep_last)
+    unfinished = unfinished and not _may_go_on_elsewhere(line)
+    found = []
+    for stage in STAGES:
+        root = storage.join(line, stage)
+        for name in storage.list_names(root):
+            uri = storage.join(root, name)
+            if _FINGERPRINT.fullmatch(name) is None or not _is_folder(uri):
+                continue
+            finished = storage.exists(storage.join(uri, MANIFEST_NAME))
+            if finished and (stage, name) in needed:
+                uri, finished = storage.join(uri, WORK_NAME), False
+            objects = [] if not finished and not unfinished else list(storage.list_objects(uri))
+            if not objects or (not finished and _is_in_use(line, storage.join(root, name), objects)):
+                continue
+            found.append(Leftover(stage, name, uri, sum(one.size for one in objects), finished))
+    return found
+
+
+def delete(line: str, leftovers: Sequence[Leftover], *, keep: Sequence[str], keep_last: int | None) -> list[Leftover]:
+    """Delete what was found; return what was left alone, since a run needs it or a process has it by now."""
+    # While a question was open, a run may have come to need it.
+    needed = find_needed(line, keep=keep, keep_last=keep_last)
+    left = []
+    for leftover in leftovers:
+        folder = storage.join(line, leftover.stage, leftover.fingerprint)
+        has_manifest = storage.exists(storage.join(folder, MANIFEST_NAME))
+        try:
+            lock = Lock(folder)
+        except TryAgain:
+            left.append(leftover)
+            continue
+        try:
+            if leftover.uri == folder and (
+                has_manifest != leftover.finished or (leftover.stage, leftover.fingerprint) in needed
+            ):
+                left.append(leftover)
+            else:
+                storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
+        finally:
+            lock.release()
+    return left
+
+
+def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set[Output]:
+    """Return the outputs that the kept runs of a line need; arguments and errors as in `find_leftovers`."""
+    started = _list_runs(line)
+    if not started:
+        raise ConfigError(
+            f"{storage.display(line)} holds no run: which outputs are needed is not known",
+            allowed="the folder of a line with runs, as `shardline run` prints it",
+            todo="name the line's folder; outputs of stages that were run by themselves can be deleted by hand",
+        )
+    if unknown := sorted(set(keep) - started.keys()):
+        raise ConfigError(
+            f"--keep {unknown[0]}: {storage.display(line)} holds no such run",
+            allowed=", ".join(sorted(started)),
+            todo="name a run of this line",
+        )
+    newest = sorted(started, key=lambda run: (started[run], run), reverse=True)
+    kept = set(started) if keep_last is None and not keep else {*keep, *newest[: keep_last or 0]}
+    named: set[Output] = set()
+    for run in started:
+        named |= _named_by(line, run, is_kept=run in kept)
+    if (previous := find_previous(line)) is not None:
+        named.add(_output_of(previous))
+    return _follow(line, named)
+
+
+def _list_runs(line: str) -> dict[str, str]:
+    """Return the runs of a line, and when each began."""
+    runs = {}
+    for name in storage.list_names(storage.join(line, RUNS_FOLDER)):
+        for document in (RUN_START_NAME, RUN_NAME):
+            uri = storage.join(run_uri(line, name), document)
+            if storage.exists(uri):
+                runs[name] = str(json.loads(storage.read_bytes(uri)).get("started_at", ""))
+                break
+    return runs
+
+
+def _named_by(line: str, run: str, *, is_kept: bool) -> set[Output]:
+    """Return the outputs that a run's own documents name; of one that is not kept, only what outlives it."""
+    results = {stage: result.uri for stage in STAGES if (result := find_result(line, run, stage)) is not None}
+    where = storage.join(run_uri(line, run), RUN_NAME)
+    if not storage.exists(where):
+        start = storage.join(run_uri(line, run), RUN_START_NAME)
+        previous = json.loads(storage.read_bytes(start)).get("previous_training")
+        return {_output_of(uri) for uri in (*results.values(), previous) if uri}
+    registration = find_registration(line, run)
+    if not is_kept:
+        uploaded = registration is not None and registration.verdict == "upload"
+        return {_output_of(results["export"])} if uploaded and "export" in results else set()
+    record = RunRecord.parse(storage.read_bytes(where), where=storage.display(where))
+    return {_output_of(uri) for uri in (*results.values(), *(stage.uri for stage in record.stages)) if uri}
+
+
+def _output_of(uri: str) -> Output:
+    _, stage, fingerprint = uri.rstrip("/").rsplit("/", 2)
+    return stage, fingerprint
+
+
+def _follow(line: str, named: set[Output]) -> set[Output]:
+    """Return these outputs, and all that their documents name."""
+    trainings: dict[str, Output] | None = None
+    needed: set[Output] = set()
+    waiting = list(named)
+    while waiting:
+        output = waiting.pop()
+        stage, fingerprint = output
+        uri = storage.join(line, stage, fingerprint)
+        # What was deleted before, or lies in another line, names nothing here.
+        if output in needed or not storage.exists(storage.join(uri, MANIFEST_NAME)):
+            continue
+        needed.add(output)
+        if stage == "shard":
+            shards = ShardManifest.load(uri)
+            siblings = {entry.folder for entry in shards.owned_files()} | {shards.parent or ""}
+            waiting += [("shard", name) for name in siblings if name]
+        elif stage == "profile":
+            waiting.append(("shard", ProfileReport.load(uri).shards_fingerprint))
+        elif stage == "train":
+            trained = CheckpointManifest.load(uri)
+            waiting += [("shard", trained.shards_fingerprint), ("profile", trained.profile)]
+        elif stage == "export":
+            exported = ExportManifest.load(uri)
+            if trainings is None:
+                finished = list_finished(line).items()
+                trainings = {document.parameters_sha256: _output_of(found) for found, document in finished}
+            waiting.append(("shard", exported.shards_fingerprint))
+            if (checkpoint := trainings.get(exported.checkpoint_sha256)) is not None:
+                waiting.append(checkpoint)
+    return needed
+
+
+def _is_folder(uri: str) -> bool:
+    """Whether it is a folder of its own: a link is somebody's choice of another place."""
+    if not storage.is_local(uri):
+        return True
+    path = storage.local_path(uri)
+    return path.is_dir() and not path.is_symlink()
+
+
+def _may_go_on_elsewhere(line: str) -> bool:
+    """Whether a run of a line in a bucket may be going on, on machines that nobody here sees."""
+    return not storage.is_local(line) and any(
+        not storage.exists(storage.join(run_uri(line, run), RUN_NAME)) for run in _list_runs(line)
+    )
+
+
+def _is_in_use(line: str, folder: str, objects: Sequence[storage.ObjectInfo]) -> bool:
+    """Whether a process may be working on an output: by its lock here, by the age of what is there in a bucket."""
+    if storage.is_local(line):
+        return bool(is_locked(folder))
+    # A generation is the time of its writing in microseconds.
+    newest_s = max((one.generation or 0) for one in objects) / 1e6
+    return time.time() - newest_s < _IN_USE_S

@@ -1,0 +1,60 @@
+"""What was remarked about a source is said again by whoever uses its shards."""
+
+import io
+from pathlib import Path
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.result import leave_result
+from pipelines.run_name import RunName
+from pipelines.shard_warnings import read_warnings, read_warnings_of_run
+from pipelines.status import Status, print_status, to_json
+from tests.pipelines.conftest import Shardline
+
+TEXT = "3 images of 48 were transparent and were laid on white"
+
+
+def plant_warning(folder: Path, **update: object) -> None:
+    manifest = ShardManifest.load(storage.normalise(folder))
+    (folder / "manifest.json").write_bytes(manifest.model_copy(update={"warnings": [TEXT], **update}).to_json())
+
+
+def test_stages_that_use_the_shards_end_with_their_warnings(project: Path, shardline: Shardline) -> None:
+    made = shardline("shard", "tiny.yaml", "run.name=warned")
+    assert made.returncode == 0 and "warning: 3 images" not in made.stderr
+    plant_warning(project / made.stdout.splitlines()[-1])
+    for command in (["shard", "tiny.yaml"], ["profile", "tiny.yaml", "profile.budget_s=1"]):
+        used = shardline(*command, "run.name=warned")
+        assert used.returncode == 0 and f"{command[0]}: warning: {TEXT}" in used.stderr.splitlines()
+
+
+def test_the_warnings_of_a_run_are_those_of_its_shards(tmp_path: Path, small_shards: str) -> None:
+    line = storage.normalise(tmp_path)
+    assert read_warnings_of_run(line, "run") == []
+    leave_result(line, "run", "shard", small_shards, reused=False)
+    assert read_warnings_of_run(line, "run") == []
+    storage.publish(f"{line}/warned/manifest.json", b'{"warnings": ["one", "two"]}')
+    leave_result(line, "run", "shard", f"{line}/warned", reused=False)
+    assert read_warnings_of_run(line, "run") == ["one", "two"]
+    assert read_warnings(f"{line}/nowhere") == []
+
+
+def test_a_status_shows_them() -> None:
+    status = Status(
+        name=RunName("p", "us-east4", "tiny-1"),
+        state="SUCCEEDED",
+        line="gs://bucket/tiny",
+        error="",
+        created_at=None,
+        ended_at=None,
+        tasks=(),
+        jobs=(),
+        goodput=None,
+        warnings=(TEXT,),
+        note="",
+        diagnosis=None,
+    )
+    told = io.StringIO()
+    print_status(status, told)
+    assert f"  warning: {TEXT}\n" in told.getvalue()
+    assert to_json(status)["warnings"] == [TEXT]
