@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from records.description import read_path
 from records.index import DamagedSample, key_of, read_payload
 from records.index_file import PartFiles
 from records.samples import PartedIndex, SampleIndex, image_of, open_samples
+from records.tfrecord import encode_example
 from records.whole_sample import extract_image, path_in
 from tests.two_versions import Shard, make_sample, plan, write_versions
 
@@ -93,6 +96,26 @@ def test_what_is_no_sample_is_damage(tmp_path: Path, shard_format: str) -> None:
     assert path_in(sample, shard_format) == make_sample(1).path
     for broken in (b"", sample[:image_at], b"\xff" * 2000):
         assert path_in(broken, shard_format) is None
+
+
+def test_image_may_follow_other_members() -> None:
+    """Whatever comes first, the image is found: in a tar by its extension, in an Example by its name."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in (("0a.cls", b"7"), ("0a.json", b'{"path": "a/b.png"}'), ("0a.png", b"image" * 200)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    assert extract_image(stream.getvalue(), "webdataset") == b"image" * 200
+    assert path_in(stream.getvalue(), "webdataset") == "a/b.png"
+    before, after = encode_example(make_sample(2))
+    entries = (before + make_sample(2).content)[3:]
+    turned = after + entries
+    length = len(turned)
+    example = b"\x0a" + bytes([length & 0x7F | 0x80, length >> 7]) + turned
+    assert len(example) == len(before) + len(make_sample(2).content) + len(after)
+    assert extract_image(example, "tfrecord") == make_sample(2).content
+    assert path_in(example, "tfrecord") == make_sample(2).path
 
 
 def test_damaged_parts_are_named(tmp_path: Path) -> None:
