@@ -224,22 +224,28 @@ def _take_in(
     prefixes: list[array[int]] | None = [array("Q") for _ in SPLITS]
     num_samples = [0] * len(SPLITS)
     sizes = [0] * len(SPLITS)
+    room = EXACT_SAMPLES
     for path, split, size in samples:
         num_samples[split] += 1
         sizes[split] += size
         if prefixes is not None:
             prefixes[split].append(int.from_bytes(_make_prefix(seed, path)))
-            if sum(num_samples) > EXACT_SAMPLES:
+            room -= 1
+            if room < 0:
                 prefixes = None
     return prefixes, num_samples, sizes
 
 
 def _cut_exactly(prefixes: Prefixes, num_shards: int) -> Prefixes:
+    """Return the cuts of a split; `prefixes` are sorted."""
     import numpy as np
 
+    # In place: a copy would be as large as all else that the launcher holds.
+    prefixes.sort()
     # Samples with one prefix cannot be told apart: they count as one.
-    distinct = np.unique(prefixes)
-    return distinct[cut_evenly(len(distinct), min(num_shards, len(distinct)))]
+    if (prefixes[1:] == prefixes[:-1]).any():
+        prefixes = np.unique(prefixes)
+    return prefixes[cut_evenly(len(prefixes), min(num_shards, len(prefixes)))]
 
 
 def _cut_by_bins(
@@ -279,4 +285,5 @@ def _to_numbers(prefixes: bytes | array[int]) -> Prefixes:
 
     if isinstance(prefixes, bytes):
         return np.frombuffer(prefixes, ">u8").astype(np.uint64)
+    # The memory of the array itself.
     return np.frombuffer(prefixes, np.uint64)

@@ -23,8 +23,8 @@ from typing import Any
 from contracts.config import SPLITS
 from sharding.sources.reference import Reference
 
-# References of a part: about 4 MB on disk, 35 MB in the process that unpacks it.
-PART_REFERENCES = 1 << 16
+# References of a part: one to two MB on disk, 15 MB in the process that unpacks it.
+PART_REFERENCES = 1 << 15
 # Ignored paths that are kept by name; all are counted.
 MAX_IGNORED = 10_000
 # A reference as a plain tuple.

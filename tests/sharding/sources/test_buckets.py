@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError, StorageError, TryAgain
+from rehearsal.gcs.faults import Rule
 from rehearsal.gcs.index import Record
 from sharding.sources import buckets, parts
 from sharding.sources.buckets import Bucket, NameRange, after, halve, list_ranges
@@ -124,6 +125,15 @@ def test_halves_hold_all_names_of_a_range(bucket_server, names, is_after):
 def test_after_a_prefix_comes_what_does_not_begin_with_it(prefix, name):
     # In the order of UTF-8, which is the service's.
     assert (name.encode() < after(prefix).encode()) == (name.startswith(prefix) or name.encode() < prefix.encode())
+
+
+def test_faults_of_the_store_change_nothing(bucket_server, listing_of, monkeypatch):
+    fill(bucket_server, NAMES)
+    expected = listing_of(URI)
+    monkeypatch.setattr(buckets, "FEW_OBJECTS", 10)
+    bucket_server.faults.set(Rule(operation="objects.list", nth=(1, 3, 5), status=503))
+    assert listing_of(URI, processes=1).sha256 == expected.sha256
+    assert sum(entry.fault for entry in bucket_server.access_log.entries()) == 3
 
 
 def test_a_class_folder_that_vanishes_is_named(bucket_server, listing_of, monkeypatch):
