@@ -35,6 +35,7 @@ from sharding.limits import check_rejected, space_needed
 from sharding.runners.work import Work
 from sharding.sources import list_source
 from sharding.versions import describe_versions
+from sharding.write.pool import prepare_pools
 
 if TYPE_CHECKING:
     from sharding.job import PlannedJob
@@ -62,6 +63,9 @@ def shard(stage: Stage) -> str:
 
 def _shard(stage: Stage, scratch: Path) -> str:
     _check_apart(stage)
+    if not (stage.where or stage.locate) and stage.config.resources.beam_runner == "fnapi":
+        # It starts while the source is listed.
+        prepare_pools()
     planned: PlannedJob | Choice | None = _find_planned(stage)
     if planned is None:
         planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)

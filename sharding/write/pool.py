@@ -106,7 +106,8 @@ class ShardPool:
     def _write_once(
         self, name_stem: str, shard: int, split: int, references: list[Reference], job: Job, verdicts: dict[bytes, str]
     ) -> ShardRecord:
-        from sharding.write.shard import scratch_file, write_shard
+        from sharding.job import scratch_file
+        from sharding.write.shard import write_shard
 
         if self._in_process:
             return write_shard(name_stem, shard, split, references, job, verdicts)

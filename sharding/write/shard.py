@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +26,7 @@ from records.index import NO_LABEL
 from records.index_parts import ROW
 from records.sample import ChecksumStream, Place, Sample, ShardWriter
 from records.statistics import ChannelSums, Counter, is_summed
-from sharding.job import Job, ShardRecord
+from sharding.job import Job, ShardRecord, scratch_file
 from sharding.limits import encode_name, encode_path, space_needed
 from sharding.plan import make_key, make_place_hash
 from sharding.sources import Reference
@@ -155,16 +153,6 @@ def order_references(references: Iterable[Reference], seed: int, verdicts: Verdi
 def is_counted(key: bytes, split: int, job: Job) -> bool:
     """Whether the pixels of an image are summed up, by the key of its sample."""
     return split == 0 and job.checks.verify != "none" and is_summed(key, job.summed_share)
-
-
-def scratch_file(output_uri: str) -> Path:
-    """Return the path of a new temporary file: beside the output, where publishing is a link; for a bucket, here."""
-    if storage.is_local(output_uri):
-        folder = storage.local_path(output_uri)
-        folder.mkdir(parents=True, exist_ok=True)
-    else:
-        folder = Path(tempfile.gettempdir())
-    return folder / f"{storage.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
 class _Samples:
