@@ -41,7 +41,7 @@ from sharding.commit.manifest import Commit, commit_shards
 from sharding.commit.merge import merge_group
 from sharding.commit.records import has_record, note_rejected, read_contents, save_record
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
-from sharding.limits import check_rejected, encode_path, space_needed
+from sharding.limits import certain_to_fail, check_rejected, encode_path, space_needed
 from sharding.plan import KEY_BYTES, make_key
 from sharding.references import place_part
 from sharding.runners.heartbeat import beating
@@ -202,7 +202,7 @@ def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> Non
     """Raise DataError when more files are rejected already than all of them together may be."""
     total = opened.planned.num_files
     rejected = note_rejected(record.shard, len(record.rejected), opened)
-    if rejected > limit * total:
+    if certain_to_fail(rejected, total, limit):
         named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]
         shown = f"sharding.source {storage.display(opened.planned.source_uri)}"
         check_rejected(named, total - rejected, limit, shown, num_rejected=rejected, so_far=True)

@@ -31,7 +31,7 @@ from contracts.process import run_process
 from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
 from sharding.increment.choice import Choice, choose
-from sharding.limits import check_rejected, space_needed
+from sharding.limits import check_rejected, is_worth_probing, space_needed
 from sharding.runners.work import Work
 from sharding.sources import list_source
 from sharding.versions import describe_versions
@@ -85,6 +85,8 @@ def _shard(stage: Stage, scratch: Path) -> str:
         )
     if _adopt(stage, output):
         return output.uri
+    if isinstance(planned, Choice):
+        _probe(stage, planned)
     storage.delete(storage.join(output.uri, REFUSAL_NAME))
     with space_needed(output.uri):
         if isinstance(planned, Choice):
@@ -230,6 +232,25 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     if taken is None:
         raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
     return taken
+
+
+def _probe(stage: Stage, choice: Choice) -> None:
+    """Look at some files before a job that is large, or runs on other machines.
+
+    Raises:
+        DataError: So many cannot be used that the job is certain to be refused.
+    """
+    listing = choice.listing
+    on_other_machines = stage.config.resources.beam_runner != "fnapi"
+    if not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
+        return
+    from sharding.estimate import describe_probed
+    from sharding.probe import probe
+
+    section = stage.config.sharding
+    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
+    for line in describe_probed(probed, stage.config).splitlines():
+        stage.log(line)
 
 
 def _remove_scratch(uri: str) -> None:
