@@ -167,10 +167,11 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
 
 def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
     """Return what an evaluation of the test split says; its worst samples are real ones."""
-    from records.index import key_of, read_part
+    from records.index import key_of
+    from records.samples import open_samples
 
     split = manifest.splits["test"]
-    index = read_part(manifest.index.uri(shards), split.first, split.samples)
+    index = open_samples(manifest, shards)[split.first : split.first + split.samples]
     worst = [
         WorstSample(
             shard=manifest.shards[int(index[place]["shard"])].relative_path,
