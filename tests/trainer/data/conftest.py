@@ -11,7 +11,7 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
-from records.index import RECORD
+from records.samples import open_samples
 from rehearsal.gcs import BucketServer
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset
@@ -93,9 +93,9 @@ def bucket_shards(small_shards: str, bucket_server: BucketServer) -> Iterator[st
 
 
 def image_runs(uri: str, split: str = "train") -> int:
-    """Return the bytes from the first image of each shard to the end of its last: what there is to fetch."""
+    """Return the bytes from the first sample of each shard to the end of its last: what there is to fetch."""
     manifest = ShardManifest.load(uri)
-    index = np.frombuffer(storage.read_bytes(manifest.index.uri(uri))[64:], RECORD)
+    index = open_samples(manifest, uri)
     total = 0
     for shard in manifest.shards:
         if shard.split == split:
