@@ -436,9 +436,12 @@ def test_a_manifest_in_a_bucket_is_never_in_memory_as_a_whole(bucket_server, mon
     section = ShardingSection(source="gs://bucket-1/rows.jsonl")
     # Clients are made before.
     assert storage.exists(section.source)
+    bucket_server.access_log.clear()
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_rows(section, section.source)) == 512
+        # The metadata, and sixteen pieces.
+        assert len(bucket_server.access_log.entries()) <= 18
         assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
