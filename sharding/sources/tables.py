@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from contracts import storage
 from contracts.config import ShardingSection
@@ -22,6 +22,8 @@ from sharding.sources.rows import Row, parse_group, parse_labels, parse_list_cel
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 # Rows of a Parquet file that are turned into Python objects at a time.
 _BATCH_ROWS = 4096
+# Of a manifest in a bucket, below the pieces of its stream.
+_PIECE_BYTES = 1 << 18
 # Names of columns shown in an error.
 _SHOWN_COLUMNS = 20
 
@@ -179,9 +181,17 @@ def _parse_own(section: ShardingSection, values: Mapping[str, Any], shown: str, 
     return Row(place, uri, labels, is_list, split, group)
 
 
+class _Pieces(io.BufferedReader):
+    """A stream that asks for a whole piece when its buffer is empty."""
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Read as `read` does: that of the base class, which text is read by, passes 8 KB on, a request each."""
+        return self.read(size)
+
+
 def _open(uri: str) -> Any:
     if not storage.is_local(uri):
-        return storage.open_read(uri)
+        return _Pieces(cast(io.RawIOBase, storage.open_read(uri)), _PIECE_BYTES)
     try:
         return storage.local_path(uri).open("rb")
     except OSError as error:

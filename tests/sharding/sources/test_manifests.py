@@ -16,6 +16,7 @@ import pytest
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
+from contracts.stores import gcs
 from sharding.sources import list_source
 from sharding.sources.tables import read_rows
 
@@ -427,14 +428,20 @@ def test_groups_of_a_vertex_form_hold_whatever_its_paths_say(source):
     assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
 
 
-def test_a_manifest_in_a_bucket_is_never_in_memory_as_a_whole(bucket_server, tmp_path):
-    row = json.dumps({"uri": "a.png", "label": "a", "more": "x" * (1 << 20)}).encode() + b"\n"
-    storage.publish("gs://bucket-1/rows.jsonl", row * 96)
+def test_a_manifest_in_a_bucket_is_never_in_memory_as_a_whole(bucket_server, monkeypatch):
+    row = json.dumps({"uri": "a.png", "label": "a", "more": "x" * 16_000}).encode() + b"\n"
+    storage.publish("gs://bucket-1/rows.jsonl", row * 512)
+    # Of a real one, pieces of 16 MiB.
+    monkeypatch.setattr(gcs, "CHUNK_BYTES", 1 << 19)
     section = ShardingSection(source="gs://bucket-1/rows.jsonl")
+    # Clients are made before.
+    assert storage.exists(section.source)
+    bucket_server.access_log.clear()
     tracemalloc.start()
     try:
-        assert sum(1 for _ in read_rows(section, section.source)) == 96
-        # A piece of 16 MiB is held a few times over.
-        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+        assert sum(1 for _ in read_rows(section, section.source)) == 512
+        # The metadata, and sixteen pieces.
+        assert len(bucket_server.access_log.entries()) <= 18
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
