@@ -75,8 +75,8 @@ class ShardingSection(Section):
     """What is done about images with the same bytes: named in the manifest and a warning; an error; all but one left
     out; or they are not looked for. Of copies in several splits test keeps its own, then validation."""
     stratify: bool = True
-    """Whether a class whose hashes leave a split empty gives it the sample nearest to it, where it has enough. Not with
-    `incremental`, nor where the source gives the splits."""
+    """Whether a class whose hashes leave a split empty gives it the sample nearest to it, where it has enough. Not
+    where the source gives splits or groups; in an increment old samples keep their split."""
     background: Annotated[str, Field(pattern=r"^(#[0-9a-f]{6}|white|black)$")] = "white"
     """Colour that transparent images are laid on, with verify=decode: white, black or #rrggbb."""
     file_timeout_s: PositiveInt = 120

@@ -110,6 +110,6 @@ def _list_bucket(section: ShardingSection, uri: str, folder: Path, processes: in
 def _stratified(section: ShardingSection, found: Found) -> SplitFractions | None:
     """Return the shares of the splits where each class is to get a sample in all of them."""
     # What was trained on in a parent must not move; groups stay whole.
-    if not section.stratify or section.incremental or found.splits_given or section.group_by:
+    if not section.stratify or found.splits_given or section.group_by:
         return None
     return section.splits
