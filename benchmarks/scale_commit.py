@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
@@ -118,7 +121,7 @@ def _record(shard: int, opened: OpenJob) -> ShardRecord:
         shard_bytes=1,
         crc32c=f"{shard:08x}",
         rows=rows.tobytes(),
-        labels=np.arange(ROWS, dtype="<i4").tobytes() if shard % 2 else np.arange(900, 1000, dtype="<i4").tobytes(),
+        labels=(np.arange(ROWS, dtype="<i4") * 10 + shard % 10).tobytes(),
         sources=np.arange(ROWS, dtype="<u8").tobytes(),
         contents=np.arange(ROWS, dtype="<u8").tobytes(),
         source_bytes=ROWS * 100_000,

@@ -72,7 +72,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=100_000)
     shards = parser.parse_args().shards
-    found: dict[str, object] = describe_machine("pydantic", "numpy")
+    print(json.dumps({**describe_machine("pydantic", "numpy"), **measure_manifest(shards)}, indent=1))
+
+
+def measure_manifest(shards: int) -> dict[str, object]:
+    """Return what a process needs that opens a manifest, with its entries as a list and as a table."""
+    found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         for kind in ("list", "table"):
             folder = Path(name) / kind
@@ -80,7 +85,7 @@ def main() -> None:
             found[f"{kind}_bytes"] = {path.name: path.stat().st_size for path in folder.glob("[ms]*")}
             for what in ("load", "rank"):
                 found[f"{kind}_{what}"] = measure(folder, what)
-    print(json.dumps(found, indent=1))
+    return found
 
 
 def measure(folder: Path, what: str) -> dict[str, float]:

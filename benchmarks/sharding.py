@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +31,6 @@ from benchmarks.pictures import write_pictures
 from contracts.process import available_cores, thread_environment
 
 SHARD_BYTES = 128 << 20
-GROWTH = (500_000, 5_000_000)
 # Fields of `sharding` in all arms: a single split, so that shards are as large as they were asked to be.
 SECTION = {"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "target_shard_bytes": SHARD_BYTES}
 
@@ -49,12 +46,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=available_cores())
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
-    parser.add_argument("--only", choices=("write", "decode", "growth"), default=None)
-    parser.add_argument("--growth-of", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=("write", "decode"), default=None)
     options = parser.parse_args()
-    if options.growth_of:
-        print(json.dumps(_measure_growth(options.growth_of)))
-        return
     decode_gigabytes = options.decode_gigabytes or options.gigabytes / 2
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place = Path(name)
@@ -66,8 +59,6 @@ def main() -> None:
                 f"{kilobytes} KB": compare_decoding(place, decode_gigabytes, kilobytes, options)
                 for kilobytes in (100, 25)
             }
-        if options.only in (None, "growth"):
-            report["growth"] = compare_growth()
     text = json.dumps(report, indent=1)
     print(text)
     if options.record:
@@ -125,26 +116,6 @@ def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: arg
         "decode again / decode": ratios(times["decode again"], times["decode"]),
         "stage / decode": ratios(times["stage"], times["decode"]),
         "(stage - start-up) / decode": ratios(_less(times["stage"], times["start-up"]), times["decode"]),
-    }
-
-
-def compare_growth(rounds: int = 3) -> dict[str, object]:
-    """Compare CPU time and memory by reference, at both ends, in processes of their own and in turn."""
-    found: dict[int, list[dict[str, float]]] = {count: [] for count in GROWTH}
-    for _ in range(rounds):
-        for count in GROWTH:
-            command = [sys.executable, __file__, "--growth-of", str(count)]
-            environment = {**os.environ, **thread_environment(1)}
-            answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-            found[count].append(json.loads(answer.stdout.splitlines()[-1]))
-    few, many = GROWTH
-    cpu = {count: [one["cpu_s"] / count * 1e6 for one in found[count]] for count in GROWTH}
-    peak = {count: statistics.median(one["peak_bytes"] for one in found[count]) for count in GROWTH}
-    return {
-        "cpu_us_per_reference": {str(count): summary(cpu[count]) for count in GROWTH},
-        "cpu ratio": ratios(cpu[many], cpu[few]),
-        "peak_bytes": {str(count): peak[count] for count in GROWTH},
-        "bytes_per_reference": round((peak[many] - peak[few]) / (many - few), 1),
     }
 
 
@@ -240,53 +211,6 @@ def _warm(source: Path) -> list[Path]:
     for path in files:
         path.read_bytes()
     return files
-
-
-def _measure_growth(count: int) -> dict[str, float]:
-    """Run the graph on a listing without content; return what this process used."""
-    import numpy as np
-
-    from contracts import storage
-    from records.index import RECORD
-    from sharding import graph
-    from sharding.commit.manifest import Commit
-    from sharding.plan import make_plan
-    from sharding.references import write_parts
-    from sharding.runners.run import fnapi_pipeline
-    from sharding.sources import Reference
-    from sharding.write.check import Checks
-    from sharding.write.shard import ChannelSums, Job, ShardRecord
-
-    def write_nothing(shard: int, references: list[Reference], job: Job) -> ShardRecord:
-        rows = np.zeros(len(references), RECORD)
-        rows["label"] = [one.label for one in references]
-        # No two alike: looking for copies must not want to read what was never written.
-        rows["crc32c"], rows["size"] = shard, np.arange(len(references))
-        nothing = bytes(8 * len(references))
-        name = job.plan.name_of(shard)
-        return ShardRecord(shard, name, 1, "0" * 8, rows.tobytes(), 1, (), ChannelSums(), sources=nothing)
-
-    graph.write_shard = write_nothing
-
-    def prepare(output_uri: str) -> tuple[Commit, int]:
-        # As the stage does it: the listing is gone when the graph runs.
-        listing = [
-            Reference(b"class%03d/photograph-%09d.jpg" % (number % 1000, number), number % 1000, 0, 100_000, 10**18)
-            for number in range(count)
-        ]
-        samples = ((one.path, one.split, one.size) for one in listing)
-        plan = make_plan(samples, seed=0, target_shard_bytes=SHARD_BYTES, min_shards=1)
-        classes = tuple(b"class%03d" % number for number in range(1000))
-        job = Job("file:///none", output_uri, classes, "webdataset", plan, checks=Checks(verify="none"))
-        return Commit(job, "0" * 16, {}, 0.0), write_parts(job.work_uri, listing)
-
-    with tempfile.TemporaryDirectory() as name:
-        began = time.process_time()
-        commit, num_parts = prepare(storage.normalise(name))
-        with fnapi_pipeline() as pipeline:
-            graph.build_graph(pipeline, num_parts, commit)
-        cpu_s = time.process_time() - began
-    return {"cpu_s": cpu_s, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def _less(times: list[float], starts: list[float]) -> list[float]:
