@@ -101,8 +101,8 @@ def _plan(output_uri: str, num_shards: int) -> tuple[OpenJob, JobHandle]:
         warnings=[],
     )
     storage.publish(storage.join(planned.listing_uri(output_uri), CUTS_NAME), plan.to_bytes())
-    storage.publish(plan_uri(output_uri), planned.model_dump_json().encode())
-    handle = JobHandle(output_uri, "listing-one", REVISION, 0.0, 0, beats=False)
+    storage.publish(plan_uri(output_uri, planned.fingerprint), planned.model_dump_json().encode())
+    handle = JobHandle(output_uri, planned.fingerprint, "listing-one", REVISION, 0.0, 0, beats=False)
     return open_job(handle), handle
 
 

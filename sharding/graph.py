@@ -250,7 +250,8 @@ def _commit(
     numbers: tuple[int, int],
 ) -> None:
     with _working(handle):
-        if _is_refused(handle):
+        # The latter by another run of the same work, which has cleaned up since.
+        if _is_refused(handle) or _is_finished(handle):
             return
         assert (len(set(merged)), len(set(kept))) == numbers, "a part of the index is missing"
         commit_shards(open_job(handle), commit, found[0] if found else None)

@@ -7,7 +7,7 @@ under other names, which no manifest of this job lists.
 
 Below OUTPUT/.work, until the manifest is there:
 
-    plan-REVISION.json          the planned job; whoever plans second takes what is there
+    plan-REVISION-FINGERPRINT.json    the planned job; whoever plans second takes what is there
     listing-ATTEMPT/            the listing in parts, and where the shards are cut
     KEY/verdict-..., record-..., summary-...    what is done, in this order: verdict, shard, record, summary, manifest
 """
@@ -175,15 +175,15 @@ class PlannedJob(Document):
         return storage.join(output_uri, WORK_NAME, self.listing)
 
 
-def plan_uri(output_uri: str) -> str:
-    """Return where the planned job of an output is."""
-    return storage.join(output_uri, WORK_NAME, f"plan-{REVISION}.json")
+def plan_uri(output_uri: str, fingerprint: str) -> str:
+    """Return where a planned job is: a folder that the user has named may hold what is left of other work."""
+    return storage.join(output_uri, WORK_NAME, f"plan-{REVISION}-{fingerprint}.json")
 
 
-def read_planned(output_uri: str) -> PlannedJob | None:
-    """Return the planned job of an output; None where nobody has planned it, or it is finished and cleaned up."""
+def read_planned(output_uri: str, fingerprint: str) -> PlannedJob | None:
+    """Return a planned job; None where nobody has planned it, or it is finished and cleaned up."""
     try:
-        return PlannedJob.model_validate_json(storage.read_bytes(plan_uri(output_uri)))
+        return PlannedJob.model_validate_json(storage.read_bytes(plan_uri(output_uri, fingerprint)))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -193,6 +193,7 @@ class JobHandle:
     """What the graph holds of a job, whatever its size."""
 
     output_uri: str
+    fingerprint: str
     listing: str
     """As `PlannedJob.listing`: it tells jobs apart that one process works for, one after another."""
     revision: int
@@ -252,7 +253,7 @@ def open_job(handle: JobHandle) -> OpenJob:
             allowed="workers with the version of the package that plans",
             todo="build the worker's image anew (vertex.dataflow.worker_image) from the version that you submit with",
         )
-    planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri)))
+    planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri, handle.fingerprint)))
     plan = Plan.from_bytes(storage.read_bytes(storage.join(planned.listing_uri(handle.output_uri), CUTS_NAME)))
     job = Job(
         planned.fingerprint,

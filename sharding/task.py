@@ -106,12 +106,12 @@ def _find_planned(stage: Stage) -> PlannedJob | None:
     from contracts.fingerprint import shard_inputs
     from sharding.job import read_planned
 
-    planned = read_planned(stage.expect)
+    planned = read_planned(stage.expect, stage.expect.rpartition("/")[2])
     if planned is None:
         return None
     now = shard_inputs(stage.config, planned.made_from["listing"])
     same = all(planned.made_from.get(name) == value for name, value in now.items())
-    return planned if same and stage.expect.rpartition("/")[2] == planned.fingerprint else None
+    return planned if same else None
 
 
 def _reuse(stage: Stage, output: Output) -> None:
@@ -197,7 +197,7 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     from sharding.limits import encode_name, encode_path
     from sharding.references import publish_parts
 
-    if (known := read_planned(output.uri)) is not None:
+    if (known := read_planned(output.uri, output.fingerprint)) is not None:
         return known
     name = f"listing-{stage.attempt}"
     folder = storage.join(output.uri, WORK_NAME, name)
@@ -227,8 +227,8 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     )
     # Attempts are told apart by their names: of two that plan at once, one is first.
     with contextlib.suppress(storage.AlreadyPublished):
-        storage.publish(plan_uri(output.uri), planned.model_dump_json().encode())
-    taken = read_planned(output.uri)
+        storage.publish(plan_uri(output.uri, output.fingerprint), planned.model_dump_json().encode())
+    taken = read_planned(output.uri, output.fingerprint)
     if taken is None:
         raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
     return taken
@@ -310,6 +310,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         threads = 0 if storage.is_local(planned.source_uri) else 64
     handle = JobHandle(
         output.uri,
+        output.fingerprint,
         planned.listing,
         planned.revision,
         summed_share(planned.training_files),

@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def submit_job():
     """Submit the graph of three shards; return the request and the staged pipeline."""
-    handle = JobHandle("gs://bucket/digits/shard/0", "listing-attempt", REVISION, 1.0, 64, beats=False)
+    handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt", REVISION, 1.0, 64, beats=False)
     commit = Commit(0.01, "warn", has_checksums=True)
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()

@@ -59,8 +59,10 @@ def make_job(source, tmp_path):
         storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
         for number, own in enumerate(parts):
             storage.publish(storage.join(folder, f"references-{number:05d}"), pack(own))
-        storage.publish(plan_uri(output_uri), planned.model_dump_json().encode())
-        return JobHandle(**{**vars(JobHandle(output_uri, "listing-1", REVISION, 1.0, 0, beats=False)), **fields})
+        storage.publish(plan_uri(output_uri, planned.fingerprint), planned.model_dump_json().encode())
+        return JobHandle(
+            **{**vars(JobHandle(output_uri, "f" * 16, "listing-1", REVISION, 1.0, 0, beats=False)), **fields}
+        )
 
     return make
 

@@ -11,7 +11,7 @@ from sharding.runners.heartbeat import Monitor, beating
 
 @pytest.fixture
 def job(tmp_path):
-    return JobHandle(storage.normalise(tmp_path), "listing", REVISION, 0.0, 0, beats=True)
+    return JobHandle(storage.normalise(tmp_path), "f" * 16, "listing", REVISION, 0.0, 0, beats=True)
 
 
 def count_marks(job):

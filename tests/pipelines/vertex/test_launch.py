@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pytest
 
-from contracts.config import RunConfig
-from contracts.resolve import parse_config
+from contracts import storage
 from contracts.result import run_label
 from contracts.stage import run_stage
-from sharding.runners.run import run_graph
-from sharding.runners.work import Work
 from sharding.task import shard
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
 
@@ -30,24 +26,29 @@ def job_of(path: Path) -> str:
     return str(resource["resourceUri"]).rpartition("/")[2]
 
 
-def test_a_job_that_runs_already_is_waited_for(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
+    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], image_folder: Path
+) -> None:
+    root = tmp_path / "shard"
+    section = {"sharding": {"source": str(image_folder)}}
+    given = ["--root", root.as_uri(), "--config-json", json.dumps({**section, **DATAFLOW})]
+    assert run_stage("shard", shard, [*given, "--where"]) == 0
+    uri = capsys.readouterr().out.splitlines()[-1]
+    name = f"shardline-{uri.rpartition('/')[2]}"
     for job_id, state in (("old", "DONE"), ("there", "RUNNING"), ("failed", "FAILED")):
-        cloud.add_dataflow_job(job_id, "shardline-99", state, client_request_id=job_id)
+        cloud.add_dataflow_job(job_id, name, state, client_request_id=job_id)
     cloud.add_dataflow_job("other", "shardline-98")
-    config: RunConfig = parse_config(DATAFLOW, where="test")
+    # What the first run has left, up to its refusal, is its own.
+    folder = storage.local_path(uri)
+    (folder / ".work").mkdir(parents=True)
+    (folder / ".work" / "plan-2.json").write_text("the first run's")
+    (folder / "refusal.json").write_text("the first run's")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     launch = tmp_path / "gcp" / "resources"
-    ran_on = run_graph(
-        lambda pipeline: pipeline | beam.Create([1]),
-        config,
-        Work(1, 1, decodes=False),
-        job_name="shardline-99",
-        work_uri="gs://bucket-1/work",
-        run_id="run-1",
-        launch=launch,
-        waits=False,
-    )
-    assert "job there of this name runs already" in ran_on
+    assert run_stage("shard", shard, [*given, "--launch", str(launch)]) == 0
+    assert "job there of the same work runs already: this run joins it" in capsys.readouterr().err
     assert job_of(launch) == "there"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_shards_that_another_run_has_finished_meanwhile(
