@@ -359,6 +359,18 @@ def verify(
         print("every checksum is right")
 
 
+@data_app.command("compact")
+def compact_data(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Write every sample of a chain of increments again, without tombstones, into a new manifest of the chain."""
+    with reported(debug):
+        from pipelines.stages import run_stage_alone
+
+        made = run_stage_alone(
+            "shard", load(config, overrides), output=None, given={}, fresh=False, debug=debug, compact=True
+        )
+        _print_place(made.uri)
+
+
 @data_app.command("index")
 def index_data(
     uri: ShardsFolder,
