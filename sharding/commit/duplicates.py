@@ -200,9 +200,7 @@ def find_in_shards(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
                 by_content[digest].append(row)
             for digest, several in by_content.items():
                 if len(several) > 1:
-                    ordered = sorted(
-                        _Candidate(True, *_order(row, opened), -1, "", int(row["shard"])) for row in several
-                    )
+                    ordered = sorted(_Candidate(*_order(row, opened), -1, "", int(row["shard"])) for row in several)
                     named = {row["key"].tobytes(): row for row in several}
                     findings.append(
                         _group(
@@ -219,8 +217,8 @@ def find_in_shards(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     return join_findings(findings)
 
 
-def _order(row: np.void, opened: OpenJob) -> tuple[int, bytes]:
-    return -opened.plan.split_of(int(row["shard"])), row["key"].tobytes()
+def _order(row: np.void, opened: OpenJob) -> tuple[bool, int, bytes]:
+    return True, -opened.plan.split_of(int(row["shard"])), row["key"].tobytes()
 
 
 def _read_sample(row: np.void, opened: OpenJob) -> bytes:

@@ -41,7 +41,7 @@ class Growth:
     """Only what is to be written, labelled in the parent's order of classes."""
     append: Append
     gone: npt.NDArray[np.uint64]
-    """Places in the parent's index of samples that become tombstones, ascending; empty where every sample is written."""
+    """Places in the parent's index of samples that become tombstones, ascending; empty where all samples are written."""
     compared: tuple[Path, ...]
     """Files of references that stay and are as long as one that is written: it may be a copy of them."""
 
@@ -110,7 +110,7 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
 def _divide(
     listing: Listing, parent: Parent, scratch: Path, stays: Bools, is_compared: Bools, splits: npt.NDArray[np.uint8]
 ) -> tuple[Listing, tuple[Path, ...], Append]:
-    """Return the listing of what is written, files of what it is compared with, and what the parent's samples add up to.
+    """Return the listing of what is written, files of what it is compared with, and sums over what stays.
 
     Args:
         listing: Of the source.

@@ -95,13 +95,13 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
         growth = plan_growth(listing, parent, scratch, compacts=stage.compact)
         if growth is not None:
+            warnings = (*listing.warnings, *_check_classes(growth))
             if as_wanted and growth.append.is_empty and not stage.fresh:
                 # sharding.stratify chose other splits for the same samples: they stay as they are.
                 return there
             if stage.locate:
                 # What is looked for is not there, whatever it would be built on.
                 return full
-            warnings = (*listing.warnings, *_check_classes(growth))
             made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint, compacts=stage.compact)
             return Choice(made_from, dataclasses.replace(growth.listing, warnings=warnings), growth, parent.uri)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")

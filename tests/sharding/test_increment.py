@@ -437,22 +437,19 @@ def test_compacting_writes_every_sample_again(run_shard, source, grow):
     assert {entry.folder for entry in fourth.manifest.shards} == {"", compact.folder.name}
 
 
-def test_the_command_compacts(tmp_path, source, grow):
+def test_the_command_compacts(run_shard, tmp_path, source, grow):
     config = tmp_path / "c.yaml"
     section = {"source": str(source), "target_shard_bytes": 4096, "incremental": True, "compact_share": 0.3}
-    config.write_text(json.dumps({"sharding": section, "run": {"root": str(tmp_path / "runs")}}))
-    runner = CliRunner()
-
-    def call(*words):
-        done = runner.invoke(app, [*words])
-        assert done.exit_code == 0, done.output
-        return ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1]))
-
-    call("shard", str(config))
+    config.write_text(json.dumps({"sharding": section, "run": {"root": str(tmp_path / "runs"), "name": "line"}}))
+    run_shard(incremental=True, root="runs/line/shard")
     grow([1])
-    child = call("shard", str(config))
-    compact = call("data", "compact", str(config))
-    assert (compact.parent, compact.generation) == (child.fingerprint, 2)
+    child = run_shard(incremental=True, root="runs/line/shard")
+    runner = CliRunner()
+    done = runner.invoke(app, ["data", "compact", str(config)])
+    assert done.exit_code == 0, done.output
+    compact = ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1]))
+    assert (compact.parent, compact.generation) == (child.manifest.fingerprint, 2)
+    assert "compact_share" not in compact.made_from
     refused = runner.invoke(app, ["data", "compact", str(config), "sharding.incremental=false"])
     assert refused.exit_code == 2
 
