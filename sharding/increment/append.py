@@ -41,7 +41,7 @@ class Growth:
     """Only what is to be written, labelled in the parent's order of classes."""
     append: Append
     gone: npt.NDArray[np.uint64]
-    """Places in the parent's index of samples that become tombstones, ascending; empty where all samples are written."""
+    """Places in the parent's index of samples that become tombstones, ascending; none where all samples are written."""
     compared: tuple[Path, ...]
     """Files of references that stay and are as long as one that is written: it may be a copy of them."""
 

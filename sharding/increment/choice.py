@@ -97,7 +97,7 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
         if growth is not None:
             warnings = (*listing.warnings, *_check_classes(growth))
             if as_wanted and growth.append.is_empty and not stage.fresh:
-                # sharding.stratify chose other splits for the same samples: they stay as they are.
+                # The very samples, though not the very listing: the folder of a class without an image came or went.
                 return there
             if stage.locate:
                 # What is looked for is not there, whatever it would be built on.

@@ -120,7 +120,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         Changes(labels, {move.path: move.new for move in moves}).save(changes_path)
     written = []
     for path in _write_parts(parts, folder, pool, changes_path):
-        _update_hash(total, read_file(path), with_split=found.splits_given or bool(moves))
+        _update_hash(total, read_file(path), with_split=found.splits_given)
         written.append(path)
     for stretch in found.stretches:
         for source, _ in stretch.files:
