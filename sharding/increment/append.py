@@ -125,7 +125,7 @@ def _divide(
     for name in listing.classes:
         places.setdefault(name, len(places))
     labels = [places[name] for name in listing.classes]
-    samples_by_class = np.zeros((len(SPLITS), len(places)), np.int64)
+    samples_by_class = [[0] * len(places) for _ in SPLITS]
     source_bytes = [0] * len(SPLITS)
     seen: set[int] = set()
     written, compared = StretchWriter(scratch, "new"), StretchWriter(scratch, "compared")
@@ -133,21 +133,20 @@ def _divide(
         own = sorted(labels[label] for label in reference.labels)
         seen.update(own)
         split = int(splits[place])
-        reference = reference._replace(label=own[0], more_labels=tuple(own[1:]), split=split)
-        if not stays[place]:
-            written.add(reference)
-            continue
-        source_bytes[split] += reference.size
-        for label in own:
-            samples_by_class[split, label] += 1
-        if is_compared[place]:
-            compared.add(reference)
+        if stays[place]:
+            source_bytes[split] += reference.size
+            for label in own:
+                samples_by_class[split][label] += 1
+            if not is_compared[place]:
+                continue
+        placed = reference._replace(label=own[0], more_labels=tuple(own[1:]), split=split)
+        (compared if stays[place] else written).add(placed)
     new, beside = written.close(), compared.close()
     append = Append(
         parent=parent.manifest.fingerprint,
         generation=parent.manifest.generation + 1,
         compacts=False,
-        samples_by_class=samples_by_class.tolist(),
+        samples_by_class=samples_by_class,
         source_bytes=source_bytes,
         vanished=[label for label in range(len(known)) if label not in seen],
         num_kept=int(stays.sum()),
