@@ -52,7 +52,7 @@ def stage_command(
         config: `config` and `config-sha256`, or `config-json`.
         inputs: URIs of `shards`, `profile`, `checkpoint`; empty ones are left out.
         attempt: Id of this attempt; empty: the stage takes one of its own.
-        flags: Words out of `fresh`, `locate`, `debug`, separated by spaces.
+        flags: Words out of `fresh`, `locate`, `debug`, `compact`, separated by spaces.
     """
     values = {**place, **config, **(inputs or {}), "attempt": attempt}
     command = [sys.executable, "-m", STAGE_MODULES[stage], "--end-with-parent", f"--launched-at={time.time()!r}"]

@@ -58,7 +58,14 @@ class StageFailed(Exception):
 
 
 def run_stage_alone(
-    stage: str, config: RunConfig, *, output: str | None, given: Mapping[str, str | None], fresh: bool, debug: bool
+    stage: str,
+    config: RunConfig,
+    *,
+    output: str | None,
+    given: Mapping[str, str | None],
+    fresh: bool,
+    debug: bool,
+    compact: bool = False,
 ) -> Made:
     """Run one stage to its end and return what it left.
 
@@ -69,6 +76,7 @@ def run_stage_alone(
         given: Paths or URIs of inputs, by name; None: the line's own.
         fresh: Delete the stage's own output for this configuration first.
         debug: The stage shows its traceback.
+        compact: Stage shard: write every sample of a chain of increments again.
 
     Raises:
         StageFailed: It failed, or what it reads is not there.
@@ -92,7 +100,8 @@ def run_stage_alone(
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root, or --output, to another folder, or correct its permissions",
         ) from None
-    flags = " ".join(word for word, wanted in (("fresh", fresh), ("debug", debug)) if wanted)
+    wanted = {"fresh": fresh, "debug": debug, "compact": compact}
+    flags = " ".join(word for word, is_wanted in wanted.items() if is_wanted)
     launched_at = time.time()
     with (trace.folder / LOG_NAME).open("ab") as log, tempfile.TemporaryFile() as printed:
         ending = watch(

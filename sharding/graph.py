@@ -54,7 +54,13 @@ _REFERENCES, _LEFT_OUT = b"r", b"d"
 
 
 def build_graph(
-    pipeline: beam.Pipeline, handle: JobHandle, commit: Commit, num_parts: int, num_groups: int, num_kept: int
+    pipeline: beam.Pipeline,
+    handle: JobHandle,
+    commit: Commit,
+    num_parts: int,
+    num_groups: int,
+    num_kept: int,
+    num_compared: int = 0,
 ) -> None:
     """Add the steps that write all shards, the index and the manifest.
 
@@ -65,6 +71,7 @@ def build_graph(
         num_parts: Number of files of the listing.
         num_groups: Number of groups of shards.
         num_kept: Number of parts of the index that an increment takes over.
+        num_compared: Number of files of references, after those of the listing, that new files may be copies of.
     """
     # Beam puts a shuffle of these few numbers behind them, which spreads the parts over the workers.
     parts = pipeline | "Parts" >> beam.Create(list(range(num_parts)))
@@ -76,8 +83,10 @@ def build_graph(
     ]
     found_before = None
     if commit.looks_before:
+        compared = pipeline | "Compared" >> beam.Create(list(range(num_parts, num_parts + num_compared)))
         copies = (
-            parts
+            (parts, compared)
+            | "WithCompared" >> beam.Flatten()
             | "Sizes" >> beam.FlatMap(_give_sizes, handle).with_output_types(tuple[int, bytes])
             | "GroupBySize" >> beam.GroupByKey()
             | "FindCopies" >> beam.Map(_find_in_source, handle)
@@ -200,7 +209,7 @@ def _unpack(blobs: Iterable[bytes]) -> tuple[list[Reference], set[bytes]]:
 
 def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> None:
     """Raise DataError when more files are rejected already than all of them together may be."""
-    total = opened.planned.num_files
+    total = opened.planned.num_files + (opened.planned.append.num_kept if opened.planned.append is not None else 0)
     rejected = note_rejected(record.shard, len(record.rejected), opened)
     if certain_to_fail(rejected, total, limit):
         named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]

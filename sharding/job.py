@@ -30,6 +30,7 @@ from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
 from sharding.limits import decode_name
 from sharding.plan import Plan
+from sharding.sources.parts import PART_REFERENCES
 from sharding.write.check import Checks
 
 # Counts up when the same fingerprint would give other bytes: the plan, the order, the framing, what is rejected.
@@ -139,9 +140,23 @@ class Append(Document):
     """Of the samples that stay, for each split."""
     vanished: list[int]
     """Labels of classes that the source has no image of any more."""
+    num_kept: int
+    """Number of samples that stay."""
+    num_compared: int
+    """Number of these that new files may be copies of: references to them follow those of the listing."""
     num_new: int
     num_changed: int
     num_gone: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the source has the very samples of the parent."""
+        return not self.num_new and not self.num_changed and not self.num_gone
+
+    @property
+    def compared_parts(self) -> int:
+        """Number of files of references that follow those of the listing."""
+        return -(-self.num_compared // PART_REFERENCES)
 
 
 class PlannedJob(Document):

@@ -205,6 +205,7 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     if choice.growth is not None:
         storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
         stage.log(choice.growth.describe(plan.total_shards))
+    publish_parts(choice.published, folder)
     planned = PlannedJob(
         revision=REVISION,
         fingerprint=output.fingerprint,
@@ -215,7 +216,7 @@ def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         sharding=section,
         seed=stage.config.run.seed,
         listing=name,
-        num_parts=publish_parts(listing, folder),
+        num_parts=len(listing.parts),
         num_files=listing.num_files,
         source_bytes=listing.total_bytes,
         training_files=sum(listing.count_by_class(0)),
@@ -247,7 +248,7 @@ def _probe(stage: Stage, choice: Choice) -> None:
     from sharding.estimate import describe_probed
     from sharding.probe import probe
 
-    section = stage.config.sharding
+    section = choice.section_of_written(stage.config.sharding)
     probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
     for line in describe_probed(probed, stage.config).splitlines():
         stage.log(line)
@@ -270,7 +271,7 @@ def _arrange(stage: Stage, choice: Choice) -> Plan:
         seed=stage.config.run.seed,
         target_shard_bytes=section.target_shard_bytes,
         # The least number is one of a whole source, not of what is new in it.
-        min_shards=1 if choice.growth is not None else section.min_shards,
+        min_shards=section.min_shards if choice.is_whole else 1,
     )
 
 
@@ -290,7 +291,8 @@ def _estimate(stage: Stage, scratch: Path) -> str:
     found = estimate(
         listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label, key=key
     )
-    probed = probe(listing.references(), listing.num_files, listing.uri, stage.config.sharding, listing.classes)
+    section = choice.section_of_written(stage.config.sharding)
+    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
     return "\n".join([*lines, describe(found, stage.config, prices, probed)])
 
 
@@ -317,10 +319,11 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         threads,
         beats=resources.beam_runner == "portable",
     )
-    commit = Commit(section.max_rejected_fraction, section.duplicates, planned.has_checksums)
     opened = open_job(handle)
     work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")
     num_kept = count_parts(opened)
+    num_compared = planned.append.compared_parts if planned.append is not None else 0
+    commit = Commit(section.max_rejected_fraction, section.duplicates, planned.has_checksums, appends=num_kept > 0)
     finished = count_records(opened.job)
     if finished:
         stage.log(f"{finished} of {opened.plan.total_shards} shards are finished already")
@@ -329,7 +332,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
             try:
                 engine = run_graph(
                     lambda pipeline: build_graph(
-                        pipeline, handle, commit, planned.num_parts, len(opened.groups), num_kept
+                        pipeline, handle, commit, planned.num_parts, len(opened.groups), num_kept, num_compared
                     ),
                     stage.config,
                     work,

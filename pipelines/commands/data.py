@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import Debug
+from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import reported
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
@@ -18,7 +18,7 @@ ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shar
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
-    for command in (show, verify, index, export_index):
+    for command in (show, verify, index, export_index, compact):
         data_app.command()(command)
     app.add_typer(data_app, name="data")
 
@@ -62,6 +62,19 @@ def verify(
         if wrong:
             raise CheckFailed("\n  ".join([f"{uri} is damaged", *wrong]))
         print("every checksum is right")
+
+
+def compact(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Write every sample of a chain of increments again, without tombstones, into a new manifest of the chain."""
+    with reported(debug):
+        from contracts import storage
+        from contracts.resolve import load_config
+        from pipelines.stages import run_stage_alone
+
+        made = run_stage_alone(
+            "shard", load_config(config, overrides or []), output=None, given={}, fresh=False, debug=debug, compact=True
+        )
+        print(storage.display(made.uri), flush=True)
 
 
 def index(

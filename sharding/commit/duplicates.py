@@ -1,9 +1,10 @@
 """Images with the same bytes: found, named in the manifest, on request left out.
 
-Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, and where
-copies are to be left out, they are looked for in the source before anything is written: files of one size come
-together, and those whose hash the listing does not know are read. Else they are looked for in the shards: crc32c and
-size, which the writers know anyway, name candidates, and a sha256 of their content decides.
+Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, where
+copies are to be left out, and in increments they are looked for in the source before anything is written: files of one
+size come together, and those whose hash the listing does not know are read. Else they are looked for in the shards:
+crc32c and size, which the writers know anyway, name candidates, and a sha256 of their content decides. An increment
+names the copies of what it writes, among all there is; what lies in its parent's shards is kept.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _SHOWN_GROUPS = 5
 # Files whose sizes are compared in one place: about 60 MB of references.
 _BUCKET_FILES = 1 << 16
 _THREADS = 16
+# The first byte of packed references: of what is written, and of what lies in shards already.
+_WRITTEN, _STAYS = b"w", b"s"
 
 
 class Group(NamedTuple):
@@ -92,18 +95,28 @@ def join_findings(several: Iterable[Findings]) -> Findings:
 
 
 def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
-    """Yield (bucket, packed references) of a part of the listing: files of one size come into one bucket."""
-    buckets = -(-opened.planned.num_files // _BUCKET_FILES)
+    """Yield (bucket, packed references) of a part of the listing: files of one size come into one bucket.
+
+    Args:
+        part: Its number; those after the listing's are of samples that stay where they are.
+        opened: The job.
+    """
+    planned = opened.planned
+    num_compared = planned.append.num_compared if planned.append is not None else 0
+    buckets = -(-(planned.num_files + num_compared) // _BUCKET_FILES)
+    mark = _WRITTEN if part < planned.num_parts else _STAYS
     found: dict[int, list[Reference]] = defaultdict(list)
-    for reference in read_part(opened.planned.listing_uri(opened.job.output_uri), part):
+    for reference in read_part(planned.listing_uri(opened.job.output_uri), part):
         found[hash(reference.size) % buckets].append(reference)
     for bucket, references in found.items():
-        yield bucket, pack(references)
+        yield bucket, mark + pack(references)
 
 
 class _Candidate(NamedTuple):
     """A file that may be a copy; compared, the one to keep comes first."""
 
+    is_written: bool
+    """What stays where it is comes first."""
     order: int
     """Of copies in several splits the test's stays: it must not depend on what is added to training."""
     key: bytes
@@ -114,21 +127,27 @@ class _Candidate(NamedTuple):
 
 def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     """Return the copies among the files of one bucket."""
-    by_size: dict[int, list[Reference]] = defaultdict(list)
+    by_size: dict[int, list[tuple[Reference, bool]]] = defaultdict(list)
     for blob in blobs:
-        for reference in unpack(blob):
-            by_size[reference.size].append(reference)
+        for reference in unpack(blob[1:]):
+            by_size[reference.size].append((reference, blob.startswith(_WRITTEN)))
     # An empty file is no image.
-    alike = [reference for size, several in by_size.items() if len(several) > 1 and size for reference in several]
+    alike = [one for size, several in by_size.items() if len(several) > 1 and size for one in several]
     by_content: dict[tuple[int, str], list[_Candidate]] = defaultdict(list)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
-        for reference, digest in zip(alike, pool.map(partial(_digest, opened), alike), strict=True):
-            by_content[reference.size, digest].append(_candidate(reference, opened))
-    equal = [(digest, sorted(several)) for (_, digest), several in by_content.items() if len(several) > 1]
+        digests = pool.map(partial(_digest, opened), (reference for reference, _ in alike))
+        for (reference, is_written), digest in zip(alike, digests, strict=True):
+            by_content[reference.size, digest].append(_candidate(reference, is_written, opened))
+    equal = [
+        (digest, sorted(several))
+        for (_, digest), several in by_content.items()
+        if len(several) > 1 and any(one.is_written for one in several)
+    ]
     left_out: dict[int, list[bytes]] = defaultdict(list)
     for _, several in equal:
         for one in several[1:]:
-            left_out[one.shard].append(one.key)
+            if one.is_written:
+                left_out[one.shard].append(one.key)
     found = join_findings([_group(digest, several) for digest, several in equal])
     return Findings(found.groups, found.copies, found.leaking_groups, found.listed, dict(left_out))
 
@@ -140,13 +159,14 @@ def _digest(opened: OpenJob, reference: Reference) -> str:
     return "sha256:" + hashlib.sha256(read_file(opened.job.source_uri, reference)).hexdigest()
 
 
-def _candidate(reference: Reference, opened: OpenJob) -> _Candidate:
+def _candidate(reference: Reference, is_written: bool, opened: OpenJob) -> _Candidate:
     return _Candidate(
+        is_written,
         -reference.split,
         make_key(reference.path),
         -1 if opened.job.multi_label else reference.label,
         encode_path(reference.path),
-        opened.plan.place(reference.path, reference.split),
+        opened.plan.place(reference.path, reference.split) if is_written else -1,
     )
 
 
@@ -197,8 +217,8 @@ def find_in_shards(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     return join_findings(findings)
 
 
-def _order(row: np.void, opened: OpenJob) -> tuple[int, bytes]:
-    return -opened.plan.split_of(int(row["shard"])), row["key"].tobytes()
+def _order(row: np.void, opened: OpenJob) -> tuple[bool, int, bytes]:
+    return True, -opened.plan.split_of(int(row["shard"])), row["key"].tobytes()
 
 
 def _read_sample(row: np.void, opened: OpenJob) -> bytes:

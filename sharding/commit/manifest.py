@@ -48,16 +48,21 @@ class Commit:
     """As `sharding.duplicates`."""
     has_checksums: bool
     """Whether the listing knows a hash of the content of every file."""
+    appends: bool = False
+    """Whether shards of an earlier manifest are reused."""
 
     @property
     def looks_before(self) -> bool:
-        """Whether copies are looked for in the source, before anything is written."""
-        return self.duplicates == "drop" or (self.duplicates != "off" and self.has_checksums)
+        """Whether copies are looked for in the source, before anything is written.
+
+        An increment always does: what is new may be a copy of what it does not write.
+        """
+        return self.duplicates == "drop" or (self.duplicates != "off" and (self.has_checksums or self.appends))
 
     @property
     def looks_after(self) -> bool:
         """Whether copies are looked for in the shards: reading the source twice would take longer."""
-        return self.duplicates in ("warn", "fail") and not self.has_checksums
+        return self.duplicates in ("warn", "fail") and not self.looks_before
 
 
 def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> None:

@@ -10,7 +10,6 @@ command of its own (`shardline data compact`), which writes every sample again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from sharding.increment.chain import Parent
 from sharding.job import Append
 from sharding.limits import decode_name, encode_path, name_some
 from sharding.plan import KEY_BYTES, make_key
-from sharding.sources import Listing, Reference
+from sharding.sources import Listing
 from sharding.sources.parts import StretchWriter
 
 Keys = npt.NDArray[np.bytes_]
@@ -42,12 +41,14 @@ class Growth:
     """Only what is to be written, labelled in the parent's order of classes."""
     append: Append
     gone: npt.NDArray[np.uint64]
-    """Places in the parent's index of samples that become tombstones, ascending."""
+    """Places in the parent's index of samples that become tombstones, ascending; none where all samples are written."""
+    compared: tuple[Path, ...]
+    """Files of references that stay and are as long as one that is written: it may be a copy of them."""
 
     def describe(self, num_written: int) -> str:
         """Return a line that says what is reused and what is written."""
         append = self.append
-        how = "compacts" if append.compacts else "increment"
+        how = "compaction" if append.compacts else "increment"
         return (
             f"{how} {append.generation} on {append.parent}: {append.num_new} new, {append.num_changed} changed, "
             f"{append.num_gone} gone; writes {num_written} shards"
@@ -55,8 +56,8 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class _Finished:
-    """The samples of a finished manifest: arrays [M] in the order of its index."""
+class _Samples:
+    """Samples of a source in the order of its listing, or of a finished manifest in that of its index: arrays [N]."""
 
     keys: Keys
     sources: npt.NDArray[np.uint64]
@@ -73,81 +74,100 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
         compacts: Write every sample again, in the parent's order of classes.
 
     Raises:
-        DataError: A sample moved to another split.
+        DataError: The source gives an old sample another split.
     """
-    keys, sources, splits = _read_source(listing)
+    now, sizes = _read_source(listing)
     finished = _read_finished(parent)
+    if not len(finished.keys):
+        return None
     order = np.argsort(finished.keys, kind="stable")
-    at = np.searchsorted(finished.keys, keys, sorter=order)
-    places = order[np.minimum(at, len(order) - 1)] if len(order) else np.zeros(len(keys), np.int64)
-    found = finished.keys[places] == keys if len(order) else np.zeros(len(keys), bool)
-    same = found.copy()
-    same[found] = finished.sources[places[found]] == sources[found]
+    places = order[np.minimum(np.searchsorted(finished.keys, now.keys, sorter=order), len(order) - 1)]
+    found = finished.keys[places] == now.keys
+    same = found & (finished.sources[places] == now.sources)
     if not same.any():
         return None
-    moved = np.zeros(len(keys), bool)
-    moved[found] = finished.splits[places[found]] != splits[found]
-    if moved.any():
+    moved = found & (finished.splits[places] != now.splits)
+    if listing.splits_given and moved.any():
         raise _moved(listing, moved, places, finished)
-    is_kept = np.zeros(len(finished.keys), bool)
-    kept = np.zeros(len(keys), bool) if compacts else same
-    is_kept[places[kept]] = True
+    # Where the source says nothing of splits, an old sample keeps its own: sharding.stratify may have chosen it.
+    splits = np.where(found, finished.splits[places], now.splits)
+    stays = np.zeros(len(found), bool) if compacts else same
+    gone = np.ones(len(finished.keys), bool)
+    gone[places[stays]] = False
+    is_compared = stays & np.isin(sizes, np.unique(sizes[~stays]))
+    new, compared, append = _divide(listing, parent, scratch, stays, is_compared, splits)
+    num_found = int(found.sum())
+    counts = {
+        "compacts": compacts,
+        "num_new": len(found) - num_found,
+        "num_changed": num_found - int(same.sum()),
+        "num_gone": len(finished.keys) - num_found,
+    }
+    places_gone = np.empty(0, "<u8") if compacts else np.flatnonzero(gone).astype("<u8")
+    return Growth(new, append.model_copy(update=counts), places_gone, compared)
 
+
+def _divide(
+    listing: Listing, parent: Parent, scratch: Path, stays: Bools, is_compared: Bools, splits: npt.NDArray[np.uint8]
+) -> tuple[Listing, tuple[Path, ...], Append]:
+    """Return the listing of what is written, files of what it is compared with, and sums over what stays.
+
+    Args:
+        listing: Of the source.
+        parent: As for `plan_growth`.
+        scratch: As for `plan_growth`.
+        stays: [N] whether a sample stays where it is.
+        is_compared: [N] whether a sample that stays is as long as one that is written.
+        splits: [N] the split of each sample.
+    """
     known = [decode_name(name) for name in parent.manifest.classes]
-    places_of = {name: place for place, name in enumerate(known)}
+    places = {name: place for place, name in enumerate(known)}
     for name in listing.classes:
-        places_of.setdefault(name, len(places_of))
-    labels = [places_of[name] for name in listing.classes]
-    samples_by_class = np.zeros((len(SPLITS), len(places_of)), np.int64)
+        places.setdefault(name, len(places))
+    labels = [places[name] for name in listing.classes]
+    samples_by_class = [[0] * len(places) for _ in SPLITS]
     source_bytes = [0] * len(SPLITS)
     seen: set[int] = set()
-
-    def fresh() -> Iterator[Reference]:
-        for place, reference in enumerate(listing.references()):
-            own = sorted(labels[label] for label in reference.labels)
-            seen.update(own)
-            if not kept[place]:
-                yield reference._replace(label=own[0], more_labels=tuple(own[1:]))
-                continue
-            source_bytes[reference.split] += reference.size
+    written, compared = StretchWriter(scratch, "new"), StretchWriter(scratch, "compared")
+    for place, reference in enumerate(listing.references()):
+        own = sorted(labels[label] for label in reference.labels)
+        seen.update(own)
+        split = int(splits[place])
+        if stays[place]:
+            source_bytes[split] += reference.size
             for label in own:
-                samples_by_class[reference.split, label] += 1
-
-    new = _spill(fresh(), scratch, listing, tuple(places_of))
-    num_found = int(found.sum())
+                samples_by_class[split][label] += 1
+            if not is_compared[place]:
+                continue
+        placed = reference._replace(label=own[0], more_labels=tuple(own[1:]), split=split)
+        (compared if stays[place] else written).add(placed)
+    new, beside = written.close(), compared.close()
     append = Append(
         parent=parent.manifest.fingerprint,
         generation=parent.manifest.generation + 1,
-        compacts=compacts,
-        samples_by_class=samples_by_class.tolist(),
+        compacts=False,
+        samples_by_class=samples_by_class,
         source_bytes=source_bytes,
         vanished=[label for label in range(len(known)) if label not in seen],
-        num_new=len(keys) - num_found,
-        num_changed=num_found - int(same.sum()),
-        num_gone=len(finished.keys) - num_found,
+        num_kept=int(stays.sum()),
+        num_compared=sum(count for _, count in beside.files),
+        num_new=0,
+        num_changed=0,
+        num_gone=0,
     )
-    return Growth(new, append, np.flatnonzero(~is_kept).astype("<u8"))
-
-
-def _spill(fresh: Iterator[Reference], scratch: Path, listing: Listing, classes: tuple[bytes, ...]) -> Listing:
-    """Return the listing of some references of another, in other classes."""
-    writer = StretchWriter(scratch, "new")
-    for reference in fresh:
-        writer.add(reference)
-    stretch = writer.close()
-    counts = tuple([stretch.counts[split, label] for label in range(len(classes))] for split in range(len(SPLITS)))
-    return dataclasses.replace(
+    listed = dataclasses.replace(
         listing,
-        classes=classes,
-        num_files=sum(stretch.split_files),
-        total_bytes=sum(stretch.split_bytes),
-        counts=counts,
-        split_bytes=tuple(stretch.split_bytes),
-        parts=tuple(path for path, _ in stretch.files),
+        classes=tuple(places),
+        num_files=sum(new.split_files),
+        total_bytes=sum(new.split_bytes),
+        counts=tuple([new.counts[split, label] for label in range(len(places))] for split in range(len(SPLITS))),
+        split_bytes=tuple(new.split_bytes),
+        parts=tuple(path for path, _ in new.files),
     )
+    return listed, tuple(path for path, _ in beside.files), append
 
 
-def _moved(listing: Listing, moved: Bools, places: Integers, finished: _Finished) -> DataError:
+def _moved(listing: Listing, moved: Bools, places: Integers, finished: _Samples) -> DataError:
     named = [
         f"{encode_path(one.path)} ({SPLITS[finished.splits[places[place]]]} -> {SPLITS[one.split]})"
         for place, one in enumerate(listing.references())
@@ -160,17 +180,20 @@ def _moved(listing: Listing, moved: Bools, places: Integers, finished: _Finished
     )
 
 
-def _read_source(listing: Listing) -> tuple[Keys, npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Return keys, identities and splits of the samples of a source: [N] each, 25 bytes a sample."""
-    keys, sources, splits = (np.empty(listing.num_files, kind) for kind in (f"S{KEY_BYTES}", "<u8", np.uint8))
+def _read_source(listing: Listing) -> tuple[_Samples, npt.NDArray[np.uint64]]:
+    """Return keys, identities, splits and sizes of the samples of a source: 33 bytes a sample."""
+    keys, sources, splits, sizes = (
+        np.empty(listing.num_files, kind) for kind in (f"S{KEY_BYTES}", "<u8", np.uint8, np.uint64)
+    )
     for place, reference in enumerate(listing.references()):
         keys[place] = make_key(reference.path)
         sources[place] = int.from_bytes(reference.identity(listing.classes), "little")
         splits[place] = reference.split
-    return keys, sources, splits
+        sizes[place] = reference.size
+    return _Samples(keys, sources, splits), sizes
 
 
-def _read_finished(parent: Parent) -> _Finished:
+def _read_finished(parent: Parent) -> _Samples:
     keys, sources, splits = [], [], []
     for part in parent.manifest.index_parts:
         uri = part.uri(parent.uri)
@@ -180,7 +203,7 @@ def _read_finished(parent: Parent) -> _Finished:
         keys.append(np.ascontiguousarray(rows["key"]).view(f"S{KEY_BYTES}"))
         sources.append(read_part_column(uri, layout, "source", 0, part.samples))
         splits.append(np.full(part.samples, _split_of(parent.manifest, part.first), np.uint8))
-    return _Finished(
+    return _Samples(
         np.concatenate([np.empty(0, f"S{KEY_BYTES}"), *keys]),
         np.concatenate([np.empty(0, "<u8"), *sources]),
         np.concatenate([np.empty(0, np.uint8), *splits]),

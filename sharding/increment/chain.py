@@ -35,6 +35,11 @@ class Parent:
         """Hash of the listing that it was made from."""
         return self.manifest.made_from["listing"]
 
+    @property
+    def is_compact(self) -> bool:
+        """Whether all its samples were written together: it has no tombstone, and no shard of an earlier manifest."""
+        return self.manifest.parent is None or "compacts" in self.manifest.made_from
+
 
 def find_parents(
     root: str, made_from: dict[str, str], *, fresh: bool, multi_label: bool, warn: Callable[[str], None]

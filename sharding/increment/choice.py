@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.errors import ConfigError
+from contracts.config import ShardingSection
+from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import increment_inputs, shard_inputs
 from contracts.stage import Stage
 from sharding.increment.chain import find_parents
@@ -30,6 +32,28 @@ class Choice:
     parent_uri: str = ""
     """Folder of what an increment is built on, or of what holds this state of the source already."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every sample of the source is written."""
+        return self.growth is None or self.growth.append.compacts
+
+    @property
+    def published(self) -> Listing:
+        """The listing, followed by what new files may be copies of."""
+        compared = self.growth.compared if self.growth is not None else ()
+        return dataclasses.replace(self.listing, parts=(*self.listing.parts, *compared))
+
+    def section_of_written(self, section: ShardingSection) -> ShardingSection:
+        """Return the configuration with the limit of rejected files that holds for what is written alone.
+
+        The limit is one of the whole source: what an increment writes may be what was rejected before, and little else.
+        """
+        written = self.listing.num_files
+        if self.growth is None or not written:
+            return section
+        limit = section.max_rejected_fraction * (written + self.growth.append.num_kept) / written
+        return section.model_copy(update={"max_rejected_fraction": min(1.0, limit)})
+
 
 def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
     """Decide between a full reshard, an increment, and what is there already.
@@ -41,7 +65,7 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
     Raises:
         ConfigError: An increment is asked for where no parent can be.
-        DataError: A class has no training image, or an old sample moved to another split.
+        DataError: A class has no training image, an old sample moved to another split, or there is nothing to compact.
     """
     section = stage.config.sharding
     full = Choice(shard_inputs(stage.config, listing.sha256), listing)
@@ -63,37 +87,47 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
         stage.root, full.made_from, fresh=stage.fresh, multi_label=listing.multi_label, warn=stage.log
     )
     for parent in parents:
-        if parent.listing == listing.sha256 and not stage.compact:
-            return Choice(parent.manifest.made_from, listing, parent_uri=parent.uri)
-        if stage.locate:
-            # What is looked for is not there, whatever it would be built on.
-            return full
+        there = Choice(parent.manifest.made_from, listing, parent_uri=parent.uri)
+        as_wanted = parent.is_compact or not stage.compact
+        if parent.listing == listing.sha256 and as_wanted:
+            return there
         from sharding.increment.append import plan_growth
 
         growth = plan_growth(listing, parent, scratch, compacts=stage.compact)
         if growth is not None:
-            _check_classes(stage, listing, growth)
+            warnings = (*listing.warnings, *_check_classes(growth))
+            if as_wanted and growth.append.is_empty and not stage.fresh:
+                # The very samples, though not the very listing: the folder of a class without an image came or went.
+                return there
+            if stage.locate:
+                # What is looked for is not there, whatever it would be built on.
+                return full
             made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint, compacts=stage.compact)
-            return Choice(made_from, growth.listing, growth, parent.uri)
+            return Choice(made_from, dataclasses.replace(growth.listing, warnings=warnings), growth, parent.uri)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")
+    if stage.compact:
+        raise DataError(
+            f"{storage.display(stage.root)} has no shards of this configuration to compact",
+            allowed="a configuration whose shards are there",
+            todo="run `shardline shard CONFIG` first; what is then there is compact",
+        )
     shown = f"sharding.source {storage.display(listing.uri)}"
     check_training_classes(listing.classes, listing.count_by_class(0), shown)
     return full
 
 
-def _check_classes(stage: Stage, listing: Listing, growth: Growth) -> None:
-    """Raise DataError when a class has no training image; one that the source has no image of at all keeps its place.
+def _check_classes(growth: Growth) -> list[str]:
+    """Raise DataError when a class has no training image; return a warning of those that have no image at all any more.
 
-    Labels are places in the list of classes, and those in reused shards must stay right.
+    They keep their places: labels are places in the list of classes, and those in reused shards must stay right.
     """
-    vanished = {growth.listing.classes[label] for label in growth.append.vanished}
-    counted = [
-        (name, count)
-        for name, count in zip(listing.classes, listing.count_by_class(0), strict=True)
-        if name not in vanished
-    ]
-    shown = f"sharding.source {storage.display(listing.uri)}"
-    check_training_classes(tuple(name for name, _ in counted), [count for _, count in counted], shown)
-    if vanished:
-        names = name_some(sorted(encode_name(name) for name in vanished))
-        stage.log(f"warning: the source has no image of class {names} any more: it stays in the list, without samples")
+    classes, vanished = growth.listing.classes, set(growth.append.vanished)
+    kept = growth.append.samples_by_class[0]
+    counts = [old + new for old, new in zip(kept, growth.listing.count_by_class(0), strict=True)]
+    here = [label for label in range(len(classes)) if label not in vanished]
+    shown = f"sharding.source {storage.display(growth.listing.uri)}"
+    check_training_classes(tuple(classes[label] for label in here), [counts[label] for label in here], shown)
+    if not vanished:
+        return []
+    names = name_some([encode_name(classes[label]) for label in sorted(vanished)])
+    return [f"the source has no image of class {names} any more: it stays in the list, without samples"]
