@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pipelines.commands.options import ConfigPath, Debug, Overrides
-from pipelines.reported import reported
+from pipelines.reported import load, reported
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 
@@ -68,11 +68,10 @@ def compact(config: ConfigPath, overrides: Overrides = None, debug: Debug = Fals
     """Write every sample of a chain of increments again, without tombstones, into a new manifest of the chain."""
     with reported(debug):
         from contracts import storage
-        from contracts.resolve import load_config
         from pipelines.stages import run_stage_alone
 
         made = run_stage_alone(
-            "shard", load_config(config, overrides or []), output=None, given={}, fresh=False, debug=debug, compact=True
+            "shard", load(config, overrides), output=None, given={}, fresh=False, debug=debug, compact=True
         )
         print(storage.display(made.uri), flush=True)
 
