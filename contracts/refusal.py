@@ -55,5 +55,8 @@ def leave_refusal(output_uri: str, error: UserError | TryAgain) -> None:
 
 def find_refusal(output_uri: str) -> ShardlineError | None:
     """Return the error that a worker left, if one did."""
-    uri = storage.join(output_uri, REFUSAL_NAME)
-    return Refusal.model_validate_json(storage.read_bytes(uri)).to_error() if storage.exists(uri) else None
+    try:
+        content = storage.read_bytes(storage.join(output_uri, REFUSAL_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Refusal.model_validate_json(content).to_error()

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from contracts import storage
 from contracts.artifacts import (
@@ -79,7 +80,8 @@ def find_leftovers(
         DataError: A document that is needed is damaged, so that nobody knows what it needs.
     """
     needed = find_needed(line, keep=keep, keep_last=keep_last)
-    unfinished = unfinished and not _may_go_on_elsewhere(line)
+    elsewhere = _may_go_on_elsewhere(line)
+    unfinished = unfinished and not elsewhere
     found = []
     for stage in STAGES:
         root = storage.join(line, stage)
@@ -91,7 +93,9 @@ def find_leftovers(
             if finished and (stage, name) in needed:
                 uri, finished = storage.join(uri, WORK_NAME), False
             objects = [] if not finished and not unfinished else list(storage.list_objects(uri))
-            if not objects or (not finished and _is_in_use(line, storage.join(root, name), objects)):
+            # What a job has just finished, the task that waits for it may not have written down yet.
+            asks = not finished or elsewhere
+            if not objects or (asks and _is_in_use(line, storage.join(root, name), objects)):
                 continue
             found.append(Leftover(stage, name, uri, sum(one.size for one in objects), finished))
     return found
@@ -111,9 +115,11 @@ def delete(line: str, leftovers: Sequence[Leftover], *, keep: Sequence[str], kee
             left.append(leftover)
             continue
         try:
-            if leftover.uri == folder and (
-                has_manifest != leftover.finished or (leftover.stage, leftover.fingerprint) in needed
-            ):
+            is_whole = leftover.uri == folder
+            if is_whole and (has_manifest != leftover.finished or (leftover.stage, leftover.fingerprint) in needed):
+                left.append(leftover)
+            elif not is_whole and not has_manifest:
+                # What was left of a finished output is somebody's work again.
                 left.append(leftover)
             else:
                 storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
@@ -144,7 +150,29 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
         named |= _named_by(line, run, is_kept=run in kept)
     if (previous := find_previous(line)) is not None:
         named.add(_output_of(previous))
-    return _follow(line, named)
+    return _follow(line, named | _parents_of_unfinished(line))
+
+
+def _parents_of_unfinished(line: str) -> set[Output]:
+    """Return the shards that increments which are being written are built on."""
+    root = storage.join(line, "shard")
+    parents: set[Output] = set()
+    for name in storage.list_names(root):
+        work = storage.join(root, name, WORK_NAME)
+        if _FINGERPRINT.fullmatch(name) is None:
+            continue
+        for plan in storage.list_names(work):
+            if plan.startswith("plan-") and (append := _read_json(storage.join(work, plan)).get("append")):
+                parents.add(("shard", str(append["parent"])))
+    return parents
+
+
+def _read_json(uri: str) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(storage.read_bytes(uri))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}  # finished in between
+    return values
 
 
 def _list_runs(line: str) -> dict[str, str]:

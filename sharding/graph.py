@@ -19,6 +19,7 @@ can mend ends the work as a refusal in the output's folder: no runner would brin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator
 
@@ -173,16 +174,17 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc]
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, int]]:
         """Write one shard, unless it is written; yield the number of its group and its own."""
         shard, blobs = element
-        with _working(self._handle):
+        with _working(self._handle, swallows=True):
             opened = open_job(self._handle)
             if not has_record(shard, opened):
-                if _is_refused(self._handle):
+                if _is_refused(self._handle) or _is_finished(self._handle):
                     return
                 references, left_out = _unpack(blobs)
                 kept = [one for one in references if not left_out or make_key(one.path) not in left_out]
                 self._pool = self._pool or ShardPool()
                 split = opened.plan.split_of(shard)
                 record = self._pool.write(opened.stem_of(shard), shard, split, kept, opened.job)
+                record = dataclasses.replace(record, left_out=len(references) - len(kept))
                 save_record(record, opened)
                 if len(record.rejected) > self._limit * len(references):
                     _end_when_certain(opened, record, self._limit)
@@ -219,12 +221,13 @@ def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> Non
 
 def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
     number, shards = group
-    with _working(handle):
+    with _working(handle, swallows=True):
         opened = open_job(handle)
         missing = set(opened.groups[number]) - set(shards)
         if missing:
-            # Its writer was refused: the refusal says why.
-            assert _is_refused(handle), f"shards {sorted(missing)[:10]} are missing"
+            # Its writer was refused, and the refusal says why; or another run of the same work has finished it.
+            if not (_is_refused(handle) or _is_finished(handle)):
+                raise TryAgain(f"shards {sorted(missing)[:10]} were refused, and another run has deleted why")
             return
         merge_group(number, opened)
         yield number
@@ -258,7 +261,7 @@ def _commit(
     commit: Commit,
     numbers: tuple[int, int],
 ) -> None:
-    with _working(handle):
+    with _working(handle, swallows=True):
         # The latter by another run of the same work, which has cleaned up since.
         if _is_refused(handle) or _is_finished(handle):
             return
@@ -267,14 +270,23 @@ def _commit(
 
 
 @contextlib.contextmanager
-def _working(handle: JobHandle) -> Iterator[None]:
-    """Show signs of life while the block runs; end the block with a refusal, where only a user can mend it."""
+def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
+    """Show signs of life while the block runs; leave a refusal, where only a user can mend what went wrong.
+
+    Args:
+        handle: The job.
+        swallows: End the block without an error then, as later steps see what is missing. Steps whose output nobody
+            counts must fail: a shard would be written without some of its files.
+    """
     try:
         with beating(handle), space_needed(handle.output_uri):
             yield
     except (UserError, SourceChanged) as error:
-        if not _is_finished(handle):
-            leave_refusal(handle.output_uri, error)
+        if _is_finished(handle):
+            return
+        leave_refusal(handle.output_uri, error)
+        if not swallows:
+            raise
     except storage.AlreadyPublished as error:
         raise TryAgain(f"{error} is there with other content: something else writes into the output") from None
     except FileNotFoundError:

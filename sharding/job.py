@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import tempfile
 import uuid
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,8 +42,9 @@ WORK_NAME = ".work"
 CUTS_NAME = "cuts"
 # Places in the parent's index that become tombstones.
 GONE_NAME = "gone"
-# Shards whose records are combined into one part of the index.
+# Shards whose records are combined into one part of the index, and samples that they may have together.
 GROUP_SHARDS = 256
+GROUP_SAMPLES = 4_000_000
 
 
 class SourceChanged(TryAgain):
@@ -119,6 +121,8 @@ class ShardRecord:
     """Its images, counted."""
     label_counts: tuple[int, ...] = ()
     """Number of its images of each class; only where an image may have several."""
+    left_out: int = 0
+    """Number of copies that were left out."""
 
     @property
     def num_samples(self) -> int:
@@ -215,6 +219,7 @@ class JobHandle:
     summed_share: float
     read_threads: int
     beats: bool
+    file_timeout_s: int = 120
 
     @property
     def work_uri(self) -> str:
@@ -238,18 +243,17 @@ class OpenJob:
 
     def group_of(self, shard: int) -> int:
         """Return the number of the group that a shard is in."""
-        split = self.plan.split_of(shard)
-        first = sum(self.plan.num_shards[:split])
-        before = sum(-(-count // GROUP_SHARDS) for count in self.plan.num_shards[:split])
-        return before + (shard - first) // GROUP_SHARDS
+        return bisect_right([group.start for group in self.groups], shard) - 1
 
 
-def make_groups(plan: Plan) -> tuple[range, ...]:
-    """Return the groups of shards whose records are combined."""
+def make_groups(plan: Plan, num_files: int) -> tuple[range, ...]:
+    """Return the groups of shards whose records are combined: consecutive ones of one split, of about one size."""
+    samples = -(-num_files // max(1, plan.total_shards))
+    most = max(1, min(GROUP_SHARDS, GROUP_SAMPLES // max(1, samples)))
     groups = []
     first = 0
     for count in plan.num_shards:
-        groups += [range(at, min(at + GROUP_SHARDS, first + count)) for at in range(first, first + count, GROUP_SHARDS)]
+        groups += [range(at, min(at + most, first + count)) for at in range(first, first + count, most)]
         first += count
     return tuple(groups)
 
@@ -281,10 +285,10 @@ def open_job(handle: JobHandle) -> OpenJob:
         Checks.of(planned.sharding),
         handle.summed_share,
         handle.read_threads,
-        planned.sharding.file_timeout_s,
+        handle.file_timeout_s,
     )
     assert sum(plan.num_shards) == plan.total_shards and len(plan.num_shards) == len(SPLITS)
-    return OpenJob(job, planned, plan, make_groups(plan))
+    return OpenJob(job, planned, plan, make_groups(plan, planned.num_files))
 
 
 def scratch_file(output_uri: str) -> Path:

@@ -30,8 +30,10 @@ from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
+from sharding.adoption import find_running, name_finished_job, name_job
 from sharding.increment.choice import Choice, choose
-from sharding.limits import check_rejected, is_worth_probing, space_needed
+from sharding.limits import check_rejected, space_needed
+from sharding.planning import arrange, find_planned, prepare_plan
 from sharding.runners.work import Work
 from sharding.sources import list_source
 from sharding.versions import describe_versions
@@ -39,7 +41,6 @@ from sharding.write.pool import prepare_pools
 
 if TYPE_CHECKING:
     from sharding.job import PlannedJob
-    from sharding.plan import Plan
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
@@ -66,9 +67,11 @@ def _shard(stage: Stage, scratch: Path) -> str:
     if not (stage.where or stage.locate) and stage.config.resources.beam_runner == "fnapi":
         # It starts while the source is listed.
         prepare_pools()
-    planned: PlannedJob | Choice | None = _find_planned(stage)
+    planned: PlannedJob | Choice | None = find_planned(stage)
     if planned is None:
         planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)
+    if (job_id := find_running(stage, planned.made_from)) is not None:
+        return _join(stage, planned.made_from, job_id)
     output = stage.claim(ShardManifest, planned.made_from)
     if output.reused:
         _reuse(stage, output)
@@ -76,47 +79,51 @@ def _shard(stage: Stage, scratch: Path) -> str:
     if stage.where:
         if isinstance(planned, Choice) and not stage.fresh and not storage.is_local(output.uri):
             # The task that launches the job takes this listing.
-            _publish_plan(stage, output, planned)
+            prepare_plan(stage, output, planned)
         return output.uri
     if stage.expect is not None and output.uri != stage.expect:
         raise TryAgain(
             f"the source changed after it was listed ({storage.display(stage.expect)} then, "
             f"{storage.display(output.uri)} now); run again when nothing writes to it"
         )
-    if _adopt(stage, output):
-        return output.uri
-    if isinstance(planned, Choice):
-        _probe(stage, planned)
     storage.delete(storage.join(output.uri, REFUSAL_NAME))
     with space_needed(output.uri):
         if isinstance(planned, Choice):
-            for warning in planned.listing.warnings:
-                stage.log(f"warning: {warning}")
-            planned = _publish_plan(stage, output, planned)
+            planned = prepare_plan(stage, output, planned)
         _remove_scratch(output.uri)
     stage.ready()
     _write(stage, output, planned)
     return output.uri
 
 
-def _find_planned(stage: Stage) -> PlannedJob | None:
-    """Return the job that an earlier task of the same run has planned; None: the source is to be listed."""
-    if stage.launch is None or stage.expect is None or stage.fresh:
-        return None
-    from contracts.fingerprint import shard_inputs
-    from sharding.job import read_planned
+def _join(stage: Stage, made_from: dict[str, str], job_id: str) -> str:
+    """Join a Dataflow job of the same work; return the URI of its output."""
+    from sharding.runners.dataflow import wait_for, write_resources
 
-    planned = read_planned(stage.expect, stage.expect.rpartition("/")[2])
-    if planned is None:
-        return None
-    now = shard_inputs(stage.config, planned.made_from["listing"])
-    same = all(planned.made_from.get(name) == value for name, value in now.items())
-    return planned if same else None
+    output = stage.claim(ShardManifest, made_from, joins=True)
+    stage.log(f"Dataflow job {job_id} of the same work runs already: this run joins it")
+    if stage.launch is not None:
+        write_resources(stage.launch, stage.config, job_id)
+    else:
+        wait_for(stage.config, job_id)
+        _finish(stage, output, f"Dataflow job {job_id} of another run")
+    return output.uri
 
 
 def _reuse(stage: Stage, output: Output) -> None:
-    """Hold finished shards to the limits of this configuration, which are in no fingerprint; say what was remarked."""
+    """Use finished shards: say what was remarked about them, and name their job where that is asked for."""
     manifest = ShardManifest.load(output.uri)
+    _check_limits(stage, manifest)
+    if versions := describe_versions(manifest.made_with):
+        stage.log(f"{storage.display(output.uri)} is reused: {versions}")
+    for warning in manifest.warnings:
+        stage.log(f"warning: {warning}")
+    if stage.launch is not None:
+        name_finished_job(stage, stage.launch)
+
+
+def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
+    """Hold finished shards to the limits of this configuration, which are in no fingerprint."""
     section = stage.config.sharding
     accepted = sum(split.samples for split in manifest.splits.values())
     shown = f"sharding.source {storage.display(storage.normalise(section.source))}"
@@ -127,53 +134,6 @@ def _reuse(stage: Stage, output: Output) -> None:
         from sharding.commit.duplicates import check_duplicates
 
         check_duplicates(manifest.duplicates, shown)
-    if versions := describe_versions(manifest.made_with):
-        stage.log(f"{storage.display(output.uri)} is reused: {versions}")
-    for warning in manifest.warnings:
-        stage.log(f"warning: {warning}")
-    if stage.launch is not None:
-        _name_finished_job(stage, stage.launch)
-
-
-def _name_finished_job(stage: Stage, launch: Path) -> None:
-    """Give out the job that made the shards, which another run began: whoever waits for it sees that it is done.
-
-    Raises:
-        TryAgain: No job of Dataflow has made them.
-    """
-    from sharding.runners.dataflow import find_job, write_resources
-
-    assert stage.claimed is not None
-    job_id = find_job(stage.config, _job_name(stage.claimed))
-    if job_id is None:
-        raise TryAgain(
-            f"{storage.display(stage.claimed.uri)} was finished after it was listed, and not by a Dataflow job that "
-            "could be waited for; run again, and it is reused"
-        )
-    stage.log(f"another run has finished {storage.display(stage.claimed.uri)} meanwhile, by job {job_id}")
-    write_resources(launch, stage.config, job_id)
-
-
-def _job_name(output: Output) -> str:
-    return f"shardline-{output.fingerprint}"
-
-
-def _adopt(stage: Stage, output: Output) -> bool:
-    """Join a Dataflow job of the same work that runs already, before anything is touched; False: there is none."""
-    if stage.config.resources.beam_runner != "dataflow":
-        return False
-    from sharding.runners.dataflow import find_job, wait_for, write_resources
-
-    job_id = find_job(stage.config, _job_name(output), active=True)
-    if job_id is None:
-        return False
-    stage.log(f"Dataflow job {job_id} of the same work runs already: this run joins it")
-    if stage.launch is not None:
-        write_resources(stage.launch, stage.config, job_id)
-        return True
-    wait_for(stage.config, job_id)
-    _finish(stage, output, f"Dataflow job {job_id} of another run")
-    return True
 
 
 def _check_apart(stage: Stage) -> None:
@@ -188,91 +148,12 @@ def _check_apart(stage: Stage) -> None:
         )
 
 
-def _publish_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Leave the listing and the plan in the work folder, or take those that are there: the first plan counts."""
-    section, listing = stage.config.sharding, choice.listing
-    plan = _arrange(stage, choice)
-
-    from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
-    from sharding.limits import encode_name, encode_path
-    from sharding.references import publish_parts
-
-    if (known := read_planned(output.uri, output.fingerprint)) is not None:
-        return known
-    name = f"listing-{stage.attempt}"
-    folder = storage.join(output.uri, WORK_NAME, name)
-    storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
-    if choice.growth is not None:
-        storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
-        stage.log(choice.growth.describe(plan.total_shards))
-    publish_parts(choice.published, folder)
-    planned = PlannedJob(
-        revision=REVISION,
-        fingerprint=output.fingerprint,
-        made_from=output.made_from,
-        source_uri=listing.uri,
-        classes=[encode_name(name) for name in listing.classes],
-        multi_label=listing.multi_label,
-        sharding=section,
-        seed=stage.config.run.seed,
-        listing=name,
-        num_parts=len(listing.parts),
-        num_files=listing.num_files,
-        source_bytes=listing.total_bytes,
-        training_files=sum(listing.count_by_class(0)),
-        has_checksums=listing.has_checksums,
-        ignored=[encode_path(path) for path in listing.ignored],
-        num_ignored=listing.num_ignored,
-        warnings=list(listing.warnings),
-        append=choice.growth.append if choice.growth is not None else None,
-    )
-    # Attempts are told apart by their names: of two that plan at once, one is first.
-    with contextlib.suppress(storage.AlreadyPublished):
-        storage.publish(plan_uri(output.uri, output.fingerprint), planned.model_dump_json().encode())
-    taken = read_planned(output.uri, output.fingerprint)
-    if taken is None:
-        raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
-    return taken
-
-
-def _probe(stage: Stage, choice: Choice) -> None:
-    """Look at some files before a job that is large, or runs on other machines.
-
-    Raises:
-        DataError: So many cannot be used that the job is certain to be refused.
-    """
-    listing = choice.listing
-    on_other_machines = stage.config.resources.beam_runner != "fnapi"
-    if not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
-        return
-    from sharding.estimate import describe_probed
-    from sharding.probe import probe
-
-    section = choice.section_of_written(stage.config.sharding)
-    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
-    for line in describe_probed(probed, stage.config).splitlines():
-        stage.log(line)
-
-
 def _remove_scratch(uri: str) -> None:
     """Delete temporary files of killed attempts: this process holds the lock of the folder, where there is one."""
     if storage.is_local(uri):
         for name in storage.list_names(uri):
             if name.startswith(storage.TEMPORARY_PREFIX):
                 storage.delete(storage.join(uri, name))
-
-
-def _arrange(stage: Stage, choice: Choice) -> Plan:
-    from sharding.plan import make_plan
-
-    section = stage.config.sharding
-    return make_plan(
-        choice.listing,
-        seed=stage.config.run.seed,
-        target_shard_bytes=section.target_shard_bytes,
-        # The least number is one of a whole source, not of what is new in it.
-        min_shards=section.min_shards if choice.is_whole else 1,
-    )
 
 
 def _estimate(stage: Stage, scratch: Path) -> str:
@@ -285,7 +166,7 @@ def _estimate(stage: Stage, scratch: Path) -> str:
     choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
     if choice.parent_uri and choice.growth is None:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
-    plan, listing = _arrange(stage, choice), choice.listing
+    plan, listing = arrange(stage, choice), choice.listing
     lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
     key = make_work_key(combine(choice.made_from))
     found = estimate(
@@ -318,6 +199,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         summed_share(planned.training_files),
         threads,
         beats=resources.beam_runner == "portable",
+        file_timeout_s=section.file_timeout_s,
     )
     opened = open_job(handle)
     work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")
@@ -336,19 +218,23 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
                     ),
                     stage.config,
                     work,
-                    job_name=_job_name(output),
+                    job_name=name_job(output.uri, output.fingerprint),
                     work_uri=handle.work_uri,
                     run_id=stage.run,
                     launch=stage.launch,
                 )
                 break
-            except TryAgain as error:
-                # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays.
-                before, finished = finished, count_records(opened.job)
+            except Exception as error:
                 if storage.exists(storage.join(output.uri, MANIFEST_NAME)):
                     engine = "another run's engine"
                     break
-                if finished <= before or find_refusal(output.uri):
+                if refusal := find_refusal(output.uri):
+                    raise refusal from None
+                # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays. A job
+                # of Dataflow that was cancelled stays so.
+                before, finished = finished, count_records(opened.job)
+                is_passing = isinstance(error, TryAgain) and resources.beam_runner != "dataflow"
+                if not is_passing or finished <= before:
                     raise
                 stage.log(f"{error}; {finished} of {opened.plan.total_shards} shards are finished: the rest again")
     if stage.launch is not None:
@@ -359,12 +245,17 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
 
 def _finish(stage: Stage, output: Output, engine: str) -> None:
     """Say what was made, or why nothing was."""
-    if error := find_refusal(output.uri):
-        raise error
-    stage.log(f"ran on {engine}")
+    from sharding.job import WORK_NAME
+
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
+        if error := find_refusal(output.uri):
+            raise error
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
+    stage.log(f"ran on {engine}")
+    # A sign of life may have come after the job had cleaned up.
+    storage.delete_tree(storage.join(output.uri, WORK_NAME), manifest_name=MANIFEST_NAME)
     manifest = ShardManifest.load(output.uri)
+    _check_limits(stage, manifest)
     if manifest.duplicates:
         from sharding.commit.duplicates import describe_duplicates
 
@@ -394,7 +285,7 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
             began = time.monotonic()
             # A full disk, a bucket that does not answer: the work itself will say so.
             with contextlib.suppress(OSError, ShardlineError):
-                done = count()
+                done = min(count(), total)
                 if done != said:
                     stage.progress(done, total, "shards")
                     said = done
@@ -408,14 +299,15 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-    stage.progress(count(), total, "shards")
+    with contextlib.suppress(OSError, ShardlineError):
+        stage.progress(min(count(), total), total, "shards")
 
 
 def _describe(manifest: ShardManifest) -> str:
     samples = sum(split.samples for split in manifest.splits.values())
     by_split = " / ".join(str(manifest.splits[name].samples) for name in SPLITS)
     megabytes = sum(entry.bytes for entry in manifest.shards) / 1e6
-    rejected = f", {len(manifest.rejected)} rejected" if manifest.rejected else ""
+    rejected = f", {manifest.count_rejected} rejected" if manifest.rejected else ""
     return (
         f"{samples} samples ({by_split}) in {len(manifest.shards)} {manifest.format} shards, "
         f"{megabytes:.1f} MB{rejected}"

@@ -10,6 +10,7 @@ names the copies of what it writes, among all there is; what lies in its parent'
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,7 +108,9 @@ def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
     mark = _WRITTEN if part < planned.num_parts else _STAYS
     found: dict[int, list[Reference]] = defaultdict(list)
     for reference in read_part(planned.listing_uri(opened.job.output_uri), part):
-        found[hash(reference.size) % buckets].append(reference)
+        # By content where it is known of all: files of one size may be all that there are.
+        alike = reference.content_hash if planned.has_checksums else b"%d" % reference.size
+        found[zlib.crc32(alike) % buckets].append(reference)
     for bucket, references in found.items():
         yield bucket, mark + pack(references)
 
@@ -135,7 +138,10 @@ def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     alike = [one for size, several in by_size.items() if len(several) > 1 and size for one in several]
     by_content: dict[tuple[int, str], list[_Candidate]] = defaultdict(list)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
-        digests = pool.map(partial(_digest, opened), (reference for reference, _ in alike))
+        # Compared in one way: an object that was uploaded in parts has no md5, and its plain copy has.
+        knows = {reference.size for reference, _ in alike if reference.content_hash.startswith(b"md5:")}
+        kinds = ("md5" if reference.size in knows else "sha256" for reference, _ in alike)
+        digests = pool.map(partial(_digest, opened), (reference for reference, _ in alike), kinds)
         for (reference, is_written), digest in zip(alike, digests, strict=True):
             by_content[reference.size, digest].append(_candidate(reference, is_written, opened))
     equal = [
@@ -152,11 +158,12 @@ def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     return Findings(found.groups, found.copies, found.leaking_groups, found.listed, dict(left_out))
 
 
-def _digest(opened: OpenJob, reference: Reference) -> str:
+def _digest(opened: OpenJob, reference: Reference, kind: str) -> str:
     known = reference.content_hash.decode()
     if known.startswith("md5:"):
         return known
-    return "sha256:" + hashlib.sha256(read_file(opened.job.source_uri, reference)).hexdigest()
+    content = read_file(opened.job.source_uri, reference)
+    return f"{kind}:" + hashlib.new(kind, content, usedforsecurity=False).hexdigest()
 
 
 def _candidate(reference: Reference, is_written: bool, opened: OpenJob) -> _Candidate:

@@ -26,7 +26,7 @@ from contracts.artifacts import (
     ShardManifest,
     SplitEntry,
 )
-from contracts.artifacts.shard_table import MOST_LISTED, TABLE_NAME, pack_table
+from contracts.artifacts.shard_table import MOST_LISTED, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
@@ -81,6 +81,8 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
     kept = Kept(opened) if opened.planned.append is not None else None
     collected = _collect(load_summaries(opened), opened, kept)
     planned, output_uri = opened.planned, opened.job.output_uri
+    # Nobody else counts what became of the listing.
+    assert collected.num_files == planned.num_files, f"{collected.num_files} of {planned.num_files} files are known"
     shown = f"sharding.source {storage.display(planned.source_uri)}"
     rejected = [Rejected(path=encode_path(path), reason=reason) for path, reason in collected.rejected]
     check_rejected(
@@ -95,8 +97,9 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
     table = None
     if len(collected.shards) > MOST_LISTED:
         content = pack_table(collected.shards)
-        storage.publish(storage.join(output_uri, TABLE_NAME), content)
-        table = FileEntry(name=TABLE_NAME, bytes=len(content), crc32c=storage.crc32c(content))
+        name = f"shards-{opened.job.key}.bin"
+        storage.publish(storage.join(output_uri, name), content)
+        table = FileEntry(name=name, bytes=len(content), crc32c=storage.crc32c(content))
     mean, std = _measure(collected.channel_sums, kept)
     changes = opened.job.checks.changes
     manifest = ShardManifest(
@@ -141,7 +144,7 @@ class _Collected:
         self.samples_by_class = np.zeros((len(SPLITS), num_classes), np.int64)
         self.samples = [0] * len(SPLITS)
         self.source_bytes = [0] * len(SPLITS)
-        self.num_samples = self.num_rejected = 0
+        self.num_samples = self.num_rejected = self.num_files = 0
         self.shards: list[ShardEntry] = []
         self.parts: list[IndexPart] = []
         self.rejected: list[tuple[bytes, str]] = []
@@ -173,6 +176,7 @@ class _Collected:
         self.source_bytes[summary.split] += summary.source_bytes
         self.rejected += summary.rejected
         self.num_rejected += summary.num_rejected
+        self.num_files += summary.num_files
         self.channel_sums += summary.channel_sums
         self.tally += summary.tally
 
@@ -242,8 +246,15 @@ def _check_files(opened: OpenJob, shards: Iterable[ShardEntry]) -> None:
         TryAgain: One is gone; its record is deleted, so that it is written again.
     """
     output_uri = opened.job.output_uri
-    sizes = {info.name: info.size for info in storage.list_objects(output_uri, recursive=False)}
-    gone = [entry.name for entry in shards if not entry.folder and sizes.get(entry.name) != entry.bytes]
+    shards = list(shards)
+    sizes = {}
+    for folder in {entry.folder for entry in shards}:
+        uri = storage.join(output_uri.rpartition("/")[0], folder) if folder else output_uri
+        sizes.update({(folder, info.name): info.size for info in storage.list_objects(uri, recursive=False)})
+    missing = [entry for entry in shards if sizes.get((entry.folder, entry.name)) != entry.bytes]
+    if lost := [entry.relative_path for entry in missing if entry.folder]:
+        raise TryAgain(f"{name_some(lost)}, which the increment is built on, was deleted or cut short; run again")
+    gone = [entry.name for entry in missing]
     if not gone:
         return
     numbers = {f"{opened.stem_of(shard)}": shard for shard in range(opened.plan.total_shards)}
@@ -251,7 +262,7 @@ def _check_files(opened: OpenJob, shards: Iterable[ShardEntry]) -> None:
         shard = numbers[name.rpartition(".")[0]]
         drop_record(shard, opened)
         drop_summary(opened.group_of(shard), opened)
-        if name in sizes:
+        if ("", name) in sizes:
             storage.delete(storage.join(output_uri, name))
     raise TryAgain(f"{name_some(gone)} in {storage.display(output_uri)} was deleted or cut short while sharding")
 

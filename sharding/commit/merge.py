@@ -22,12 +22,13 @@ def merge_group(group: int, opened: OpenJob) -> None:
     parts, labels, sources = [], [], []
     shards = []
     samples_by_class = np.zeros(len(job.classes), np.int64)
-    source_bytes = num_rejected = 0
+    source_bytes = num_rejected = num_files = 0
     rejected: list[tuple[bytes, str]] = []
     channel_sums, tally = ChannelSums(), Tally()
     for record in load_records(opened.groups[group], opened):
         rejected += record.rejected
         num_rejected += len(record.rejected)
+        num_files += record.num_samples + len(record.rejected) + record.left_out
         if not record.num_samples:
             # A planned shard may have lost all its images: there is no such file.
             continue
@@ -64,6 +65,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         part,
         tuple(samples_by_class.tolist()),
         source_bytes,
+        num_files,
         tuple(sorted(rejected)[:MAX_REJECTED]),
         num_rejected,
         channel_sums,

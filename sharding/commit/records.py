@@ -52,6 +52,8 @@ class Summary:
     """Name, bytes and crc32c of the part of the index; None where no shard has a sample."""
     samples_by_class: tuple[int, ...]
     source_bytes: int
+    num_files: int
+    """Files that the group was to hold: its samples, and what was rejected or left out."""
     rejected: tuple[tuple[bytes, str], ...]
     """Path and reason, in the order of the paths, of the first that were left out."""
     num_rejected: int

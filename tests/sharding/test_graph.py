@@ -11,8 +11,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import ConfigError, DataError, TryAgain
+from contracts.errors import ConfigError, DataError, StorageError, TryAgain
 from contracts.refusal import find_refusal
+from sharding import graph
 from sharding.commit import manifest
 from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
@@ -157,3 +158,33 @@ def test_the_index_is_in_the_order_of_the_shards(make_job):
     found = read_found(storage.local_path(handle.output_uri))
     assert len(found) == 60 == sum(entry.samples for entry in ShardManifest.load(handle.output_uri).shards)
     assert [one.shard for one in found] == sorted(one.shard for one in found)
+
+
+def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, monkeypatch):
+    """Another run may delete the refusal before the shards are written."""
+    handle = make_job("one")
+    places = graph.place_part
+
+    def refuse(folder_uri, number, plan):
+        if number == 3:
+            raise StorageError("no permission", allowed="x", todo="x")
+        return places(folder_uri, number, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph, "place_part", refuse)
+        with pytest.raises(StorageError, match="no permission"):
+            run_graph(handle)
+    assert isinstance(find_refusal(handle.output_uri), StorageError)
+    storage.delete(storage.join(handle.output_uri, "refusal.json"))
+    run_graph(handle)
+    assert len(read_found(storage.local_path(handle.output_uri))) == 60
+
+
+def test_whoever_comes_after_the_manifest_changes_nothing(make_job):
+    handle = make_job("one")
+    opened = open_job(handle)
+    whole = run_graph(handle)
+    # Its work folder is gone by now, and what is asked for is known from before.
+    with fnapi_pipeline(1) as pipeline:
+        build_graph(pipeline, handle, COMMIT, opened.planned.num_parts, len(opened.groups), 0)
+    assert read_files(handle) == whole

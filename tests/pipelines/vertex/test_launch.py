@@ -9,6 +9,7 @@ import pytest
 from contracts import storage
 from contracts.result import run_label
 from contracts.stage import run_stage
+from sharding.adoption import name_job
 from sharding.task import shard
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
 
@@ -34,7 +35,7 @@ def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
     given = ["--root", root.as_uri(), "--config-json", json.dumps({**section, **DATAFLOW})]
     assert run_stage("shard", shard, [*given, "--where"]) == 0
     uri = capsys.readouterr().out.splitlines()[-1]
-    name = f"shardline-{uri.rpartition('/')[2]}"
+    name = name_job(uri, uri.rpartition("/")[2])
     for job_id, state in (("old", "DONE"), ("there", "RUNNING"), ("failed", "FAILED")):
         cloud.add_dataflow_job(job_id, name, state, client_request_id=job_id)
     cloud.add_dataflow_job("other", "shardline-98")
@@ -62,7 +63,7 @@ def test_shards_that_another_run_has_finished_meanwhile(
     given = ["--root", root, "--config-json", json.dumps({**section, **DATAFLOW}), "--launch", str(launch)]
     assert run_stage("shard", shard, given) == 75
     assert "run again, and it is reused" in capsys.readouterr().err and not launch.exists()
-    cloud.add_dataflow_job("made-it", f"shardline-{uri.rpartition('/')[2]}", "DONE")
+    cloud.add_dataflow_job("made-it", name_job(uri, uri.rpartition("/")[2]), "DONE")
     assert run_stage("shard", shard, given) == 0
     assert job_of(launch) == "made-it"
 

@@ -1,0 +1,124 @@
+"""Planning a job: its listing and cuts in the output's work folder, where every later attempt finds them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from contracts import storage
+from contracts.errors import TryAgain
+from contracts.fingerprint import shard_inputs
+from contracts.stage import Output, Stage
+from sharding.increment.choice import Choice
+from sharding.limits import encode_name, encode_path, is_worth_probing
+
+if TYPE_CHECKING:
+    from sharding.job import PlannedJob
+    from sharding.plan import Plan
+
+
+def find_planned(stage: Stage) -> PlannedJob | None:
+    """Return the job that an earlier task of the same run has planned; None: the source is to be listed."""
+    if stage.launch is None or stage.expect is None or stage.fresh:
+        return None
+    from sharding.job import read_planned
+
+    planned = read_planned(stage.expect, stage.expect.rpartition("/")[2])
+    if planned is None:
+        return None
+    now = shard_inputs(stage.config, planned.made_from["listing"])
+    same = all(planned.made_from.get(name) == value for name, value in now.items())
+    return planned if same else None
+
+
+def prepare_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
+    """Return the planned job of an output; where there is none, look at some of its files, and leave one.
+
+    Raises:
+        DataError: So many files cannot be used that the job is certain to be refused.
+    """
+    from sharding.job import read_planned
+
+    if (known := read_planned(output.uri, output.fingerprint)) is not None:
+        return known
+    for warning in choice.listing.warnings:
+        stage.log(f"warning: {warning}")
+    _probe(stage, choice)
+    return _publish(stage, output, choice)
+
+
+def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
+    """Leave the listing and the plan in the work folder, or take those that are there: the first plan counts."""
+    section, listing = stage.config.sharding, choice.listing
+    plan = arrange(stage, choice)
+
+    from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
+    from sharding.references import publish_parts
+
+    name = f"listing-{stage.attempt}"
+    folder = storage.join(output.uri, WORK_NAME, name)
+    storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
+    if choice.growth is not None:
+        storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
+        stage.log(choice.growth.describe(plan.total_shards))
+    publish_parts(choice.published, folder)
+    planned = PlannedJob(
+        revision=REVISION,
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        source_uri=listing.uri,
+        classes=[encode_name(name) for name in listing.classes],
+        multi_label=listing.multi_label,
+        sharding=section,
+        seed=stage.config.run.seed,
+        listing=name,
+        num_parts=len(listing.parts),
+        num_files=listing.num_files,
+        source_bytes=listing.total_bytes,
+        training_files=sum(listing.count_by_class(0)),
+        has_checksums=listing.has_checksums,
+        ignored=[encode_path(path) for path in listing.ignored],
+        num_ignored=listing.num_ignored,
+        warnings=list(listing.warnings),
+        append=choice.growth.append if choice.growth is not None else None,
+    )
+    # Attempts are told apart by their names: of two that plan at once, one is first.
+    with contextlib.suppress(storage.AlreadyPublished):
+        storage.publish(plan_uri(output.uri, output.fingerprint), planned.model_dump_json().encode())
+    taken = read_planned(output.uri, output.fingerprint)
+    if taken is None:
+        raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
+    return taken
+
+
+def _probe(stage: Stage, choice: Choice) -> None:
+    """Look at some files before a job that is large, or runs on other machines.
+
+    Raises:
+        DataError: So many cannot be used that the job is certain to be refused.
+    """
+    listing = choice.listing
+    on_other_machines = stage.config.resources.beam_runner != "fnapi"
+    if not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
+        return
+    from sharding.estimate import describe_probed
+    from sharding.probe import probe
+
+    section = choice.section_of_written(stage.config.sharding)
+    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
+    for line in describe_probed(probed, stage.config).splitlines():
+        stage.log(line)
+
+
+def arrange(stage: Stage, choice: Choice) -> Plan:
+    """Return the shards of what is written."""
+    from sharding.plan import make_plan
+
+    section = stage.config.sharding
+    return make_plan(
+        choice.listing,
+        seed=stage.config.run.seed,
+        target_shard_bytes=section.target_shard_bytes,
+        # The least number is one of a whole source, not of what is new in it.
+        min_shards=section.min_shards if choice.is_whole else 1,
+    )
