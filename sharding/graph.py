@@ -152,7 +152,8 @@ def _find_in_source(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> F
 
 def _check_copies(found: Findings, handle: JobHandle, commit: Commit) -> Findings:
     """End the job before it writes much, where there are copies and none may be."""
-    with _working(handle):
+    # The commit looks at them again.
+    with _working(handle, swallows=True):
         if commit.duplicates == "fail" and found.groups:
             shown = f"sharding.source {storage.display(open_job(handle).planned.source_uri)}"
             check_duplicates(found.report(dropped=False), shown)

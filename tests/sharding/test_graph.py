@@ -172,7 +172,7 @@ def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(graph, "place_part", refuse)
-        with pytest.raises(StorageError, match="no permission"):
+        with pytest.raises(RuntimeError, match="no permission"):
             run_graph(handle)
     assert isinstance(find_refusal(handle.output_uri), StorageError)
     storage.delete(storage.join(handle.output_uri, "refusal.json"))
