@@ -83,6 +83,8 @@ def build_graph(
         groups | "EachShard" >> beam.FlatMap(_each_shard, handle).with_output_types(tuple[int, bytes]),
     ]
     found_before = None
+    # Side inputs that shards wait for.
+    awaited = []
     if commit.looks_before:
         compared = pipeline | "Compared" >> beam.Create(list(range(num_parts, num_parts + num_compared)))
         copies = (
@@ -94,6 +96,9 @@ def build_graph(
         )
         joined = copies | "JoinCopies" >> beam.CombineGlobally(join_findings)
         found_before = joined | "CheckCopies" >> beam.Map(_check_copies, handle, commit)
+        if commit.duplicates == "fail":
+            # Nothing is written where copies refuse the source.
+            awaited.append(beam.pvalue.AsList(found_before))
         if commit.duplicates == "drop":
             for_shards.append(
                 copies | "LeaveOut" >> beam.FlatMap(_leave_out, handle).with_output_types(tuple[int, bytes])
@@ -103,7 +108,7 @@ def build_graph(
         | beam.Flatten()
         | "GroupByShard" >> beam.GroupByKey()
         | "WriteShard"
-        >> beam.ParDo(_WriteShard(handle, commit.max_rejected_fraction)).with_output_types(tuple[int, int])
+        >> beam.ParDo(_WriteShard(handle, commit.max_rejected_fraction), *awaited).with_output_types(tuple[int, int])
         | "GroupByPart" >> beam.GroupByKey()
     )
     merged = written | "Merge" >> beam.FlatMap(_merge, handle)
@@ -172,7 +177,7 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc]
         self._handle, self._limit = handle, max_rejected_fraction
         self._pool: ShardPool | None = None
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, int]]:
+    def process(self, element: tuple[int, Iterable[bytes]], *_: object) -> Iterator[tuple[int, int]]:
         """Write one shard, unless it is written; yield the number of its group and its own."""
         shard, blobs = element
         with _working(self._handle, swallows=True):

@@ -46,6 +46,13 @@ class NameRange:
             del entries[0]
         return entries, token
 
+    def head(self, uri: str, limit: int) -> list[storage.ObjectInfo]:
+        """Return its first objects, none where it has none: a page may be empty and not the last."""
+        entries, token = self.page(uri, limit=limit)
+        while not entries and token:
+            entries, token = self.page(uri, token, limit)
+        return entries
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -231,13 +238,13 @@ def halve(uri: str, names: NameRange) -> list[NameRange]:
     Asks for single names, about twelve: first for the longest start that all names of the range have in common, then
     for a letter behind it that has names on both sides.
     """
-    first, _ = names.page(uri, limit=2)
+    first = names.head(uri, 2)
     if not first:
         return []
     low, end = first[0].name, names.end
 
     def any_from(start: str) -> bool:
-        return (not end or start < end) and bool(NameRange(start, end).page(uri, limit=1)[0])
+        return (not end or start < end) and bool(NameRange(start, end).head(uri, 1))
 
     common, most = 0, len(low)
     while common < most:
