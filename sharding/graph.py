@@ -22,6 +22,7 @@ import contextlib
 import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 
@@ -177,7 +178,7 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc]
         self._handle, self._limit = handle, max_rejected_fraction
         self._pool: ShardPool | None = None
 
-    def process(self, element: tuple[int, Iterable[bytes]], *_: object) -> Iterator[tuple[int, int]]:
+    def process(self, element: tuple[int, Iterable[bytes]], awaited: Any = None) -> Iterator[tuple[int, int]]:
         """Write one shard, unless it is written; yield the number of its group and its own."""
         shard, blobs = element
         with _working(self._handle, swallows=True):
