@@ -15,7 +15,8 @@ from inspection.adopt import adopt
 from inspection.foreign import DEFAULT_PATTERNS
 from inspection.show import draw_grid
 from inspection.verify import verify
-from records.index import INDEX_NAME, read_part
+from records.index import INDEX_NAME
+from records.samples import open_samples
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.inspection.test_data import copy_of, pictures_of, shardline, write_tfrecord, write_webdataset
@@ -97,10 +98,9 @@ def test_verify_names_shard_and_sample_of_a_flipped_byte(shards: str) -> None:
     assert (good.returncode, good.stdout) == (0, "every checksum is right\n"), good.stderr
     assert "files" in good.stderr
     manifest = ShardManifest.load(shards)
-    train = manifest.splits["train"]
-    record = read_part(storage.join(shards, INDEX_NAME), train.first, train.samples)[5]
+    record = open_samples(manifest, shards)[manifest.splits["train"].first + 5]
     name = manifest.shards[int(record["shard"])].name
-    flip(storage.join(shards, name), int(record["offset"]) + 40)
+    flip(storage.join(shards, name), int(record["offset"]) + 600)
     for extra in ([], ["--stored"]):
         bad = shardline("data", "verify", shards, "--processes", 2, *extra)
         assert bad.returncode == 1
@@ -124,16 +124,15 @@ def test_verify_reads_and_forgives_a_byte_that_changed_on_its_way(shards: str, b
 
 def test_verify_of_other_damage(shards: str, bucket_server: BucketServer) -> None:
     manifest = ShardManifest.load(shards)
-    header, gone, neighbour = (manifest.shards[0].name, manifest.shards[1].name, manifest.neighbours[2].name)
-    flip(storage.join(shards, header), 3)
+    header, gone, part = (manifest.shards[0].name, manifest.shards[1].name, manifest.index_parts[1].name)
+    # In the two empty blocks that end a tar.
+    flip(storage.join(shards, header), manifest.shards[0].bytes - 3)
     storage.delete(storage.join(shards, gone))
-    storage.replace(storage.join(shards, neighbour), b"")
+    storage.replace(storage.join(shards, part), b"junk")
     seen = []
     found = "\n".join(verify(shards, processes=1, progress=lambda done, total: seen.append((done, total))))
-    assert "no image is hit" in found and f"{gone} is missing" in found and f"{neighbour} has 0 bytes" in found
+    assert "s around them" in found and f"{gone} is missing" in found and f"{part} has 4 bytes" in found
     assert seen[-1] == (len(manifest.owned_files()), len(manifest.owned_files()))
-    storage.replace(storage.join(shards, INDEX_NAME), b"junk")
-    assert "index.bin has 4 bytes" in "\n".join(verify(shards, processes=1, progress=silent))
     bucket_server.faults.set(Rule(operation="objects.get", object=f"*/{header}", status=403))
     done = shardline("data", "verify", shards, "--processes", 1)
     assert done.returncode == 2 and "no permission" in done.stderr
@@ -178,8 +177,9 @@ def test_foreign_tfrecords_in_a_bucket(bucket: BucketServer, pictures: Path, tmp
 
 def test_an_index_of_other_content_is_not_replaced(small_shards: str, bucket: BucketServer, tmp_path: Path) -> None:
     folder = copy_of(small_shards, tmp_path / "copy")
-    for path in [*folder.glob("*.json"), *folder.glob("*.idx")]:
+    for path in [*folder.glob("*.json"), *folder.glob("index-*.bin")]:
         path.unlink()
+    (folder / INDEX_NAME).write_bytes(b"another program's")
     for uri in (upload(folder), storage.normalise(folder)):
         with pytest.raises(ConfigError, match=r"index\.bin of other content"):
             adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, verify="header", progress=silent)

@@ -17,6 +17,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from records.decode import decode_rgb
 from records.index import open_index, read_payload
+from records.samples import open_samples
 
 
 def shardline(*arguments, cwd=None):
@@ -68,10 +69,11 @@ def test_verify_names_shard_and_sample_of_a_flipped_byte(small_shards, tmp_path,
     assert (good.returncode, good.stdout) == (0, "every checksum is right\n")
     assert "files" in good.stderr
     manifest = ShardManifest.load(storage.normalise(folder))
-    record = open_index(folder / "index.bin")[-3].copy()
+    samples = open_samples(manifest, storage.normalise(folder))
+    record = samples[sum(split.samples for split in manifest.splits.values()) - 3]
     shard = folder / manifest.shards[record["shard"]].name
     content = bytearray(shard.read_bytes())
-    content[int(record["offset"]) + 40] ^= 1
+    content[int(record["offset"]) + 600] ^= 1
     shard.write_bytes(content)
     bad = shardline("data", "verify", folder, "--processes", processes)
     assert bad.returncode == 1
@@ -83,18 +85,17 @@ def test_verify_names_shard_and_sample_of_a_flipped_byte(small_shards, tmp_path,
 def test_verify_of_other_damage(small_shards, tmp_path):
     folder = copy_of(small_shards, tmp_path / "copy")
     manifest = ShardManifest.load(storage.normalise(folder))
-    header, gone, neighbour = (manifest.shards[0].name, manifest.shards[1].name, manifest.neighbours[2].name)
+    header, gone, part = (manifest.shards[0].name, manifest.shards[1].name, manifest.index_parts[1].name)
     content = bytearray((folder / header).read_bytes())
-    content[3] ^= 1
+    # In the two empty blocks that end a tar.
+    content[-3] ^= 1
     (folder / header).write_bytes(content)
     (folder / gone).unlink()
-    (folder / neighbour).write_bytes(b"")
+    (folder / part).write_bytes(b"junk")
     bad = shardline("data", "verify", folder, "--processes", 1)
     assert bad.returncode == 1
-    assert "no image is hit" in bad.stderr and f"{gone} is missing" in bad.stderr
-    assert f"{neighbour} has 0 bytes" in bad.stderr
-    (folder / "index.bin").write_bytes(b"junk")
-    assert "index.bin has 4 bytes" in shardline("data", "verify", folder, "--processes", 1).stderr
+    assert "s around them" in bad.stderr and f"{gone} is missing" in bad.stderr
+    assert f"{part} has 4 bytes" in bad.stderr
 
 
 # --- index ------------------------------------------------------------------------------------------------------------
