@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,7 +167,9 @@ def _estimate(stage: Stage, scratch: Path) -> str:
     if choice.parent_uri and choice.growth is None:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
     plan, listing = arrange(stage, choice), choice.listing
-    lines = [choice.growth.describe(plan.total_shards)] if choice.growth is not None else []
+    lines = [f"warning: {warning}" for warning in listing.warnings]
+    if choice.growth is not None:
+        lines.append(choice.growth.describe(plan.total_shards))
     key = make_work_key(combine(choice.made_from))
     found = estimate(
         listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label, key=key
@@ -240,11 +242,18 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     if stage.launch is not None:
         stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
         return
-    _finish(stage, output, engine)
+    _finish(stage, output, engine, planned.warnings)
 
 
-def _finish(stage: Stage, output: Output, engine: str) -> None:
-    """Say what was made, or why nothing was."""
+def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = ()) -> None:
+    """Say what was made, or why nothing was.
+
+    Args:
+        stage: The attempt.
+        output: Its folder.
+        engine: What wrote it, in words.
+        said: Warnings that were said when it was planned.
+    """
     from sharding.job import WORK_NAME
 
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
@@ -256,13 +265,13 @@ def _finish(stage: Stage, output: Output, engine: str) -> None:
     storage.delete_tree(storage.join(output.uri, WORK_NAME), manifest_name=MANIFEST_NAME)
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
-    if manifest.duplicates:
+    if manifest.duplicates and manifest.duplicates.dropped:
         from sharding.commit.duplicates import describe_duplicates
 
-        hint = "" if manifest.duplicates.dropped else " (sharding.duplicates=drop leaves them out)"
-        stage.log(
-            f"{'' if manifest.duplicates.dropped else 'warning: '}{describe_duplicates(manifest.duplicates)}{hint}"
-        )
+        stage.log(describe_duplicates(manifest.duplicates))
+    for warning in manifest.warnings:
+        if warning not in said:
+            stage.log(f"warning: {warning}")
     stage.finished(output, _describe(manifest))
 
 

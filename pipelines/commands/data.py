@@ -34,6 +34,7 @@ def show(
     """Print what shards hold."""
     with reported(debug):
         from contracts.artifacts import ShardManifest
+        from contracts.errors import ConfigError
         from inspection.show import describe, draw_grid, find_shards
 
         folder = find_shards(uri)
@@ -41,6 +42,12 @@ def show(
         for line in describe(manifest):
             print(line)
         if grid is not None:
+            if not grid.parent.is_dir():
+                raise ConfigError(
+                    f"--grid {grid}: there is no folder {grid.parent}",
+                    allowed="a file in a folder that is there",
+                    todo="make the folder, or choose another",
+                )
             print(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
 
 

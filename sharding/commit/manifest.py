@@ -17,6 +17,7 @@ import numpy as np
 from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
+    Duplicates,
     FileEntry,
     ImageStatistics,
     IndexPart,
@@ -31,7 +32,7 @@ from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
 from records.statistics import ChannelSums, Tally, channel_statistics
-from sharding.commit.duplicates import Findings, check_duplicates
+from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
 from sharding.commit.kept import Kept
 from sharding.commit.merge import MAX_REJECTED
 from sharding.commit.records import Summary, drop_record, drop_summary, load_summaries
@@ -118,7 +119,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         num_rejected=collected.num_rejected if collected.num_rejected > len(rejected) else None,
         ignored=planned.ignored,
         num_ignored=planned.num_ignored if planned.num_ignored > len(planned.ignored) else None,
-        warnings=[*planned.warnings, *_warn(opened, collected)],
+        warnings=[*planned.warnings, *_warn(opened, collected, duplicates)],
         mean=mean,
         std=std,
         verify=planned.sharding.verify,
@@ -267,11 +268,15 @@ def _check_files(opened: OpenJob, shards: Iterable[ShardEntry]) -> None:
     raise TryAgain(f"{name_some(gone)} in {storage.display(output_uri)} was deleted or cut short while sharding")
 
 
-def _warn(opened: OpenJob, collected: _Collected) -> list[str]:
-    transparent = collected.tally.changes.get("transparent", 0)
-    if not transparent:
-        return []
-    return [f"{transparent} transparent images were laid on {opened.planned.sharding.background} (sharding.background)"]
+def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None) -> list[str]:
+    """Return what was remarked while writing."""
+    found = []
+    if transparent := collected.tally.changes.get("transparent", 0):
+        background = opened.planned.sharding.background
+        found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
+    if duplicates is not None and not duplicates.dropped:
+        found.append(f"{describe_duplicates(duplicates)} (sharding.duplicates=drop leaves them out)")
+    return found
 
 
 def describe_images(tally: Tally) -> ImageStatistics:

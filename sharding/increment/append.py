@@ -84,7 +84,7 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
     places = order[np.minimum(np.searchsorted(finished.keys, now.keys, sorter=order), len(order) - 1)]
     found = finished.keys[places] == now.keys
     same = found & (finished.sources[places] == now.sources)
-    if not same.any():
+    if not found.any():
         return None
     moved = found & (finished.splits[places] != now.splits)
     if listing.splits_given and moved.any():
@@ -139,8 +139,9 @@ def _divide(
                 samples_by_class[split][label] += 1
             if not is_compared[place]:
                 continue
-        placed = reference._replace(label=own[0], more_labels=tuple(own[1:]), split=split)
-        (compared if stays[place] else written).add(placed)
+        path, _, _, size, generation, content_hash, _ = reference
+        fields = (path, own[0], split, size, generation, content_hash, tuple(own[1:]))
+        (compared if stays[place] else written).add(fields)
     new, beside = written.close(), compared.close()
     append = Append(
         parent=parent.manifest.fingerprint,
