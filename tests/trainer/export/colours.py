@@ -22,12 +22,13 @@ from contracts.artifacts import (
     ExportManifest,
     FileEntry,
     GraphEntry,
+    IndexPart,
     ShardEntry,
     ShardManifest,
     ShippedFile,
     SplitEntry,
 )
-from records.index import INDEX_NAME, RECORD, write_index
+from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
 from trainer.export.bundle import write_bundle
@@ -67,7 +68,7 @@ def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> Sh
     """Write a test split in a tar, as the shard stage does it."""
     folder.mkdir(parents=True)
     samples = per_class * len(CLASSES)
-    records = np.zeros(samples, RECORD)
+    rows, labels = np.zeros(samples, ROW), np.zeros(samples, "<i4")
     with (folder / "test-00000.tar").open("wb") as stream:
         sums = ChecksumStream(stream)
         writer = TarWriter(sums)
@@ -78,21 +79,23 @@ def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> Sh
             name, key = CLASSES[label], place.to_bytes(16, "big")
             path = f"{name}/{number:03d}.{image_format}"
             where = writer.write(Sample(key, content, image_format, label, name, path, 0, 0, ""))
-            records[place] = (0, label, where.offset, where.size, int(storage.crc32c(content), 16), key)
+            rows[place], labels[place] = (where.offset, where.size, where.crc32c, key), label
         writer.close()
-    write_index(folder / INDEX_NAME, records)
+    columns = {"label": labels}
+    write_part(folder / "index-00000.bin", rows, columns)
     uri = storage.normalise(folder)
     empty = SplitEntry(first=0, samples=0, source_bytes=0, samples_by_class=[0] * len(CLASSES))
     test = SplitEntry(first=0, samples=samples, source_bytes=1, samples_by_class=[per_class] * len(CLASSES))
     entry = FileEntry.of(uri, "test-00000.tar").model_dump()
     manifest = ShardManifest(
         fingerprint="5" * 16,
+        format_version=2,
         format="webdataset",
         seed=0,
         classes=CLASSES,
         splits={"train": empty, "validation": empty, "test": test},
-        shards=[ShardEntry(**entry, split="test", first=0, samples=samples)],
-        index=FileEntry.of(uri, INDEX_NAME),
+        shards=[ShardEntry(**entry, split="test", first=0, samples=samples, rows_crc32c=checksum_rows(rows, columns))],
+        index_parts=[IndexPart(**FileEntry.of(uri, "index-00000.bin").model_dump(), first=0, samples=samples)],
         rejected=[],
         mean=MEAN,
         std=STD,
