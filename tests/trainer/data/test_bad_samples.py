@@ -19,10 +19,13 @@ from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS, DataSection
 from contracts.errors import DataError
 from records.index import RECORD, DamagedSample, key_of, open_index, write_index
+from records.index_parts import HEADER_BYTES, ROW, read_layout, read_part_column, read_part_rows, write_part
+from records.samples import image_of, open_samples
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import dataset, request, upload
 from tests.trainer.test_task import events, last_checkpoint, logs
+from tests.two_versions import write_versions
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.order.resolve import FullOrder
@@ -31,33 +34,53 @@ from trainer.data.transforms import make_transforms
 from trainer.drill.trace import ENVIRONMENT
 
 
+def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
+    """Return the shard of a sample, where the whole sample begins and ends in it, and the sample's key."""
+    uri = storage.normalise(folder)
+    manifest = ShardManifest.load(uri)
+    record = open_samples(manifest, uri)[place]
+    start = int(record["offset"])
+    shard = folder / manifest.shards[int(record["shard"])].name
+    return shard, start, start + int(record["size"]), key_of(record)
+
+
+def image_in(folder: Path, place: int) -> int:
+    """Return where the middle of the image of a sample is in its shard."""
+    shard, start, end, _ = find(folder, place)
+    content = shard.read_bytes()
+    image = image_of(content[start:end], ShardManifest.load(storage.normalise(folder)))
+    return content.index(image, start, end) + len(image) // 2
+
+
 def damage(folder: Path, place: int) -> None:
     """Flip a bit in the image of a training sample."""
-    manifest = ShardManifest.load(storage.normalise(folder))
-    record = open_index(folder / manifest.index.name)[place]
-    shard = folder / manifest.shards[int(record["shard"])].name
+    shard, middle = find(folder, place)[0], image_in(folder, place)
     content = bytearray(shard.read_bytes())
-    content[int(record["offset"]) + int(record["size"]) // 2] ^= 1
+    content[middle] ^= 1
     shard.write_bytes(content)
 
 
-def change_record(folder: Path, place: int, **fields: int) -> None:
-    """Write other values into a record of the index, whose length stays."""
-    path = folder / ShardManifest.load(storage.normalise(folder)).index.name
-    records = np.array(open_index(path))
+def change_row(folder: Path, place: int, **fields: int) -> None:
+    """Write other values into a row of the index, whose length stays."""
+    parts = ShardManifest.load(storage.normalise(folder)).index_parts
+    [part] = [part for part in parts if part.first <= place < part.first + part.samples]
+    path = folder / part.name
+    content = bytearray(path.read_bytes())
+    rows = np.frombuffer(content, ROW, part.samples, HEADER_BYTES)
     for name, value in fields.items():
-        records[place][name] = value
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) - records.nbytes] + records.astype(RECORD).tobytes())
+        rows[place - part.first][name] = value
+    path.write_bytes(content)
 
 
 def spoil(folder: Path, place: int) -> None:
-    """Cut a record of the index to half of its file, with the checksum of that half: as if sharded unseen."""
-    manifest = ShardManifest.load(storage.normalise(folder))
-    record = open_index(folder / manifest.index.name)[place]
-    shard = (folder / manifest.shards[int(record["shard"])].name).read_bytes()
-    start, size = int(record["offset"]), int(record["size"]) // 2
-    change_record(folder, place, size=size, crc32c=google_crc32c.value(shard[start : start + size]))
+    """Fill half of an image with zeros, with the checksum of that in the index: as if sharded unseen."""
+    (shard, start, end, _), middle = find(folder, place), image_in(folder, place)
+    content = bytearray(shard.read_bytes())
+    image = image_of(bytes(content[start:end]), ShardManifest.load(storage.normalise(folder)))
+    size = len(image) - len(image) // 2
+    content[middle : middle + size] = bytes(size)
+    shard.write_bytes(content)
+    change_row(folder, place, crc32c=google_crc32c.value(bytes(content[start:end])))
 
 
 def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
@@ -166,35 +189,59 @@ def test_a_shard_that_is_gone_is_not_replaced(own_shards: Path) -> None:
 @pytest.mark.parametrize("damaged", ["flip", "truncate", "delete"])
 def test_a_bad_shard_is_named_with_its_sample(own_shards: Path, damaged: str) -> None:
     uri = storage.normalise(own_shards)
-    manifest = ShardManifest.load(uri)
-    record = open_index(own_shards / manifest.index.name)[5]
-    path = own_shards / manifest.shards[int(record["shard"])].name
+    path, start, _, key = find(own_shards, 5)
     if damaged == "flip":
         damage(own_shards, 5)
     elif damaged == "truncate":
-        os.truncate(path, int(record["offset"]) + 10)
+        os.truncate(path, start + 10)
     else:
         path.unlink()
     words = {"flip": "has crc32c", "truncate": "bytes too early", "delete": "cannot be read"}[damaged]
-    with pytest.raises(DataError, match=rf"shard {path.name}, sample {key_of(record)}.*{words}"):
+    with pytest.raises(DataError, match=rf"shard {path.name}, sample {key}.*{words}"):
         dataset(uri).read(request(5))
+
+
+def test_an_index_that_points_nowhere_is_a_damaged_one(own_shards: Path) -> None:
+    change_row(own_shards, 5, offset=2**63)
+    with pytest.raises(DataError, match="no file has that offset"):
+        dataset(storage.normalise(own_shards), replace_bad=True).read(request(5))
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [({"offset": 2**63}, "no file has that offset"), ({"shard": 9999}, "in shard 9999 of")],
 )
-def test_an_index_that_points_nowhere_is_a_damaged_one(own_shards: Path, fields: dict[str, int], words: str) -> None:
-    change_record(own_shards, 5, **fields)
+def test_an_index_of_version_1_that_points_nowhere_is_a_damaged_one(
+    tmp_path: Path, fields: dict[str, int], words: str
+) -> None:
+    folder, _ = write_versions(tmp_path)
+    path = folder / ShardManifest.load(storage.normalise(folder)).index.name
+    records = np.array(open_index(path))
+    for name, value in fields.items():
+        records[5][name] = value
+    write_index(path, records.astype(RECORD))
     with pytest.raises(DataError, match=words):
-        dataset(storage.normalise(own_shards), replace_bad=True).read(request(5))
+        dataset(storage.normalise(folder), replace_bad=True).read(request(5))
 
 
-def test_an_index_of_other_length_than_the_manifests_is_refused(own_shards: Path) -> None:
-    path = own_shards / ShardManifest.load(storage.normalise(own_shards)).index.name
-    write_index(path, np.array(open_index(path))[:-10])
-    with pytest.raises(DataError, match="has 110 samples, the manifest 120"):
+def test_a_part_of_other_length_than_the_manifests_is_refused(own_shards: Path) -> None:
+    """Though it is a part that fits its own header."""
+    part = ShardManifest.load(storage.normalise(own_shards)).index_parts[0]
+    uri, count = part.uri(storage.normalise(own_shards)), part.samples - 10
+    layout = read_layout(uri)
+    columns = {name: read_part_column(uri, layout, name, 0, count).copy() for name, _ in layout.columns}
+    write_part(own_shards / part.name, read_part_rows(uri, layout, 0, count).copy(), columns)
+    with pytest.raises(DataError, match=rf"{part.name} has {part.bytes - 10 * 44} bytes"):
         dataset(storage.normalise(own_shards))
+
+
+def test_an_index_of_version_1_of_other_length_than_the_manifests_is_refused(tmp_path: Path) -> None:
+    folder, _ = write_versions(tmp_path)
+    path = folder / ShardManifest.load(storage.normalise(folder)).index.name
+    records = np.array(open_index(path))
+    write_index(path, records[:-10])
+    with pytest.raises(DataError, match=f"has {len(records) - 10} samples, the manifest {len(records)}"):
+        dataset(storage.normalise(folder))
 
 
 def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":

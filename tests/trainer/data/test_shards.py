@@ -70,20 +70,32 @@ def test_shards_that_cannot_be_trained_on_end_a_stage_with_2_before_any_rank_sta
 
 
 @pytest.mark.parametrize("stage", ["train", "profile"])
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("label", "has crc32c {found}, its manifest says {crc32c}"),
+        ("cut", "has {cut} bytes, its manifest says {bytes}"),
+    ],
+)
 def test_a_changed_label_in_the_index_ends_a_stage_with_2_before_any_rank_starts(
-    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str
+    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str, harm: str, words: str
 ) -> None:
     """Images have checksums in the index; labels have that of the index alone."""
     folder = tmp_path / "shards"
     shutil.copytree(storage.local_path(small_shards), folder)
-    content = bytearray((folder / "index.bin").read_bytes())
-    content[64 + 4] ^= 1  # the label of the first record, behind the header and the record's shard
-    (folder / "index.bin").write_bytes(content)
+    part = ShardManifest.load(storage.normalise(folder)).index_parts[0]
+    content = bytearray((folder / part.name).read_bytes())
+    if harm == "label":
+        content[64 + 32 * part.samples] ^= 1  # the first label, behind the header and the rows
+    else:
+        del content[-4:]
+    (folder / part.name).write_bytes(content)
     config = {name: value for name, value in small_config().items() if name != "sharding"}
     arguments = ["--output", str(tmp_path / "out"), "--shards", str(folder)]
     execute = {"train": train, "profile": profile}[stage]
     assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
-    assert re.search(r"index\.bin has crc32c \w+, its manifest says", capfd.readouterr().err)
+    words = words.format(found=storage.crc32c(bytes(content)), crc32c=part.crc32c, cut=len(content), bytes=part.bytes)
+    assert f"{part.name} {words}" in capfd.readouterr().err
     assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
 
 

@@ -14,7 +14,8 @@ from contracts import storage
 from contracts.artifacts import FileEntry, ShardManifest
 from contracts.errors import DataError, StorageError
 from rehearsal.gcs import BucketServer
-from tests.trainer.data.conftest import data_section, open_reader
+from tests.trainer.data.conftest import data_section, open_reader, upload
+from tests.two_versions import write_versions
 from trainer.data.bucket.cache import MARKER_NAME
 from trainer.data.bucket.cache_folder import CacheFolder
 
@@ -28,17 +29,29 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture(params=[1, 2], ids=["version1", "version2"])
+def local_shards(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_versions(tmp_path_factory.mktemp("versions"))[request.param - 1]
+
+
+@pytest.fixture
+def bucket_shards(local_shards: Path, bucket_server: BucketServer) -> str:
+    return upload(local_shards)
+
+
 @pytest.fixture
 def entry(bucket_shards: str) -> FileEntry:
-    return ShardManifest.load(bucket_shards).index
+    """The index of version 1; of version 2, a part."""
+    manifest = ShardManifest.load(bucket_shards)
+    return manifest.index or manifest.index_parts[0]
 
 
 def index_requests(server: BucketServer) -> int:
-    return len(server.access_log.entries(operation="objects.media", object="*index.bin"))
+    return len(server.access_log.entries(operation="objects.media", object="*/index*.bin"))
 
 
 def flip(path: Path) -> None:
-    """Change a label, and leave the file's date: as bits rot."""
+    """Change a label or an offset, and leave the file's date: as bits rot."""
     content, status = bytearray(path.read_bytes()), path.stat()
     content[64 + 4] ^= 1
     path.write_bytes(content)
@@ -164,10 +177,10 @@ def _harm_and_read(uri: str, local: str, cache: Path, harm: Callable[[Path], Non
 
 @pytest.mark.parametrize("harm", [cut_to_nothing, shutil.rmtree])
 def test_reading_goes_on_when_the_cache_is_cut_to_nothing_or_deleted(
-    bucket_shards: str, small_shards: str, tmp_path: Path, harm: Callable[[Path], None]
+    bucket_shards: str, local_shards: Path, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     # A process of its own: one that had mapped the index would be ended by the system (SIGBUS).
-    arguments = (bucket_shards, small_shards, tmp_path / "cache", harm)
+    arguments = (bucket_shards, storage.normalise(local_shards), tmp_path / "cache", harm)
     process = multiprocessing.get_context("fork").Process(target=_harm_and_read, args=arguments)
     process.start()
     process.join()

@@ -18,7 +18,8 @@ from contracts.artifacts import SampleOrder, ShardManifest
 from contracts.errors import ConfigError, DataError
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
-from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests
+from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests, upload
+from tests.two_versions import write_versions
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.evaluation import evaluation_batches
@@ -126,7 +127,7 @@ def test_a_warm_cache_asks_the_bucket_for_no_sample(
     bucket_server.access_log.clear()
     assert_equal(read_epoch(bucket_shards, tmp_path), expected)
     assert shard_requests(bucket_server) == []
-    assert bucket_server.access_log.entries(operation="objects.media", object="*index.bin") == []
+    assert bucket_server.access_log.entries(operation="objects.media", object="*/index*") == []
 
 
 def test_two_epochs_with_a_cache_that_holds_all_read_the_bucket_once(
@@ -358,9 +359,27 @@ def test_what_a_killed_process_left_in_memory_is_deleted_by_the_next(bucket_shar
     assert not path.exists()
 
 
-def test_an_index_that_changed_is_refused(bucket_shards: str) -> None:
-    content = bytearray(storage.read_bytes(f"{BUCKET_SHARDS}/index.bin"))
-    content[100] ^= 1
-    storage.replace(f"{BUCKET_SHARDS}/index.bin", bytes(content))
+def flip_byte(uri: str, at: int) -> None:
+    content = bytearray(storage.read_bytes(uri))
+    content[at] ^= 1
+    storage.replace(uri, bytes(content))
+
+
+@pytest.mark.parametrize("column", ["rows", "label"])
+def test_an_index_that_changed_is_refused(bucket_shards: str, column: str) -> None:
+    """Where rows are fetched by shard, and where whole parts are."""
+    part = ShardManifest.load(bucket_shards).index_parts[0]
+    flip_byte(f"{BUCKET_SHARDS}/{part.name}", 64 if column == "rows" else 64 + 32 * part.samples)
+    reader = open_reader(bucket_shards)
+    with pytest.raises(DataError, match=rf"{part.name} has wrong rows for shard train-"):
+        reader.read_bytes(0)
+    with pytest.raises(DataError, match=rf"{part.name} has .* its manifest says"):
+        reader.fetch_index()
+
+
+def test_an_index_of_version_1_that_changed_is_refused(bucket_server: BucketServer, tmp_path: Path) -> None:
+    uri = upload(write_versions(tmp_path)[0])
+    open_reader(uri)
+    flip_byte(f"{uri}/index.bin", 100)
     with pytest.raises(DataError, match=r"index\.bin has .* its manifest says"):
-        open_reader(bucket_shards)
+        open_reader(uri)
