@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -36,6 +38,8 @@ CHILD_MODULE = "sharding.write.child"
 MAX_DEATHS = 3
 # A process that was told to end, or was killed, has nothing left to do.
 _END_TIMEOUT_S = 10.0
+# A socket's path has at most 107 bytes (unix(7)); multiprocessing adds about 35 to the temporary folder's.
+_MAX_TEMPORARY, _SHORT_FOLDER = 70, "/tmp"  # a folder with a name of its own is made in it
 # The exit code of a process can be read once, and starting a process reads those of all that have ended
 # (multiprocessing.process._cleanup): whoever comes second, in another thread, is told 255.
 _status_lock = threading.Lock()
@@ -50,9 +54,26 @@ def prepare_pools() -> None:
 
 
 def _context() -> ForkServerContext:
+    _use_short_folder()
     context = ForkServerContext()
     context.set_forkserver_preload([CHILD_MODULE])
     return context
+
+
+def _use_short_folder() -> None:
+    """Have multiprocessing put its sockets where their paths are short enough: a path of TMPDIR may not be.
+
+    The folder is made once a process, and is removed by multiprocessing itself.
+    """
+    if len(tempfile.gettempdir()) <= _MAX_TEMPORARY or not os.access(_SHORT_FOLDER, os.W_OK):
+        return
+    with _status_lock:
+        before = tempfile.tempdir
+        tempfile.tempdir = _SHORT_FOLDER
+        try:
+            multiprocessing.util.get_temp_dir()
+        finally:
+            tempfile.tempdir = before
 
 
 class ShardPool:

@@ -358,3 +358,14 @@ def test_processes_end_with_the_command_even_in_a_decoder_that_holds_the_lock(fa
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_long_temporary_folder_is_no_place_for_sockets(source: Path, tmp_path: Path) -> None:
+    """A path of a socket has at most 107 bytes; that of TMPDIR may be longer."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    config = json.dumps({"sharding": {"source": str(source)}})
+    command = [sys.executable, "-m", "sharding.task", "--config-json", config, "--root", str(tmp_path / "out")]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
