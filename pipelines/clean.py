@@ -39,6 +39,8 @@ WORK_NAME = ".work"
 # A bucket has no locks: what was written to within a day may belong to a job that runs.
 _IN_USE_S = 24 * 3600.0
 _FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}")
+# Shards and parts of the index: their key says which versions made them.
+_KEYED = re.compile(r"[a-z]+-[0-9a-f]{8}-\d{5,}\.(tar|tfrecord|bin)")
 
 Output = tuple[str, str]
 """Stage and fingerprint: a line that was moved still knows its outputs by them."""
@@ -54,12 +56,15 @@ class Leftover:
     num_bytes: int
     finished: bool
     """A finished output; otherwise unfinished work, or what its job left beside the output."""
+    files: tuple[str, ...] = ()
+    """What is deleted in the folder: shards that its manifest does not list; empty: the folder."""
 
     @property
     def name(self) -> str:
-        """Path below the line."""
+        """Path below the line, and what of it."""
         below = f"/{WORK_NAME}" if self.uri.endswith(f"/{WORK_NAME}") else ""
-        return f"{self.stage}/{self.fingerprint}{below}"
+        only = f" ({len(self.files)} files that its manifest does not list)" if self.files else ""
+        return f"{self.stage}/{self.fingerprint}{below}{only}"
 
 
 def find_leftovers(
@@ -72,8 +77,9 @@ def find_leftovers(
         keep: Ids of runs to keep.
         keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record may
             be going on, and is always kept.
-        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now. In a bucket
-            none while a run has no record: its training may wait for machines for days.
+        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now; among it shards
+            of other versions beside a manifest. In a bucket none while a run has no record: its training may wait for
+            machines for days.
 
     Raises:
         ConfigError: It is no line with runs, or a run of `keep` is not one of them.
@@ -91,6 +97,10 @@ def find_leftovers(
                 continue
             finished = storage.exists(storage.join(uri, MANIFEST_NAME))
             if finished and (stage, name) in needed:
+                strays = _find_strays(uri) if stage == "shard" and unfinished else []
+                if strays and not _is_in_use(line, uri, strays):
+                    num_bytes, files = sum(one.size for one in strays), tuple(one.name for one in strays)
+                    found.append(Leftover(stage, name, uri, num_bytes, finished=False, files=files))
                 uri, finished = storage.join(uri, WORK_NAME), False
             objects = [] if not finished and not unfinished else list(storage.list_objects(uri))
             # What a job has just finished, the task that waits for it may not have written down yet.
@@ -115,6 +125,12 @@ def delete(line: str, leftovers: Sequence[Leftover], *, keep: Sequence[str], kee
             left.append(leftover)
             continue
         try:
+            if leftover.files:
+                # A manifest that was made meanwhile may list them.
+                strays = {one.name for one in _find_strays(folder)} if has_manifest else set()
+                for file in strays.intersection(leftover.files):
+                    storage.delete(storage.join(folder, file))
+                continue
             is_whole = leftover.uri == folder
             if is_whole and (has_manifest != leftover.finished or (leftover.stage, leftover.fingerprint) in needed):
                 left.append(leftover)
@@ -151,6 +167,13 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
     if (previous := find_previous(line)) is not None:
         named.add(_output_of(previous))
     return _follow(line, named | _parents_of_unfinished(line))
+
+
+def _find_strays(uri: str) -> list[storage.ObjectInfo]:
+    """Return shards and parts of an index beside a manifest that does not list them: work of other versions."""
+    listed = {entry.name for entry in ShardManifest.load(uri).owned_files()}
+    objects = storage.list_objects(uri, recursive=False)
+    return [one for one in objects if _KEYED.fullmatch(one.name) and one.name not in listed]
 
 
 def _parents_of_unfinished(line: str) -> set[Output]:

@@ -35,10 +35,11 @@ from sharding.write.shard import SUFFIXES, WRITERS
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
 GB_PER_VCPU = {"n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9, "n2-highmem": 8.0, "e2-highcpu": 1.0}
 _USUAL_GB_PER_VCPU = 4.0
-# Of a source that was not listed in words: names of usual lengths, and a reference as the shuffle holds it, compressed.
+# Of a source that was not listed in words: names of usual lengths, and what the shuffle holds, compressed: so much for
+# a reference with a path of 30 bytes and an md5, and for each blob of them (docs/sharding.md, "What grows").
 _GUESSED_PATH_BYTES = 40
 _GUESSED_CLASS_BYTES = 10
-_REFERENCE_BYTES = 70
+_REFERENCE_BYTES, _BLOB_BYTES = 50, 68
 # Shards whose names and sizes are printed.
 _MOST_NAMED = 100
 # Width and height of an image that nobody has looked at.
@@ -128,23 +129,25 @@ def describe_probed(found: ProbeResult, config: RunConfig, prices: Prices | None
     """Return in words what a probe has found, and what a run would then write and cost, before anything is planned."""
     section = config.sharding
     lines = describe_probe(found)
+    num_shards = sum(
+        count_shards(
+            math.ceil(found.total_files * part),
+            math.ceil(found.total_bytes * part),
+            target_shard_bytes=section.target_shard_bytes,
+            min_shards=section.min_shards,
+        )
+        for part in section.splits.model_dump().values()
+        if part
+    )
     if found.accepted:
         share = found.accepted / found.probed
         typical = Reference(b"." * _GUESSED_PATH_BYTES, 0, 0, found.stored_bytes // found.accepted, 0)
         frame = _Frame([b"." * _GUESSED_CLASS_BYTES], config, multi_label=False)
         total = round(found.total_files * share * frame.bytes_of(typical))
-        num_shards = sum(
-            count_shards(
-                math.ceil(found.total_files * part),
-                math.ceil(found.total_bytes * part),
-                target_shard_bytes=section.target_shard_bytes,
-                min_shards=section.min_shards,
-            )
-            for part in section.splits.model_dump().values()
-            if part
-        )
         lines.append(f"about {num_shards} shards, {total} bytes, from {found.total_files} files")
-    shuffle_bytes = 2 * _REFERENCE_BYTES * found.total_files
+    # All references of a part that go into one shard are a blob.
+    num_blobs = min(found.total_files, math.ceil(found.total_files / PART_REFERENCES) * num_shards)
+    shuffle_bytes = 2 * (_REFERENCE_BYTES * found.total_files + _BLOB_BYTES * num_blobs)
     return "\n".join([*lines, *_describe_cost(found.total_bytes, shuffle_bytes, config, prices)])
 
 

@@ -180,7 +180,7 @@ class ShardManifest(Contract):
     generation: int = 0
     """Number of increments since all shards were written."""
     sources: FileEntry | None = None
-    """What each sample of the index was made of (sharding/increment/reuse.py): an increment needs it."""
+    """What each sample of the index was made of (sharding/sources/reference.py): an increment needs it."""
     tombstones: FileEntry | None = None
     """Samples that lie in reused shards and are gone, in the form of an index; None where there are none."""
     code_version: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import marshal
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ from sharding.job import Job, OpenJob, ShardRecord
 _MARSHAL_VERSION = 2
 # Records that are read at a time: of a shard of 1,340 samples one is about 80 KB.
 _READ_RECORDS = 64
+# How many times as long as it took to count rejected files a process waits until it counts again.
+_LOOK_SHARE = 19
+# By folder, the time from which on this process counts again.
+_looks_at: dict[str, float] = {}
 # Samples whose contents are compared in one place.
 BUCKET_SAMPLES = 1 << 20
 
@@ -95,10 +100,22 @@ def load_records(shards: Sequence[int], opened: OpenJob) -> Iterator[ShardRecord
 
 
 def note_rejected(shard: int, count: int, opened: OpenJob) -> int:
-    """Leave the number of files that a shard rejected in a name; return that of all shards up to now."""
+    """Leave the number of files that a shard rejected in a name; return that of all shards up to now, if it is time.
+
+    Looking is a request for every thousand names, and so takes this process a twentieth of its time at most.
+
+    Returns:
+        The number; 0 where this process has looked a moment ago.
+    """
     folder = storage.join(opened.job.work_uri, opened.job.key, "rejected")
     storage.publish(storage.join(folder, f"{shard:06d}-{count}"), b"")
-    return sum(int(name.partition("-")[2]) for name in storage.list_names(folder) if name[:1].isdigit())
+    began = time.monotonic()
+    if began < _looks_at.get(folder, 0.0):
+        return 0
+    total = sum(int(name.partition("-")[2]) for name in storage.list_names(folder) if name[:1].isdigit())
+    ended = time.monotonic()
+    _looks_at[folder] = ended + _LOOK_SHARE * (ended - began)
+    return total
 
 
 def count_records(job: Job) -> int:

@@ -19,7 +19,7 @@ from contracts.errors import ShardlineError
 from sharding.job import JobHandle
 
 BEAT_INTERVAL_S = 2.0
-# Of its own, since the folder of the attempt holds a record for each shard.
+# Of its own: beside it lies a record for each shard.
 _FOLDER = "alive"
 
 
@@ -56,7 +56,7 @@ class Monitor:
     """Watches the signs of life below a folder, by the clock of the watching process.
 
     Args:
-        work_uri: Folder of the attempt.
+        work_uri: Folder of what the job needs until its manifest is there.
         silence_s: Seconds without a change after which a worker at work counts as gone.
         idle_s: Seconds without any worker at work after which all count as gone.
     """

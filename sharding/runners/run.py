@@ -58,7 +58,7 @@ def run_graph(
         config: Its sections resources and vertex.
         work: Decides between one process and several.
         job_name: What a service shows; lower-case letters, digits and '-'.
-        work_uri: Folder of the attempt, for signs of life.
+        work_uri: Folder for signs of life.
         run_id: The run that Dataflow's job is labelled with; empty: none.
         launch: File for the name of Dataflow's job, which is then not waited for.
 

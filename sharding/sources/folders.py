@@ -204,6 +204,8 @@ def _walk(
 def _identify(absolute: bytes, root: bytes) -> tuple[int, int]:
     try:
         status = os.stat(absolute)  # noqa: PTH116
+    except FileNotFoundError:
+        raise _vanished(absolute, root) from None
     except OSError as error:
         raise _unreadable(absolute, root, error) from None
     return status.st_dev, status.st_ino
@@ -221,6 +223,8 @@ def _identify_above(root: bytes, folder: bytes) -> tuple[tuple[int, int], ...]:
 def _scan(folder: bytes, root: bytes) -> os._ScandirIterator[bytes]:
     try:
         return os.scandir(folder)
+    except FileNotFoundError:
+        raise _vanished(folder, root) from None
     except OSError as error:
         raise _unreadable(folder, root, error) from None
 
@@ -228,6 +232,9 @@ def _scan(folder: bytes, root: bytes) -> os._ScandirIterator[bytes]:
 def _kind_of(entry: os.DirEntry[bytes], root: bytes) -> str:
     try:
         mode = entry.stat().st_mode
+    except FileNotFoundError as error:
+        # A link that leads nowhere is a fault of the source.
+        raise _unreadable(entry.path, root, error) if entry.is_symlink() else _vanished(entry.path, root) from None
     except OSError as error:
         raise _unreadable(entry.path, root, error) from None
     if stat.S_ISDIR(mode):
@@ -248,4 +255,11 @@ def _unreadable(path: bytes, root: bytes, error: OSError) -> DataError:
         f"{shown if relative == '.' else f'{relative} in {shown}'} cannot be read: {error.strerror}",
         allowed="a source whose files and folders this user may read",
         todo="correct its permissions, repair or remove a broken link, or run as another user",
+    )
+
+
+def _vanished(path: bytes, root: bytes) -> TryAgain:
+    return TryAgain(
+        f"{encode_path(os.path.relpath(path, root))} vanished while the source was listed; run again when nothing "
+        "writes to it"
     )

@@ -99,23 +99,25 @@ class ShardPool:
         references = list(references)
         verdicts: dict[bytes, str] = {}
         deaths = 0
+        is_settled = False
         while True:
             try:
                 return self._write_once(name_stem, shard, split, references, job, verdicts)
             except OtherVerdicts as other:
                 # The first attempt's verdict is that of all.
-                verdicts = other.verdicts
+                verdicts, is_settled = other.verdicts, True
             except _Died as death:
-                if death.number is not None:
+                if death.number is not None and not is_settled:
                     suspect = order_references(references, job.seed, verdicts)[death.number]
                     if reason := self._look_alone(suspect, split, job):
                         verdicts = {**verdicts, suspect.path: reason}
                         continue
                 deaths += 1
                 if deaths == MAX_DEATHS:
+                    reason = "another attempt found no fault in" if is_settled else "it was none of"
                     raise TryAgain(
-                        f"the process that wrote {name_stem} ended {death.how}, {deaths} times, and no file is "
-                        "found that does it; the next attempt may find more memory"
+                        f"the process that wrote {name_stem} ended {death.how}, {deaths} times, and {reason} its "
+                        "files; the next attempt may find more memory or time"
                     ) from None
 
     def close(self) -> None:

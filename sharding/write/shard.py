@@ -191,21 +191,16 @@ class _Samples:
 
 
 def _publish_verdicts(name_stem: str, job: Job, verdicts: Verdicts) -> None:
-    """Publish which files were rejected beforehand, where there are any; the first attempt's verdict is that of all."""
+    """Publish which files were rejected beforehand, also that none was; the first attempt's verdict is that of all."""
     if job.checks.verify == "none":
         return  # nothing is decoded, so nothing can be poisoned
     uri = storage.join(job.work_uri, job.key, f"verdict-{name_stem}")
-    if verdicts:
-        try:
-            named = {encode_path(path): reason for path, reason in sorted(verdicts.items())}
-            storage.publish(uri, json.dumps(named).encode())
-            return
-        except storage.AlreadyPublished:
-            pass
-    elif not storage.exists(uri):
-        return
-    found: dict[str, str] = json.loads(storage.read_bytes(uri))
-    raise OtherVerdicts({unquote_to_bytes(path): reason for path, reason in found.items()})
+    named = {encode_path(path): reason for path, reason in sorted(verdicts.items())}
+    try:
+        storage.publish(uri, json.dumps(named).encode())
+    except storage.AlreadyPublished:
+        found: dict[str, str] = json.loads(storage.read_bytes(uri))
+        raise OtherVerdicts({unquote_to_bytes(path): reason for path, reason in found.items()}) from None
 
 
 def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> Sample:

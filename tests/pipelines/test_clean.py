@@ -149,6 +149,26 @@ def test_unfinished_work_is_found_by_its_option_unless_a_process_has_it(line: Pa
     assert (line / "shard" / TWO / "train-00000-0a1b2c3d.tar").exists()
 
 
+def test_shards_of_other_versions_beside_a_manifest_are_unfinished_work(line: Path) -> None:
+    needed = find_newest(line)
+    listed = {entry.name for entry in ShardManifest.load(storage.normalise(needed)).owned_files()}
+    for name in listed:
+        (needed / name).touch()
+    for name in ("train-0a1b2c3d-00000.tar", "index-0a1b2c3d-00000.bin", "notes-of-mine.tar"):
+        (needed / name).write_bytes(b"1234")
+    assert names(line) == []
+    found = find_leftovers(storage.normalise(line), unfinished=True)
+    shown = f"shard/{needed.name} (2 files that its manifest does not list)"
+    assert [(leftover.name, leftover.num_bytes) for leftover in found] == [(shown, 8)]
+    # Made one of the output's meanwhile.
+    manifest = ShardManifest.load(storage.normalise(needed))
+    taken = manifest.shards[0].model_copy(update={"name": "train-0a1b2c3d-00000.tar"})
+    (needed / "manifest.json").write_bytes(manifest.model_copy(update={"shards": [taken]}).to_json())
+    assert delete(storage.normalise(line), found, keep=[], keep_last=None) == []
+    left = {path.name for path in needed.iterdir()}
+    assert left == {*listed, "manifest.json", "train-0a1b2c3d-00000.tar", "notes-of-mine.tar"} | (left & {".stage"})
+
+
 def test_what_became_needed_or_finished_meanwhile_stays(line: Path) -> None:
     uri = storage.normalise(line)
     found = find_leftovers(uri, keep_last=1)

@@ -145,6 +145,31 @@ def test_errors_on_the_way_are_survived(server: BucketServer, pictures: Path, tm
     )
 
 
+def test_faults_on_a_twentieth_of_all_requests(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+    """Errors, cut connections, lost answers and damaged bytes, on whatever is asked."""
+    local = storage.normalise(tmp_path / "local")
+    assert run(local, str(pictures), target_shard_bytes=2048) == 0
+    kinds: list[dict[str, Any]] = [
+        {"status": 503},
+        {"status": 429, "retry_after_s": 0},
+        {"status": 503, "after": True},
+        {"reset": True},
+        # Content alone has a checksum of its own: an answer of metadata that is cut short is taken for no answer.
+        {"truncate_at": 20, "quietly": True, "operation": "objects.media"},
+    ]
+    # One after another, 5 % of the requests meet one: 1 % each.
+    server.faults.set(*(Rule(probability=0.01, seed=seed, **kind) for seed, kind in enumerate(kinds)))
+    server.access_log.clear()
+    assert run("gs://photos/shards", "gs://photos/raw", target_shard_bytes=2048) == 0
+    asked = server.access_log.entries()
+    hits = server.faults.hits()
+    server.faults.set()
+    assert sum(hits) > 0.03 * len(asked) > 1, (hits, len(asked))
+    assert contents(local, ShardManifest.load(local)) == contents(
+        "gs://photos/shards", ShardManifest.load("gs://photos/shards")
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -13,16 +13,20 @@ from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError, StorageError, TryAgain
 from contracts.refusal import find_refusal
+from contracts.stage import find_output_damage
 from sharding import graph
-from sharding.commit import manifest
+from sharding import job as job_module
+from sharding.commit import manifest, records
 from sharding.commit.manifest import Commit
+from sharding.commit.records import note_rejected, save_record
 from sharding.graph import build_graph
-from sharding.job import CUTS_NAME, REVISION, JobHandle, PlannedJob, open_job, plan_uri
+from sharding.job import CUTS_NAME, REVISION, JobHandle, PlannedJob, made_with, open_job, plan_uri
 from sharding.plan import make_plan
 from sharding.references import read_part
 from sharding.runners.run import fnapi_pipeline
 from sharding.sources import list_source
 from sharding.sources.parts import pack
+from sharding.write.shard import write_shard
 from tests.sharding.reading import read_found
 
 COMMIT = Commit(0.0, "warn", has_checksums=False)
@@ -122,6 +126,59 @@ def test_a_worker_of_another_revision_is_refused(make_job):
     handle = make_job("one", revision=REVISION - 1)
     with pytest.raises(ConfigError, match=f"has revision {REVISION}"):
         open_job(handle)
+
+
+def test_a_late_worker_of_another_version_changes_nothing(make_job, monkeypatch):
+    """Before, beside and after the job, it writes under names of its own."""
+    whole = run_graph(make_job("one"))
+    handle = make_job("two")
+    opened = open_job(handle)
+    first = read_references(handle)[:20]
+
+    def write_late(shards):
+        with monkeypatch.context() as patch:
+            patch.setattr(job_module, "made_with", lambda: {**made_with(), "pillow": "1.0"})
+            names = []
+            for shard in shards:
+                record = write_shard(opened.stem_of(shard), shard, 0, first, opened.job)
+                save_record(record, opened)
+                names.append(record.name)
+            return names
+
+    late = write_late([0])
+    merges = graph.merge_group
+
+    def merge_beside(number, of):
+        late.extend(write_late([1]))
+        return merges(number, of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph, "merge_group", merge_beside)
+        run_graph(handle)
+    late += write_late([2])
+    found = read_files(handle)
+    assert {name: found[name] for name in found.keys() - set(late)} == whole and set(late) <= found.keys()
+    assert find_output_damage(handle.output_uri, ShardManifest.load(handle.output_uri)) is None
+
+
+def test_rejected_files_are_counted_at_times_that_grow_with_their_number(make_job, monkeypatch):
+    opened = open_job(make_job("one"))
+    now = [0.0]
+    monkeypatch.setattr(records.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(records, "_looks_at", {})
+    listed = storage.list_names
+
+    def list_slowly(uri):
+        now[0] += 1.0
+        return listed(uri)
+
+    monkeypatch.setattr(storage, "list_names", list_slowly)
+    assert note_rejected(0, 3, opened) == 3
+    assert note_rejected(1, 2, opened) == 0
+    now[0] += 18.5
+    assert note_rejected(2, 1, opened) == 0
+    now[0] += 1.0
+    assert note_rejected(3, 1, opened) == 7
 
 
 def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):

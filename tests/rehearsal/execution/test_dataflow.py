@@ -16,6 +16,7 @@ from google.cloud import dataflow_v1beta3
 from PIL import Image
 
 from contracts import storage
+from contracts.artifacts import ShardManifest
 from rehearsal.execution import dataflow
 from rehearsal.execution.dataflow import DataflowJobs, has_ended
 from rehearsal.execution.processes import clean_environment
@@ -37,6 +38,7 @@ class Write(beam.DoFn):
     def process(self, value, total):
         import time
         from contracts import storage
+from contracts.artifacts import ShardManifest
         if value == "forever":
             time.sleep(600)
         if value == "fail":
@@ -142,6 +144,43 @@ def test_the_shard_stage_is_launched_and_waited_for(
     cloud: Cloud, bucket_environment: BucketServer, tmp_path: Path
 ) -> None:
     root = f"gs://line/{cloud.folder.name}"
+    config = _shards_of_pictures(root)
+    name = cloud.submit(graphs.sharded, config=config, output=f"{root}/shards")
+    job = cloud.wait(name)
+    assert set(states(job).values()) == {"SUCCEEDED"}, "\n".join(cloud.logs.texts())
+    manifest = json.loads(storage.read_bytes(f"{root}/shards/manifest.json"))
+    assert sum(split["samples"] for split in manifest["splits"].values()) == 12
+
+
+@pytest.mark.slow
+def test_two_launches_of_the_same_work_at_once_are_one_job(cloud: Cloud, bucket_environment: BucketServer) -> None:
+    root = f"gs://line/{cloud.folder.name}"
+    config = _shards_of_pictures(root)
+    launches = [cloud.folder / f"resources-{number}" for number in range(2)]
+    stage = [sys.executable, "-m", "sharding.task", "--root", f"{root}/shard", "--config-json", config]
+    environment = clean_environment(cloud.environment, {"HOME": str(cloud.folder)})
+    begun = [
+        subprocess.Popen([*stage, "--launch", str(path)], env=environment, stderr=subprocess.PIPE, text=True)
+        for path in launches
+    ]
+    said = [process.communicate(timeout=LIMIT_S)[1] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0], said
+    (created,) = {path.read_text() for path in launches}
+    assert sum("runs already" in text for text in said) == 1, said
+    job_id = json.loads(created)["resources"][0]["resourceUri"].rpartition("/")[2]
+    name = f"projects/{NUMBERS['acme-vision']}/locations/europe-west4/jobs/{job_id}"
+    assert _wait(cloud, name) == "JOB_STATE_DONE", "\n".join(cloud.logs.texts())
+    manifests = [info.name for info in storage.list_objects(f"{root}/shard") if info.name.endswith("manifest.json")]
+    assert len(manifests) == 1
+    found = ShardManifest.load(f"{root}/shard/{manifests[0].rpartition('/')[0]}")
+    assert sum(split.samples for split in found.splits.values()) == 12
+    # A third, afterwards, finds what is there.
+    again = subprocess.run(stage, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert again.returncode == 0 and again.stdout.strip().endswith(manifests[0].rpartition("/")[0]), again.stderr
+
+
+def _shards_of_pictures(root: str) -> str:
+    """Publish twelve pictures of two classes; return the configuration that shards them on Dataflow."""
     for label in ("left", "right"):
         for number in range(6):
             picture = io.BytesIO()
@@ -153,8 +192,4 @@ def test_the_shard_stage_is_launched_and_waited_for(
         "resources": {"beam_runner": "dataflow"},
         "vertex": {"project": "acme-vision", "region": "europe-west4", "dataflow": {"worker_image": image}},
     }
-    name = cloud.submit(graphs.sharded, config=json.dumps(config), output=f"{root}/shards")
-    job = cloud.wait(name)
-    assert set(states(job).values()) == {"SUCCEEDED"}, "\n".join(cloud.logs.texts())
-    manifest = json.loads(storage.read_bytes(f"{root}/shards/manifest.json"))
-    assert sum(split["samples"] for split in manifest["splits"].values()) == 12
+    return json.dumps(config)

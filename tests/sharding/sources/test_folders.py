@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
-from contracts.errors import DataError
+from contracts.errors import DataError, TryAgain
 from sharding.sources import folders, parts
 
 # Of the release before listings lay in files: finished shards are found by them.
@@ -70,6 +71,22 @@ def test_errors_come_back_from_other_processes(forty, listing_of, monkeypatch):
     for processes in (1, 2):
         with pytest.raises(DataError, match="ant/deep/loop in the source is a link to a folder above it"):
             listing_of(forty, processes=processes)
+
+
+def test_what_vanishes_while_it_is_listed_is_no_fault_of_the_source(forty, listing_of, monkeypatch):
+    kind_of = folders._kind_of
+
+    def delete_then_look(entry, root):
+        kind = kind_of(entry, root)
+        if kind == "folder" and entry.path.endswith(b"a.b/deep"):
+            shutil.rmtree(entry.path)
+        return kind
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "_kind_of", delete_then_look)
+        with pytest.raises(TryAgain, match=r"a\.b/deep vanished while the source was listed; run again"):
+            listing_of(forty)
+    assert listing_of(forty).num_files < 40
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

@@ -235,7 +235,7 @@ def test_a_file_that_fails_once_is_kept(pool, make_job, spoil, tmp_path):
     spoil(make_job()[1][5], f"once:{tmp_path}/flag")
     job, references = make_job()
     record = write(pool, references, job)
-    assert (tmp_path / "flag").exists() and record.rejected == () and verdict_of(job) is None
+    assert (tmp_path / "flag").exists() and record.rejected == () and verdict_of(job) == {}
     other, _ = make_job("other")
     assert write_shard(STEM, 7, 0, references, other) == record
 
@@ -252,7 +252,8 @@ def test_a_process_that_is_killed_changes_nothing(pool, make_job, spoil, tmp_pat
     thread.join(END_S)
     other, _ = make_job("other")
     assert found == [write_shard(STEM, 7, 0, references, other)]
-    assert {one.name for one in storage.local_path(job.output_uri).iterdir()} == {found[0].name}
+    assert {one.name for one in storage.local_path(job.output_uri).iterdir()} == {found[0].name, ".work"}
+    assert verdict_of(job) == {}
 
 
 def test_a_process_that_is_killed_between_two_files_again_and_again(pool, make_job, source):
@@ -288,6 +289,17 @@ def test_the_first_attempts_verdict_counts(pool, make_job, spoil):
     for later in (pool, ShardPool(in_process=True)):
         record = write(later, references, job)
         assert record == first and record.rejected == tuple(theirs.items())
+
+
+def test_who_finds_a_fault_where_the_first_attempt_found_none_tries_again(pool, make_job, spoil):
+    """The first one died behind its shard, before its record: the shard stays what it is."""
+    path = spoil(make_job()[1][5], "abort")
+    job, references = make_job()
+    first = write_shard(STEM, 7, 0, references, job)
+    with pytest.raises(TryAgain, match="ended by signal 6, 3 times, and another attempt found no fault in its files"):
+        write(pool, references, job)
+    assert verdict_of(job) == {} and path.decode() not in verdict_of(job)
+    assert write(ShardPool(in_process=True), references, job) == first
 
 
 def test_errors_keep_their_type(pool, make_job, source, tmp_path):

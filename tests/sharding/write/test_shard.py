@@ -37,7 +37,7 @@ def test_again_and_in_another_order_gives_the_same_bytes(make_job, tmp_path, sha
     random.Random(0).shuffle(references)
     assert write(references, job) == record
     assert (tmp_path / "out" / record.name).read_bytes() == content
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {record.name}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {record.name, ".work"}
 
 
 @pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
@@ -70,7 +70,7 @@ def test_other_content_under_its_name_is_never_replaced(make_job, tmp_path):
     (tmp_path / "out" / f"{STEM}.tar").write_bytes(b"other")
     with pytest.raises(storage.AlreadyPublished):
         write(references, job)
-    assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"other"]
+    assert [path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()] == [b"other"]
 
 
 def test_an_interrupted_call_leaves_no_file(make_job, tmp_path, source):
@@ -125,6 +125,16 @@ def test_a_verdict_is_published_before_the_shard_and_its_file_is_never_opened(ma
     assert seen == [{path.decode(): "it aborts"}]
     assert record.rejected == ((path, "it aborts"),) and record.num_samples == len(references) - 1
     assert write(references, job, verdicts={path: "it aborts"}) == record
+
+
+def test_that_nothing_was_rejected_is_a_verdict_too(make_job):
+    """Else another attempt's rejection would come between this shard and its record."""
+    job, references = make_job()
+    record = write(references, job)
+    assert json.loads(verdict_file(job).read_bytes()) == {} and record.rejected == ()
+    with pytest.raises(OtherVerdicts) as raised:
+        write(references, job, verdicts={references[0].path: "it aborts"})
+    assert raised.value.verdicts == {}
 
 
 @pytest.mark.parametrize("ours", [{}, {b"ant/00.png": "too slow"}])

@@ -153,13 +153,14 @@ class FetchedRows:
         number = bisect_right(self._part_firsts, entry.first) - 1
         part = self._manifest.index_parts[number]
         uri = part.uri(self._shards_uri)
-        layout = self._layouts.get(number)
-        if layout is None:
-            layout = self._layouts[number] = read_layout(uri)
         for _ in range(_ATTEMPTS):
+            layout = self._layouts.get(number) or read_layout(uri)
             content = b"".join(self._values(uri, layout, part, entry))
             if _crc32c(content) == entry.rows_crc32c:
+                self._layouts[number] = layout
                 return PartLayout(entry.samples, layout.columns).header() + content
+            # The header may be what is wrong.
+            self._layouts.pop(number, None)
         raise DataError(
             f"the index {uri} has wrong rows for shard {entry.relative_path}: crc32c {_crc32c(content)}, "
             f"the manifest says {entry.rows_crc32c or 'none'}",
