@@ -77,8 +77,8 @@ def find_leftovers(
         keep: Ids of runs to keep.
         keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record may
             be going on, and is always kept.
-        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now; among it shards
-            of other versions beside a manifest. In a bucket none while a run has no record: its training may wait for
+        unfinished: Also work that was begun and not finished, by the stages, unless a process has it now; and shards of
+            other versions beside a manifest. In a bucket none while a run has no record: its training may wait for
             machines for days.
 
     Raises:
