@@ -25,8 +25,7 @@ from contracts.config import ShardingSection
 from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
 from sharding.commit.manifest import Commit, commit_shards
-from sharding.commit.merge import merge_group
-from sharding.commit.records import save_record
+from sharding.commit.records import merge_group, save_record
 from sharding.graph import build_graph
 from sharding.job import CUTS_NAME, REVISION, JobHandle, OpenJob, PlannedJob, ShardRecord, open_job, plan_uri
 from sharding.plan import Plan

@@ -131,6 +131,15 @@ def shard(
 
             print(estimate_shards(load(config, overrides), prices=prices), flush=True)
         return
+    if prices is not None:
+        with reported(debug):
+            from contracts.errors import ConfigError
+
+            raise ConfigError(
+                f"--prices {prices} without --dry-run",
+                allowed="--prices beside --dry-run, which prints what the work would cost",
+                todo="add --dry-run, or leave --prices out",
+            )
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 
 

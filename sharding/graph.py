@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -40,15 +41,13 @@ from sharding.commit.duplicates import (
 )
 from sharding.commit.kept import keep_part
 from sharding.commit.manifest import Commit, commit_shards
-from sharding.commit.merge import merge_group
-from sharding.commit.records import has_record, note_rejected, read_contents, save_record
+from sharding.commit.records import has_record, merge_group, note_rejected, read_contents, save_record
 from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
 from sharding.limits import certain_to_fail, check_rejected, encode_path, space_needed
 from sharding.plan import KEY_BYTES, make_key
-from sharding.references import place_part
 from sharding.runners.heartbeat import beating
 from sharding.sources import Reference
-from sharding.sources.parts import unpack
+from sharding.sources.parts import pack, read_part, unpack
 from sharding.write.pool import ShardPool
 
 # The first byte of what is grouped by shard: packed references, or keys of copies that are left out.
@@ -134,10 +133,16 @@ def build_graph(
 
 
 def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
+    """Yield (shard, blob) for a part of the listing: Beam's cost is by element, so a shard's references are one."""
     with _working(handle):
         opened = open_job(handle)
-        for shard, blob in place_part(opened.planned.listing_uri(handle.output_uri), number, opened.plan):
-            yield shard, _REFERENCES + blob
+        references = read_part(opened.planned.listing_uri(handle.output_uri), number)
+        shards = opened.plan.place_many([one.path for one in references], [one.split for one in references])
+        by_shard: dict[int, list[Reference]] = defaultdict(list)
+        for shard, reference in zip(shards.tolist(), references, strict=True):
+            by_shard[shard].append(reference)
+        for shard, own in by_shard.items():
+            yield shard, _REFERENCES + pack(own)
 
 
 def _each_shard(group: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:

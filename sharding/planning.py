@@ -53,7 +53,7 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     plan = arrange(stage, choice)
 
     from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
-    from sharding.references import publish_parts
+    from sharding.sources.parts import publish_parts
 
     name = f"listing-{stage.attempt}"
     folder = storage.join(output.uri, WORK_NAME, name)
@@ -61,7 +61,7 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     if choice.growth is not None:
         storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
         stage.log(choice.growth.describe(plan.total_shards))
-    publish_parts(choice.published, folder)
+    publish_parts(choice.published.parts, folder)
     planned = PlannedJob(
         revision=REVISION,
         fingerprint=output.fingerprint,

@@ -29,9 +29,8 @@ from sharding.commit.records import CONTENT
 from sharding.job import OpenJob
 from sharding.limits import encode_path
 from sharding.plan import make_key
-from sharding.references import read_part
 from sharding.sources import Reference
-from sharding.sources.parts import pack, unpack
+from sharding.sources.parts import pack, read_part, unpack
 from sharding.write.reading import read_file
 from sharding.write.shard import SUFFIXES
 

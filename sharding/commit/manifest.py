@@ -34,8 +34,7 @@ from records.convert import Changes, library_versions
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
 from sharding.commit.kept import Kept
-from sharding.commit.merge import MAX_REJECTED
-from sharding.commit.records import Summary, drop_record, drop_summary, load_summaries
+from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
 from sharding.job import OpenJob, made_with
 from sharding.limits import check_rejected, check_training_classes, encode_path, name_some
 

@@ -2,8 +2,11 @@
 
 Each process that lists writes a stretch of the listing: sorted files, and counts of what is in them. Stretches in
 order are the whole listing; `repack` cuts it into parts of `PART_REFERENCES`, wherever the stretches happened to end:
-the same source gives the same parts. The format is Python's own marshal (fast, and names are bytes; launcher and
-workers run the same Python, as Beam demands anyway), compressed.
+the same source gives the same parts. They are copied into the work folder of the output, where workers read them: the
+process that runs the graph need not hold them.
+
+The format is Python's own marshal (fast, and names are bytes; launcher and workers run the same Python, as Beam demands
+anyway), compressed: a runner holds references several times over, and a shuffle is paid by size.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import heapq
 import marshal
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
@@ -20,11 +24,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from contracts import storage
 from contracts.config import SPLITS
 from sharding.sources.reference import Reference
 
 # References of a part: one to two MB on disk, 15 MB in the process that unpacks it.
 PART_REFERENCES = 1 << 15
+# Parts that are copied at a time.
+_COPY_THREADS = 8
 # Ignored paths that are kept by name; all are counted.
 MAX_IGNORED = 10_000
 # A reference as a plain tuple.
@@ -57,6 +64,29 @@ def read_file(path: Path) -> list[Reference]:
 def read_fields(path: Path) -> list[Fields]:
     """Return the references in one file as plain tuples, which take half the time to make."""
     return _unpack(path.read_bytes())
+
+
+def publish_parts(parts: Sequence[Path], folder_uri: str) -> None:
+    """Copy the parts of a listing to a folder.
+
+    Equal listings have equal parts, so whatever another run of the same work left or leaves there is the same.
+    """
+
+    def publish(number: int) -> None:
+        storage.replace(_part_uri(folder_uri, number), parts[number].read_bytes())
+
+    with ThreadPoolExecutor(_COPY_THREADS) as threads:
+        # What one of them raises is raised here.
+        deque(threads.map(publish, range(len(parts))), maxlen=0)
+
+
+def read_part(folder_uri: str, number: int) -> list[Reference]:
+    """Return the references in one part that was copied to a folder."""
+    return unpack(storage.read_bytes(_part_uri(folder_uri, number)))
+
+
+def _part_uri(folder_uri: str, number: int) -> str:
+    return storage.join(folder_uri, f"references-{number:05d}")
 
 
 def _pack(records: list[Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""The process behind a ShardPool: writes the shards that it is sent, one after another, and says what it looks at.
+"""The process behind a ShardPool: does the tasks that it is sent, one after another.
 
 Imported by the fork server (pool.py), which therefore imports all that such a process needs.
 """
@@ -10,58 +10,15 @@ import fcntl
 import os
 import pickle
 import signal
-import time
 import traceback
 import warnings
 from collections.abc import MutableSequence
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any, NamedTuple
 
 from contracts.errors import ShardlineError
 from contracts.process import end_with
-from records.decode import UndecodableImage
-from sharding.job import Job, ShardRecord
-from sharding.plan import make_key
-from sharding.sources import Reference
-from sharding.write.check import check
-from sharding.write.reading import read_file
-from sharding.write.shard import is_counted, write_shard
-
-
-class Task(NamedTuple):
-    """What the process is asked to do."""
-
-    references: list[tuple[Any, ...]]
-    """Fields of each Reference: tuples travel in a third of the time."""
-    split: int
-    job: Job
-    shard: int = -1
-    """Its number; -1: only look at the one reference, and write nothing."""
-    name_stem: str = ""
-    verdicts: dict[bytes, str] = {}  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    scratch: Path | None = None
-
-
-class Looking:
-    """Says in shared memory which file is being looked at, where it can be read when this process has died.
-
-    Args:
-        slot: Two numbers: 1 + the place of the file, 0 between two files; and when it began (time.monotonic_ns).
-    """
-
-    def __init__(self, slot: MutableSequence[int]) -> None:
-        self._slot = slot
-
-    def begin(self, number: int) -> None:
-        """Say that a file is looked at from now on."""
-        # The time first: whoever sees the number sees its time, or a later one.
-        self._slot[1] = time.monotonic_ns()
-        self._slot[0] = number + 1
-
-    def end(self) -> None:
-        """Say that nothing is looked at."""
-        self._slot[0] = 0
+from sharding.job import ShardRecord
+from sharding.write.shard import Looking, Task
 
 
 def serve(
@@ -102,7 +59,7 @@ def serve(
 
 def _answer(task: Task, look: Looking) -> ShardRecord | Exception | None:
     try:
-        return _do(task, look)
+        return task.do(look)
     except Exception as error:  # noqa: BLE001  # the entry of a process: the other side raises it
         return error if isinstance(error, ShardlineError) else _make_portable(error)
 
@@ -116,21 +73,3 @@ def _make_portable(error: Exception) -> Exception:
         pickle.loads(pickle.dumps(error))
         return error
     return RuntimeError(text)
-
-
-def _do(task: Task, look: Looking) -> ShardRecord | None:
-    references = [Reference(*fields) for fields in task.references]
-    if task.shard >= 0:
-        return write_shard(
-            task.name_stem, task.shard, task.split, references, task.job, task.verdicts, look, task.scratch
-        )
-    (reference,) = references
-    content = read_file(task.job.source_uri, reference)
-    look.begin(0)
-    try:
-        check(content, task.job.checks, with_pixels=is_counted(make_key(reference.path), task.split, task.job))
-    except UndecodableImage:
-        pass  # the shard says so in its turn
-    finally:
-        look.end()
-    return None

@@ -30,7 +30,7 @@ from contracts.process import thread_environment
 if TYPE_CHECKING:
     from sharding.job import Job, ShardRecord
     from sharding.sources import Reference
-    from sharding.write.child import Task
+    from sharding.write.shard import Task
 
 # What the fork server imports, with all that it imports in its turn.
 CHILD_MODULE = "sharding.write.child"
@@ -134,7 +134,7 @@ class ShardPool:
 
         if self._in_process:
             return write_shard(name_stem, shard, split, references, job, verdicts)
-        from sharding.write.child import Task
+        from sharding.write.shard import Task
 
         scratch = scratch_file(job.output_uri)
         fields = [tuple(reference) for reference in references]
@@ -148,7 +148,7 @@ class ShardPool:
 
     def _look_alone(self, reference: Reference, split: int, job: Job) -> str | None:
         """Look at a file in a new process; return why it is rejected, None where all is well."""
-        from sharding.write.child import Task
+        from sharding.write.shard import Task
 
         try:
             self._do(Task([tuple(reference)], split, job))

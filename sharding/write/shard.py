@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import google_crc32c
@@ -31,11 +32,8 @@ from sharding.limits import encode_name, encode_path, space_needed
 from sharding.plan import make_key, make_place_hash
 from sharding.sources import Reference
 from sharding.write.check import Checked, check
-from sharding.write.reading import read_ahead
+from sharding.write.reading import read_ahead, read_file
 from sharding.write.stream import WriteBehind
-
-if TYPE_CHECKING:
-    from sharding.write.child import Looking
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
     "webdataset": tar.TarWriter,
@@ -53,6 +51,59 @@ class OtherVerdicts(Exception):
     def __init__(self, verdicts: dict[bytes, str]) -> None:
         super().__init__(verdicts)
         self.verdicts = verdicts
+
+
+class Looking:
+    """Says in shared memory which file is being looked at, where it can be read when this process has died.
+
+    Args:
+        slot: Two numbers: 1 + the place of the file, 0 between two files; and when it began (time.monotonic_ns).
+    """
+
+    def __init__(self, slot: MutableSequence[int]) -> None:
+        self._slot = slot
+
+    def begin(self, number: int) -> None:
+        """Say that a file is looked at from now on."""
+        # The time first: whoever sees the number sees its time, or a later one.
+        self._slot[1] = time.monotonic_ns()
+        self._slot[0] = number + 1
+
+    def end(self) -> None:
+        """Say that nothing is looked at."""
+        self._slot[0] = 0
+
+
+class Task(NamedTuple):
+    """What the process of a pool is asked to do (pool.py)."""
+
+    references: list[tuple[Any, ...]]
+    """Fields of each Reference: tuples travel in a third of the time."""
+    split: int
+    job: Job
+    shard: int = -1
+    """Its number; -1: only look at the one reference, and write nothing."""
+    name_stem: str = ""
+    verdicts: dict[bytes, str] = {}  # noqa: RUF012  # a NamedTuple's default, which nobody changes
+    scratch: Path | None = None
+
+    def do(self, look: Looking) -> ShardRecord | None:
+        """Do it; return the record of a shard that was written, and raise what `write_shard` raises."""
+        references = [Reference(*fields) for fields in self.references]
+        if self.shard >= 0:
+            return write_shard(
+                self.name_stem, self.shard, self.split, references, self.job, self.verdicts, look, self.scratch
+            )
+        (reference,) = references
+        content = read_file(self.job.source_uri, reference)
+        look.begin(0)
+        try:
+            check(content, self.job.checks, with_pixels=is_counted(make_key(reference.path), self.split, self.job))
+        except UndecodableImage:
+            pass  # the shard says so in its turn
+        finally:
+            look.end()
+        return None
 
 
 def write_shard(

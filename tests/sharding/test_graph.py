@@ -22,10 +22,9 @@ from sharding.commit.records import note_rejected, save_record
 from sharding.graph import build_graph
 from sharding.job import CUTS_NAME, REVISION, JobHandle, PlannedJob, made_with, open_job, plan_uri
 from sharding.plan import make_plan
-from sharding.references import read_part
 from sharding.runners.run import fnapi_pipeline
 from sharding.sources import list_source
-from sharding.sources.parts import pack
+from sharding.sources.parts import pack, read_part
 from sharding.write.shard import write_shard
 from tests.sharding.reading import read_found
 
@@ -220,15 +219,15 @@ def test_the_index_is_in_the_order_of_the_shards(make_job):
 def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, monkeypatch):
     """Another run may delete the refusal before the shards are written."""
     handle = make_job("one")
-    places = graph.place_part
+    reads = graph.read_part
 
-    def refuse(folder_uri, number, plan):
+    def refuse(folder_uri, number):
         if number == 3:
             raise StorageError("no permission", allowed="x", todo="x")
-        return places(folder_uri, number, plan)
+        return reads(folder_uri, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(graph, "place_part", refuse)
+        patch.setattr(graph, "read_part", refuse)
         with pytest.raises(RuntimeError, match="no permission"):
             run_graph(handle)
     assert isinstance(find_refusal(handle.output_uri), StorageError)

@@ -2,8 +2,10 @@
 
 import random
 
+import pytest
+
 from contracts import storage
-from sharding import references
+from contracts.errors import StorageError
 from sharding.plan import make_plan
 from sharding.sources import parts
 from sharding.sources.parts import (
@@ -13,7 +15,9 @@ from sharding.sources.parts import (
     StretchWriter,
     cut_into_parts,
     keep_records,
+    publish_parts,
     read_file,
+    read_part,
     repack,
     sort_records,
 )
@@ -97,8 +101,16 @@ def test_published_parts_are_placed_as_the_plan_says(listing_of, source, tmp_pat
     listing = listing_of(source)
     plan = make_plan(listing, seed=1, target_shard_bytes=4096, min_shards=2)
     uri = storage.normalise(tmp_path / "work")
-    assert references.publish_parts(listing, uri) == len(listing.parts) == 1
-    assert references.read_part(uri, 0) == list(listing.references())
-    placed = {one.path: shard for shard, blob in references.place_part(uri, 0, plan) for one in references.unpack(blob)}
-    assert placed == {one.path: plan.place(one.path, one.split) for one in listing.references()}
-    assert set(placed.values()) == set(range(plan.total_shards))
+    publish_parts(listing.parts, uri)
+    found = read_part(uri, 0)
+    assert found == list(listing.references()) and len(listing.parts) == 1
+    placed = plan.place_many([one.path for one in found], [one.split for one in found]).tolist()
+    assert placed == [plan.place(one.path, one.split) for one in found]
+    assert set(placed) == set(range(plan.total_shards))
+
+
+def test_what_cannot_be_published_is_raised(listing_of, source, tmp_path):
+    listing = listing_of(source)
+    (tmp_path / "work").write_bytes(b"a file")
+    with pytest.raises((StorageError, OSError)):
+        publish_parts(listing.parts, storage.normalise(tmp_path / "work"))
