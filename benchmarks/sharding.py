@@ -2,11 +2,13 @@
 
     python benchmarks/sharding.py                        # about 10 minutes
     python benchmarks/sharding.py --gigabytes 5 --rounds 5 --record benchmarks/results
+    python benchmarks/sharding.py --former ../shardline-before        # beside the stage of another checkout
 
 Every arm works on the same files with as many processes, in turn, for several rounds; a ratio is that of one round, and
 what is printed is the median of the rounds and their range. All arms have their bytes on the disk before they count as
 done: shards by fsync, copies by sync after as many bytes as a shard has. The source is read once beforehand, so that it
-comes from memory as far as it fits there. Run it on an otherwise idle machine: the load is printed.
+comes from memory as far as it fits there. Processor seconds are those of the whole machine, so that no process of an
+arm is missed. Run it on an otherwise idle machine: the load is printed.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=available_cores())
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
+    parser.add_argument("--former", type=Path, default=None, help="another checkout, whose stage is an arm too")
     parser.add_argument("--only", choices=("write", "decode"), default=None)
     options = parser.parse_args()
     decode_gigabytes = options.decode_gigabytes or options.gigabytes / 2
@@ -81,11 +84,19 @@ def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) 
         "webdataset": lambda: _in_processes(_write_webdataset, files, source, place / "out", processes),
         "start-up": lambda: _run_stage(few, place / "out", processes, verify="none"),
     }
-    times = _take_turns(arms, place / "out", options.rounds)
+    if options.former:
+        former = options.former.resolve()
+        arms["former stage"] = lambda: _run_stage(source, place / "out", processes, verify="none", checkout=former)
+        arms["former start-up"] = lambda: _run_stage(few, place / "out", processes, verify="none", checkout=former)
+    times, busy = _take_turns(arms, place / "out", options.rounds)
     shutil.rmtree(source)
     return {
         "files": num_files,
         "seconds": {name: summary(values) for name, values in times.items()},
+        "processor seconds per GB": {
+            name: summary([seconds / gigabytes for seconds in values]) for name, values in busy.items()
+        },
+        **({"former stage / stage": ratios(times["former stage"], times["stage"])} if options.former else {}),
         "copy / copy again": ratios(times["copy"], times["copy again"]),
         "copy / stage": ratios(times["copy"], times["stage"]),
         "copy / (stage - start-up)": ratios(times["copy"], _less(times["stage"], times["start-up"])),
@@ -108,7 +119,7 @@ def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: arg
         "stage": lambda: _run_stage(source, place / "out", processes, verify="decode"),
         "start-up": lambda: _run_stage(few, place / "out", processes, verify="decode"),
     }
-    times = _take_turns(arms, place / "out", options.rounds)
+    times, _ = _take_turns(arms, place / "out", options.rounds)
     shutil.rmtree(source)
     return {
         "files": num_files,
@@ -119,19 +130,31 @@ def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: arg
     }
 
 
-def _take_turns(arms: dict[str, Arm], out: Path, rounds: int) -> dict[str, list[float]]:
+def _take_turns(arms: dict[str, Arm], out: Path, rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the seconds of each arm in each round, and the processor seconds of the machine meanwhile."""
     times: dict[str, list[float]] = {name: [] for name in arms}
+    busy: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds):
         for name, arm in arms.items():
             shutil.rmtree(out, ignore_errors=True)
             os.sync()
+            before = _processor_s()
             times[name].append(arm())
+            busy[name].append(_processor_s() - before)
             print(f"round {number + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr, flush=True)
     shutil.rmtree(out, ignore_errors=True)
-    return times
+    return times, busy
 
 
-def _run_stage(source: Path, out: Path, processes: int, *, verify: str) -> float:
+def _processor_s() -> float:
+    """Return the seconds that all cores have worked since the machine started: user, nice, system, irq, softirq."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    return sum(int(fields[place]) for place in (0, 1, 2, 5, 6)) / os.sysconf("SC_CLK_TCK")
+
+
+def _run_stage(
+    source: Path, out: Path, processes: int, *, verify: str, checkout: Path = Path(__file__).parents[1]
+) -> float:
     config = {
         "sharding": {"source": str(source), "verify": verify, **SECTION},
         "resources": {"beam_workers": processes},
@@ -140,7 +163,7 @@ def _run_stage(source: Path, out: Path, processes: int, *, verify: str) -> float
     environment = {
         **os.environ,
         **thread_environment(1),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(checkout),
     }
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=environment)
