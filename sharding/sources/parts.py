@@ -31,7 +31,7 @@ from sharding.sources.reference import Reference
 # References of a part: one to two MB on disk, 15 MB in the process that unpacks it.
 PART_REFERENCES = 1 << 15
 # Parts that are copied at a time.
-_COPY_THREADS = 8
+_COPY_THREADS = 4
 # Ignored paths that are kept by name; all are counted.
 MAX_IGNORED = 10_000
 # A reference as a plain tuple.
