@@ -38,7 +38,6 @@ class Write(beam.DoFn):
     def process(self, value, total):
         import time
         from contracts import storage
-from contracts.artifacts import ShardManifest
         if value == "forever":
             time.sleep(600)
         if value == "fail":
