@@ -46,6 +46,7 @@ from contracts.artifacts.shards import (
     ShardManifest,
     SplitEntry,
 )
+from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.artifacts.training import CheckpointManifest, EarlyStopping, InitialWeights, SampleOrder, tensor_file
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "ComputePoint",
     "Contract",
     "Copy",
+    "Dimension",
     "Document",
     "DuplicateGroup",
     "Duplicates",
@@ -81,6 +83,7 @@ __all__ = [
     "LoaderPoint",
     "MemoryModel",
     "NewerVersion",
+    "OutputSpec",
     "Parity",
     "Prepared",
     "ProfileChoice",
@@ -95,8 +98,10 @@ __all__ = [
     "ShardEntry",
     "ShardManifest",
     "ShippedFile",
+    "Signature",
     "SplitEntry",
     "StageRecord",
+    "TensorSpec",
     "TrainingEstimate",
     "Verification",
     "WorstSample",

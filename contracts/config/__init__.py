@@ -22,6 +22,7 @@ from contracts.config.run import (
     VertexSection,
 )
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
+from contracts.config.task import TaskSection
 from contracts.config.training import (
     CheckpointSection,
     EarlyStoppingSection,
@@ -56,6 +57,7 @@ __all__ = [
     "ShardingSection",
     "SplitFractions",
     "Strategy",
+    "TaskSection",
     "TrainSection",
     "VertexSection",
 ]
@@ -65,6 +67,7 @@ class RunConfig(Section):
     """The whole configuration of a line."""
 
     run: RunSection = RunSection()
+    task: TaskSection = TaskSection()
     sharding: ShardingSection = ShardingSection()
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
@@ -106,8 +109,8 @@ class RunConfig(Section):
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "vertex"),
-    "profile": ("run", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
-    "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
-    "export": ("run", "data", "model", "export", "resources"),
+    "profile": ("run", "task", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
+    "train": ("run", "task", "data", "model", "train", "parallel", "checkpoint", "resources"),
+    "export": ("run", "task", "data", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)

@@ -1,0 +1,6 @@
+"""Tasks: what a sample, a loss and a metric are. Nothing outside of this package knows of labels.
+
+protocol.py            the interface: what a task has, with shapes
+load.py                finds the task that the configuration names, and holds it against the interface
+image_classification/  the task that comes with the tool
+"""
