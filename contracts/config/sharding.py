@@ -62,7 +62,7 @@ class ShardingSection(Section):
     group_by: str = ""
     """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
     expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
-    format: Literal["auto", "webdataset", "tfrecord"] = "auto"
+    format: Literal["webdataset", "tfrecord"] = "webdataset"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a field
     is an image or bytes, else TFRecord."""
     splits: SplitFractions = SplitFractions()
