@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import field_validator, model_validator
 
 from contracts.config.base import Section
+from contracts.config.code import CodeSection
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.profile import Knob, ProfileSection, read_off
@@ -22,6 +23,7 @@ from contracts.config.run import (
     VertexSection,
 )
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
+from contracts.config.task import TaskSection
 from contracts.config.training import (
     CheckpointSection,
     EarlyStoppingSection,
@@ -36,6 +38,7 @@ __all__ = [
     "STAGE_SECTIONS",
     "AugmentSection",
     "CheckpointSection",
+    "CodeSection",
     "ConvertSection",
     "DataSection",
     "DataflowSection",
@@ -56,6 +59,7 @@ __all__ = [
     "ShardingSection",
     "SplitFractions",
     "Strategy",
+    "TaskSection",
     "TrainSection",
     "VertexSection",
 ]
@@ -67,6 +71,8 @@ class RunConfig(Section):
     run: RunSection = RunSection()
     sharding: ShardingSection = ShardingSection()
     data: DataSection = DataSection()
+    code: CodeSection = CodeSection()
+    task: TaskSection = TaskSection()
     model: ModelSection = ModelSection()
     train: TrainSection = TrainSection()
     parallel: ParallelSection = ParallelSection()
@@ -106,8 +112,8 @@ class RunConfig(Section):
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "vertex"),
-    "profile": ("run", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
-    "train": ("run", "data", "model", "train", "parallel", "checkpoint", "resources"),
-    "export": ("run", "data", "model", "export", "resources"),
+    "profile": ("run", "data", "code", "task", "model", "train", "parallel", "checkpoint", "profile", "resources"),
+    "train": ("run", "data", "code", "task", "model", "train", "parallel", "checkpoint", "resources"),
+    "export": ("run", "data", "code", "task", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)
