@@ -12,12 +12,16 @@ A copy is files/..., requirements.txt and manifest.json, of which the sha256 is 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
+import importlib
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,9 +31,9 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.code_files import CodeFiles, read_code
 from contracts.config import CodeSection, RunConfig
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, UserError
 from contracts.installed_code import find_installed, find_origin
-from contracts.stores import AlreadyPublished
+from contracts.stores import AlreadyPublished, Wanted
 from contracts.user_cache import user_cache
 
 CODE_FOLDER = "code"
@@ -38,6 +42,8 @@ _REQUIREMENTS_NAME = "requirements.txt"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:\w+")
 # Objects of a bucket that are written at a time.
 _WRITERS = 16
+# How long a copy that nobody opens stays in the user's cache.
+_CACHED_S = 30 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,7 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
             installed[top] = ""
     if files is None or all(name.partition(":")[0].partition(".")[0] not in tops for name in names.values()):
         unused = ("code.path is set, and all code that the configuration names is installed: it has no effect",)
-        return PinnedCode(
-            _with_code(config, CodeSection(installed=installed)), warnings=unused if code.path else ()
-        )
+        return PinnedCode(_with_code(config, CodeSection(installed=installed)), warnings=unused if code.path else ())
     _require_seen(files, Path(code.path), tops)
     uri = storage.join(line, CODE_FOLDER, files.sha256)
     place = str(storage.local_path(uri)) if storage.is_local(uri) else uri
@@ -137,17 +141,17 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
     return PinnedCode(_with_code(config, pinned), files, warnings)
 
 
-def missing_code(setting: str, name: str, path: str = "") -> ConfigError:
+def missing_code(setting: str, name: str, path: str = "", error: type[UserError] = ConfigError) -> UserError:
     """Return the error about own code that is nowhere."""
     module = name.partition(":")[0]
     if path:
-        return ConfigError(
+        return error(
             f"{setting} {name!r}: {path} (code.path) holds no module {module.partition('.')[0]}, and no installed "
             "distribution does",
             allowed="a module below code.path, or of an installed distribution",
             todo="correct the name or code.path, or install the package that holds it",
         )
-    return ConfigError(
+    return error(
         f"{setting} {name!r}: code.path is not set, and no installed distribution holds the module {module}",
         allowed="own code below code.path, or of an installed distribution; the current folder is not searched",
         todo="set code.path to the folder that holds it, e.g. `code.path: .` for the current folder; or install the "
@@ -213,14 +217,16 @@ def install_code(code: CodeSection) -> None:
 
 def append_code(folder: Path) -> None:
     """Append a folder to sys.path, behind everything else: no module of ours or of a library is replaced by it."""
-    place = str(folder)
-    while _folders:
-        former = str(_folders.pop())
-        sys.path[:] = [entry for entry in sys.path if entry != former]
-    if place in sys.path:
-        sys.path.remove(place)
-    sys.path.append(place)
-    _folders.append(folder)
+    former = code_folder()
+    if former is not None and former != folder:
+        # What was imported from there is of other files.
+        for name, module in list(sys.modules.items()):
+            if Path(getattr(module, "__file__", None) or "/").is_relative_to(former):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+    sys.path[:] = [entry for entry in sys.path if entry not in (str(former), str(folder))]
+    sys.path.append(str(folder))
+    _folders[:] = [folder]
 
 
 def code_folder() -> Path | None:
@@ -254,22 +260,22 @@ def open_code(code: CodeSection) -> Path:
     return _download(uri, known, code)
 
 
-def _download(uri: str, known: Mapping[str, str], code: CodeSection) -> Path:
-    target = user_cache(CODE_FOLDER) / code.sha256
-    if _find_change(target, known) is None:
-        return target
-    wanted = [storage.Wanted(storage.join(uri, FILES_FOLDER, *name.split("/"))) for name in known]
-    contents: dict[str, bytes] = {}
-    for name, content in zip(known, storage.read_many(wanted), strict=True):
-        if isinstance(content, FileNotFoundError) or hashlib.sha256(content).hexdigest() != known[name]:
-            raise _damaged(code.path, f"{name} was {'removed' if isinstance(content, OSError) else 'changed'}")
-        contents[name] = content
+def keep_here(contents: Mapping[str, bytes], sha256: str) -> Path:
+    """Write files of own code into the user's cache and return their folder; the same files have the same folder.
+
+    Args:
+        contents: By path.
+        sha256: Hash of the files, which names the folder.
+    """
+    known = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    target = user_cache(CODE_FOLDER) / sha256
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old(target.parent)
         made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
     except OSError:
         # A machine without a home that can be written.
-        target = Path(tempfile.mkdtemp(prefix="shardline-code-")) / code.sha256
+        target = Path(tempfile.mkdtemp(prefix="shardline-code-")) / sha256
         made = target.with_name(".new")
     for name, content in contents.items():
         path = made / name
@@ -283,6 +289,29 @@ def _download(uri: str, known: Mapping[str, str], code: CodeSection) -> Path:
             return made
         shutil.rmtree(made, ignore_errors=True)
     return target
+
+
+def _download(uri: str, known: Mapping[str, str], code: CodeSection) -> Path:
+    target = user_cache(CODE_FOLDER) / code.sha256
+    if _find_change(target, known) is None:
+        with contextlib.suppress(OSError):
+            os.utime(target)
+        return target
+    wanted = [Wanted(storage.join(uri, FILES_FOLDER, *name.split("/"))) for name in known]
+    contents: dict[str, bytes] = {}
+    for name, content in zip(known, storage.read_many(wanted), strict=True):
+        if isinstance(content, FileNotFoundError) or hashlib.sha256(content).hexdigest() != known[name]:
+            raise _damaged(code.path, f"{name} was {'removed' if isinstance(content, OSError) else 'changed'}")
+        contents[name] = content
+    return keep_here(contents, code.sha256)
+
+
+def _remove_old(cache: Path) -> None:
+    """Remove copies that no process has opened for a month."""
+    for folder in cache.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _CACHED_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_change(folder: Path, known: Mapping[str, str]) -> str | None:
@@ -321,12 +350,13 @@ def _require_seen(files: CodeFiles, folder: Path, tops: Collection[str]) -> None
         ConfigError: One does.
     """
     hidden: dict[str, str] = {}
+    own = [place.resolve() for place in (folder, code_folder()) if place is not None]
     for top in tops:
         if top in sys.builtin_module_names:
             hidden[top] = f"Python's own module {top}"
             continue
         origin = find_origin(top)
-        if origin is not None and not origin.is_relative_to(folder.resolve()):
+        if origin is not None and not any(origin.is_relative_to(place) for place in own):
             hidden[top] = str(origin)
     if not hidden:
         return

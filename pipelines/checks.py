@@ -24,6 +24,7 @@ from contracts import storage
 from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
 from contracts.config import RunConfig
 from contracts.machines import ACCELERATORS, Machine
+from contracts.own_code import named_code
 from contracts.previous import PREVIOUS, find_previous
 from contracts.resolve import with_data_date
 from pipelines.check_cache import find_answer, keep_answer, name_question
@@ -101,13 +102,10 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
         network.append("--online")
     if place != THIS_MACHINE:
         network.append("--elsewhere")
-    # Own code is imported from the current folder, too; what is not named by it need not be asked there again.
-    model = config.model
-    folder = str(Path.cwd()) if ":" in model.architecture or config.data.transform or model.weights else ""
+    folder = str(Path.cwd()) if config.model.weights else ""
     # Own code may read what nobody knows of.
-    own_code = ":" in model.architecture or bool(config.data.transform)
-    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not own_code, folder=folder))
-    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"], folder=folder))
+    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not named_code(config), folder=folder))
+    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"]))
     return Checked(
         tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),
         tuple(text for answer in answers for text in (*answer.warnings, *map(str, answer.unchecked))),
@@ -142,7 +140,11 @@ def _config_option(sections: object) -> list[str]:
 
 def _sections_of_network(config: RunConfig) -> dict[str, object]:
     """Return what the check looks at, and no more: every other field would make it look again."""
-    return {
+    own: dict[str, object] = {}
+    if named_code(config):
+        own = {name: getattr(config, name).model_dump(mode="json") for name in ("code", "task")}
+        own["run"] = config.run.model_dump(mode="json", include={"name", "root"})
+    return own | {
         "model": config.model.model_dump(mode="json"),
         "data": config.data.model_dump(mode="json", include={"image_size", "transform"}),
         "train": config.train.model_dump(mode="json", include={"learning_rates", "layer_decay", "unfreeze_epoch"}),
@@ -151,8 +153,6 @@ def _sections_of_network(config: RunConfig) -> dict[str, object]:
 
 def _sections_of_place(config: RunConfig) -> dict[str, object]:
     return {
-        "model": config.model.model_dump(mode="json", include={"architecture"}),
-        "data": config.data.model_dump(mode="json", include={"transform"}),
         "train": config.train.model_dump(mode="json", include={"precision", "allow_slow_precision"}),
         # The slot size is held against the global batch by the configuration itself.
         "parallel": config.parallel.model_dump(mode="json", exclude={"slot_size"}),

@@ -45,7 +45,7 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     elif (installed := find_installed(module_name)) is not None:
         home, where = installed.folder, f"of {installed.distribution} {installed.version}".rstrip()
     else:
-        raise missing_code(setting, name, "" if folder is None else str(folder))
+        raise missing_code(setting, name, "" if folder is None else str(folder), error)
     try:
         module = importlib.import_module(module_name)
     except _IMPORT_ERRORS as failure:
