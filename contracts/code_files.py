@@ -79,8 +79,8 @@ def read_code(
         if not matched:
             raise ConfigError(
                 f"code.include: {pattern!r} matches no file below {folder}",
-                allowed="patterns of files below code.path, such as `*.json` or `words/**/*.txt`; hidden folders, links "
-                "and caches are left out",
+                allowed="patterns of files below code.path, such as `*.json` or `words/**/*.txt`; hidden folders, "
+                "links and caches are left out",
                 todo="correct the pattern, or remove it",
             )
         names += matched

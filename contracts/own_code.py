@@ -129,7 +129,8 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
             installed[top] = ""
     if files is None or all(name.partition(":")[0].partition(".")[0] not in tops for name in names.values()):
         unused = ("code.path is set, and all code that the configuration names is installed: it has no effect",)
-        return PinnedCode(_with_code(config, CodeSection(installed=installed)), warnings=unused if code.path else ())
+        kept = CodeSection(requirements=code.requirements, installed=installed)
+        return PinnedCode(_with_code(config, kept), warnings=unused if code.path else ())
     _require_seen(files, Path(code.path), tops)
     uri = storage.join(line, CODE_FOLDER, files.sha256)
     place = str(storage.local_path(uri)) if storage.is_local(uri) else uri
@@ -160,7 +161,7 @@ def missing_code(setting: str, name: str, path: str = "", error: type[UserError]
 
 
 def publish_code(pinned: PinnedCode) -> None:
-    """Copy the files to their place, unless they are there.
+    """Copy the files to their place, unless they are there; on this machine, what is there is checked.
 
     Raises:
         DataError: Something else is there.
@@ -171,6 +172,8 @@ def publish_code(pinned: PinnedCode) -> None:
         return
     *files, (manifest, content) = documents.items()
     if storage.exists(manifest):
+        if storage.is_local(manifest):
+            open_code(pinned.config.code)
         return
     try:
         if storage.is_local(manifest):

@@ -8,7 +8,8 @@ another line, and endpoints, are not known here.
 The copies of own code, LINE/code/HASH, are outputs as well: those that a kept run's configuration or a needed output
 names are kept.
 
-Only folders LINE/STAGE/FINGERPRINT and LINE/code/HASH are ever deleted, manifests first; what is held by a running process is left alone.
+Only folders LINE/STAGE/FINGERPRINT and LINE/code/HASH are ever deleted, manifests first; what is held by a running
+process is left alone.
 """
 
 from __future__ import annotations

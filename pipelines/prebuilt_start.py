@@ -2,11 +2,11 @@
 
     WHEEL_URI WHEEL_SHA256 CONSTRAINTS_URI CONSTRAINTS_SHA256 EXTRAS [REQUIREMENTS_URI SHA256] -- python -m MODULE ...
 
-It fetches the wheel, the constraints and the requirements of own code from the bucket, makes an environment with a Python that the project runs on,
-installs them there and becomes the stage. The standard library is all it needs, in Python 3.8 and newer; nothing here
-may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the project is there already. Exit code 2 is
-a mistake that every later attempt would meet again; unlike the stages this program leaves no marker of it
-(jobs/JOB/ended.json), so Vertex AI may start the job again.
+It fetches the wheel, the constraints and the requirements of own code from the bucket, makes an environment with a
+Python that the project runs on, installs them there and becomes the stage. The standard library is all it needs, in
+Python 3.8 and newer; nothing here may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the
+project is there already. Exit code 2 is a mistake that every later attempt would meet again; unlike the stages this
+program leaves no marker of it (jobs/JOB/ended.json), so Vertex AI may start the job again.
 """
 
 from __future__ import annotations

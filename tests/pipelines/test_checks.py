@@ -96,7 +96,7 @@ def test_mistakes_end_a_command_with_2_before_a_stage(
 
 
 def test_weights_are_looked_at_here_and_must_be_in_a_bucket_for_vertex_ai(call: Callable[..., Result]) -> None:
-    weights = [f"model.architecture={OWN}", "model.weights=cut.safetensors"]
+    weights = [f"model.architecture={OWN}", f"code.path={OWN_CODE}", "model.weights=cut.safetensors"]
     for command, said in (
         ("run", "cut.safetensors cannot be read as safetensors"),
         ("plan", "no machine of Vertex AI sees this one's disk"),

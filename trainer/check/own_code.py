@@ -84,8 +84,8 @@ def _warn_of_images(config: RunConfig, findings: Findings) -> None:
         if package in config.code.installed and package not in _IN_IMAGES:
             findings.warnings.append(
                 f"{setting} {name!r} is of an installed package, {package}, and images hold what code.requirements "
-                f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards were "
-                "made and paid for; set code.requirements and build the images again, or name images that have it "
+                f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards "
+                "were made and paid for; set code.requirements and build the images again, or name images that have it "
                 "(vertex.images.trainer, vertex.images.export; docs/own-code.md)"
             )
 
