@@ -123,7 +123,7 @@ def test_run_refuses_labels_that_cannot_be_trained_on(call: Callable[..., Result
         for name in ("a", "b"):
             (tmp_path / "both" / split / name).mkdir(parents=True)
     (tmp_path / "both" / "other").mkdir()
-    answer = call("run", "sharding.source=both", own)
+    answer = call("run", "sharding.source=both", *own)
     assert answer.exit_code == 2 and "which are called like splits" in " ".join(answer.output.split())
     assert not (tmp_path / "runs").exists()
 
