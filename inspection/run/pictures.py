@@ -30,6 +30,8 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
     """
     from inspection.show import choose
 
+    if manifest.image_field is None:
+        return []
     _require_index(door, folder_uri, manifest)
     chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
     return _draw(door, folder_uri, manifest, list(chosen), "train")
@@ -50,7 +52,8 @@ def worst_samples(
         from records.index import key_of
         from records.samples import open_samples
 
-        if manifest.fingerprint != evaluation.shards_fingerprint or not 0 <= place < split.samples:
+        is_another = manifest.fingerprint != evaluation.shards_fingerprint
+        if is_another or manifest.image_field is None or not 0 <= place < split.samples:
             return None
         try:
             record = open_samples(manifest, folder_uri)[split.first + place]
