@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
-from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
+from contracts.artifacts.evaluation import EVALUATION_NAME, FORMER_TASK, LOSS, Direction, EvaluationReport, Headline
 from contracts.artifacts.export import (
     Attempt,
     Calibration,
@@ -52,15 +52,17 @@ from contracts.artifacts.training import CheckpointManifest, EarlyStopping, Init
 __all__ = [
     "CONTRACTS",
     "EVALUATION_NAME",
+    "FORMER_TASK",
+    "LOSS",
     "MANIFEST_NAME",
     "Attempt",
     "Calibration",
     "CheckpointManifest",
-    "ClassOutcome",
     "ComputePoint",
     "Contract",
     "Copy",
     "Dimension",
+    "Direction",
     "Document",
     "DuplicateGroup",
     "Duplicates",
@@ -75,6 +77,7 @@ __all__ = [
     "Gate",
     "GoodputRecord",
     "GraphEntry",
+    "Headline",
     "ImageStatistics",
     "IndexPart",
     "Indicators",
@@ -91,7 +94,6 @@ __all__ = [
     "ProfileReport",
     "Recommendation",
     "Rejected",
-    "RocCurve",
     "RunRecord",
     "SampleOrder",
     "Settings",
@@ -104,7 +106,6 @@ __all__ = [
     "TensorSpec",
     "TrainingEstimate",
     "Verification",
-    "WorstSample",
     "find_damage",
     "hash_content",
     "tensor_file",
