@@ -66,5 +66,6 @@ class RunRecord(Contract):
         except ValidationError:
             return None
         value = metrics.get(f"test_{headline.metric}")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return (headline, float(value)) if is_number else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        return headline, float(value)

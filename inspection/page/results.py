@@ -84,7 +84,7 @@ def _metrics(subject: Subject) -> Html:
     rows = [
         [
             element("code", shorten(name, 60)),
-            figure(f"metrics.{name}", value, show_metric(str(trained.task.get("name")), name)),
+            figure(f"metrics.{name}", value, show_metric(subject.view.task, name)),
         ]
         for name, value in sorted(trained.metrics.items())[: subject.limits.rows]
     ]

@@ -84,6 +84,7 @@ def _as_jpeg(image: Image, *, label: str, key: str, split: str) -> PictureView:
 
 
 def require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
+    """Raise ValueError unless the files of an index are in the line."""
     for entry in manifest.index_files():
         door.require(entry.uri(folder_uri))
 
@@ -91,6 +92,7 @@ def require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
 def draw(
     door: Door, folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str
 ) -> list[PictureView]:
+    """Return pictures of samples, small; those that cannot be decoded are left out."""
     from PIL import Image as images
 
     from inspection.payloads import read_images
