@@ -23,7 +23,7 @@ from trainer.data.clock import DataClock
 from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
-from trainer.data.transforms import TrainTransform
+from trainer.tasks.image_classification.transforms import TrainTransform
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage

@@ -21,7 +21,7 @@ from trainer.data.device import to_device
 from trainer.data.loader import as_it_is, begin_loader_process
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
-from trainer.data.transforms import EvaluationTransform, normalise
+from trainer.tasks.image_classification.transforms import EvaluationTransform, normalise
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
 _PREFETCH_FACTOR = 2

@@ -24,7 +24,7 @@ from trainer.data.order.cursor import (
 )
 from trainer.data.order.resolve import Order, make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
+from trainer.tasks.image_classification.transforms import make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout

@@ -20,7 +20,7 @@ from records.decode import Pixels
 from records.index import DamagedSample
 from trainer.data.order.permutation import hash_integers, permute
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import EvaluationTransform
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 SPLIT = "train"
 

@@ -19,7 +19,7 @@ from trainer.export.targets import Builder
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.data.transforms import EvaluationTransform
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Inputs:
     @property
     def transform(self) -> EvaluationTransform:
         """What evaluation makes of an image."""
-        from trainer.data.transforms import EvaluationTransform
+        from trainer.tasks.image_classification.transforms import EvaluationTransform
 
         mean, std = self.checkpoint.data["mean"], self.checkpoint.data["std"]
         return EvaluationTransform(self.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))

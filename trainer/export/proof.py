@@ -24,7 +24,7 @@ from trainer.export.arrays import make_array, write_array
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.data.transforms import EvaluationTransform
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class TestImages:
             yield self._normalise(pixels[start : start + size])
 
     def _normalise(self, pixels: npt.NDArray[np.uint8]) -> Array:
-        # The order of operations of trainer.data.transforms.normalise, each rounded to float32: the same bits.
+        # The order of operations of trainer.tasks.image_classification.transforms.normalise, each rounded to float32: the same bits.
         scaled = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         scaled /= np.float32(255)
         scaled -= np.array(self.mean, np.float32).reshape(1, 3, 1, 1)

@@ -24,7 +24,7 @@ from trainer.model.precision import Numerics
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank, on_first_rank
-from trainer.weights.head import find_head
+from trainer.tasks.image_classification.head import find_head
 from trainer.weights.start import StartWeights, start_from
 
 # Bytes on a GPU that the passes on two images take, in multiples of the network's own: itself, its gradients, and as

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.data.augment.draw import AugmentationPlan
+from trainer.tasks.image_classification.augment.draw import AugmentationPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.device import map_tensors, to_device

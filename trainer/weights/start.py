@@ -13,7 +13,7 @@ from contracts.artifacts import InitialWeights
 from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
-from trainer.weights.head import take_head_rows
+from trainer.tasks.image_classification.head import take_head_rows
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import other_names, plain_name, read_tensors
 

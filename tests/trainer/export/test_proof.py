@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 
-from trainer.data.transforms import EvaluationTransform
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 from trainer.export import proof
 from trainer.export.arrays import write_array
 from trainer.export.proof import measure_batches

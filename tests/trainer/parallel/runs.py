@@ -23,7 +23,7 @@ from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
-from trainer.data.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
+from trainer.tasks.image_classification.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
 from trainer.model.precision import Numerics
 from trainer.optim import learning_rate
 from trainer.parallel import runs_in_lockstep
