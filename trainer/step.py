@@ -23,7 +23,6 @@ from trainer.data.clock import DataClock
 from trainer.data.device import ModelInput, prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
-from trainer.tasks.image_classification.transforms import TrainTransform
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import find_single_sample_fault
 from trainer.model.ema import MovingAverage
@@ -54,6 +53,7 @@ from trainer.parallel import (
 )
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
+from trainer.tasks.image_classification.transforms import TrainTransform
 from trainer.weights.start import StartWeights
 
 Tensors = dict[str, torch.Tensor]

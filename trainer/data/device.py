@@ -18,9 +18,9 @@ import torch
 from torch.nn import functional
 
 from contracts.errors import ConfigError
-from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
+from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
 from trainer.tasks.image_classification.transforms import TrainTransform, normalise
 
 Item = TypeVar("Item")

@@ -16,14 +16,14 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import Pixels, UndecodableImage
 from records.index import DamagedSample
-from trainer.tasks.image_classification.augment.draw import AugmentationPlan, Mix
-from trainer.tasks.image_classification.augment.pixel_ops import apply_plan
-from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.order.cursor import SlotRequest
+from trainer.data.randomness import generator_of, global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
-from trainer.tasks.image_classification.transforms import PixelTransform, TrainTransform
 from trainer.supervise.signals import ignore_stop_signals
+from trainer.tasks.image_classification.augment.draw import AugmentationPlan, Mix
+from trainer.tasks.image_classification.augment.pixel_ops import apply_plan
+from trainer.tasks.image_classification.transforms import PixelTransform, TrainTransform
 
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
 _OWN_TRANSFORM, _MIXING = 1, 2

@@ -24,13 +24,13 @@ from trainer.data.order.cursor import (
 )
 from trainer.data.order.resolve import Order, make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification.transforms import make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
+from trainer.tasks.image_classification.transforms import make_transforms
 
 
 class TrainingData:

@@ -23,7 +23,6 @@ import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.tasks.image_classification.augment.draw import AugmentationPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.device import map_tensors, to_device
@@ -38,6 +37,7 @@ from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
 from trainer.profiling.processor import processor_s
 from trainer.step import Stepper
+from trainer.tasks.image_classification.augment.draw import AugmentationPlan
 
 # Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
 WINDOWS = 3

@@ -20,9 +20,9 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
-from trainer.tasks.image_classification.augment.draw import Augmentation, Mixing
 from trainer.data.shards import normalisation
 from trainer.model.user_callable import load_callable
+from trainer.tasks.image_classification.augment.draw import Augmentation, Mixing
 
 PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]
