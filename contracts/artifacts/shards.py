@@ -208,8 +208,7 @@ class ShardManifest(Contract):
 
     @property
     def sample_fields(self) -> dict[str, FieldEntry]:
-        """Fields of the samples by name, in the order of the configuration; in a document without `fields` image and
-        label."""
+        """Fields of the samples by name, in the order of the configuration; without `fields` image and label."""
         if self.fields:
             return dict(sorted(self.fields.items(), key=lambda item: item[1].place))
         kind: FieldKind = "classes" if self.multi_label else "class"

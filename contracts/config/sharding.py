@@ -53,8 +53,8 @@ class ShardingSection(Section):
     """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
     is written as JSON: `["a", "b"]`."""
     fields: Annotated[dict[FieldName, FieldSection], Field(max_length=64)] = {}
-    """Fields of a sample by name: column and kind of each. They take the place of uri_column and label_column. Without
-    a field of kind image or bytes the rows of the file are the samples themselves. Unset: the fields image and label."""
+    """Fields of a sample by name: column and kind of each, in place of uri_column and label_column. Without a field of
+    kind image or bytes the rows of the file are the samples themselves. Unset: the fields image and label."""
     split_column: Annotated[str, Field(min_length=1)] = "split"
     """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
     label_separator: str | None = None
@@ -63,8 +63,8 @@ class ShardingSection(Section):
     """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
     expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
     format: Literal["auto", "webdataset", "tfrecord"] = "auto"
-    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a field
-    is an image or bytes, else TFRecord."""
+    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a
+    field is an image or bytes, else TFRecord."""
     splits: SplitFractions = SplitFractions()
     """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20

@@ -253,11 +253,11 @@ def _load_network(
     model: Mapping[str, Any], weights: Path, *, num_classes: int, image_size: int, device: Device
 ) -> torch.nn.Module:
     from contracts.config import ModelSection
-    from trainer.model.build import build_model
+    from trainer.tasks.image_classification.network import build_network
     from trainer.weights.save import load_saved
 
     section = ModelSection.model_validate(dict(model))
-    network = build_model(section, num_classes=num_classes, image_size=image_size)
+    network = build_network(section, num_classes=num_classes, image_size=image_size)
     load_saved(network, weights)
     return network.eval().to(device.kind, device.dtype)
 
