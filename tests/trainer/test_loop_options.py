@@ -23,7 +23,7 @@ from trainer.evaluate import Evaluation
 from trainer.finish import finish
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
-from trainer.report.outcomes import Outcomes
+from trainer.tasks.image_classification.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
