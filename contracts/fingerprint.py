@@ -72,6 +72,13 @@ def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> di
     return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
 
 
+def code_inputs(config: RunConfig) -> dict[str, str]:
+    """Hashes of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
+    code = config.code
+    inputs = {"code": code.sha256} if code.sha256 else {}
+    return inputs | ({"installed code": fingerprint(code.installed)} if code.installed else {})
+
+
 def model_fingerprint(config: RunConfig) -> str:
     """Hash of the network, and of what of it never learns: what a profile report must agree on."""
     # What learns later is measured as it is then: steps take longer, and more memory.
@@ -94,6 +101,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
         "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
+        **code_inputs(config),
     }
 
 
@@ -123,6 +131,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         "seed": fingerprint(config.run.seed),
         "shards": shards,
         **({"weights": weights} if weights else {}),
+        **code_inputs(config),
     }
 
 
@@ -138,4 +147,5 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,
         "builder": builder,
+        **code_inputs(config),
     }

@@ -41,7 +41,7 @@ VIT = {
     },
 }
 FROZEN = {**small_config()["model"], "freeze": ["*resnet*"]}
-EXPLODING = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {}}
+EXPLODING = {"architecture": "models_for_tests:exploding", "arguments": {}}
 
 
 @pytest.fixture(scope="module")

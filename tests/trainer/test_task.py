@@ -202,7 +202,7 @@ def test_kill_9_of_everything_then_the_same_command(
 )
 def test_kill_9_with_the_options_of_the_loop(small_shards: str, tmp_path: Path, train: dict[str, Any]) -> None:
     """As above, with two ranks of which one alone may see what is not finite."""
-    model = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {"share": 0.02}}
+    model = {"architecture": "models_for_tests:exploding", "arguments": {"share": 0.02}}
     config = small_config(
         train={"epochs": 40, "non_finite": "skip", **train}, checkpoint={"every_steps": 3}, model=model
     )
@@ -447,7 +447,7 @@ def test_bad_settings_of_reading_end_with_2(
 
 
 def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:
-    config = small_config(model={"architecture": "tests.trainer.models_for_tests:hungry", "arguments": {}})
+    config = small_config(model={"architecture": "models_for_tests:hungry", "arguments": {}})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 2, done.stderr
     for words in (
