@@ -224,7 +224,7 @@ def _write_bundle(work: Workshop) -> None:
         work.inputs.shards_uri,
         work.inputs.shards,
         model_name=FP32_NAME,
-        expected_right=None if evaluation is None else round(evaluation.accuracy * evaluation.samples),
+        expected_right=None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
         transformed_right=work.right["fp32"],
         expected_score=parity.mean_score(work.fp32_logits[work.labels != proof.NOISE]),
         data=work.inputs.data,

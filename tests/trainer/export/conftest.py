@@ -202,7 +202,6 @@ def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest
         shards_fingerprint=shards.fingerprint,
         metrics={},
         best_step=7,
-        best_validation_accuracy=0.5,
         parameters_sha256=parameters_sha256(state),
         environment={},
         files=[FileEntry.of(storage.normalise(folder), "checkpoints/step-00000007.a/model.safetensors")],
