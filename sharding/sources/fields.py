@@ -61,12 +61,17 @@ class Fields:
         """Return the cells of a reference by name."""
         return dict(zip(self.others, json.loads(reference.cells), strict=True)) if self.others else {}
 
+    def first_file(self, reference: Reference) -> SourceFile:
+        """Return the file that a reference names."""
+        assert self.file is not None
+        is_image = self.kinds[self.file] == "image"
+        return SourceFile(reference.path, reference.size, reference.generation, reference.content_hash, is_image)
+
     def files_of(self, reference: Reference) -> list[tuple[str, SourceFile]]:
         """Return the files of a sample, each with the name of its field; first the one that the reference names."""
         if self.file is None:
             return []
-        is_image = self.kinds[self.file] == "image"
-        found = [(self.file, SourceFile(*_file_fields(reference), is_image))]
+        found = [(self.file, self.first_file(reference))]
         further = self.further_files
         if further:
             cells = self.unpack(reference)
@@ -105,10 +110,6 @@ def count_path(path: bytes, number: int) -> bytes:
 def hash_cells(cells: bytes) -> bytes:
     """Return the hash of a row's content but its label, in the form of `Reference.content_hash`."""
     return b"md5:" + hashlib.md5(cells, usedforsecurity=False).hexdigest().encode()
-
-
-def _file_fields(reference: Reference) -> tuple[bytes, int, int, bytes]:
-    return reference.path, reference.size, reference.generation, reference.content_hash
 
 
 def _to_json(value: Any) -> bytes:
