@@ -25,6 +25,7 @@ from records.fields import FieldReader
 from records.index import read_payload
 from records.samples import open_samples
 from sharding.probe import probe
+from sharding.write import reading
 
 MASKED = {
     "image": {"column": "uri", "kind": "image"},
@@ -199,6 +200,15 @@ def test_bytes_alone_name_a_sample(run_shard, source, masked):
         assert manifest.images is None and manifest.mean is None and manifest.classes == []
         found = sorted((one["blob"], one["other"], one["note"]) for _, one in read_samples(result.folder).values())
         assert found == sorted((((source / a).read_bytes()), (source / b).read_bytes(), c) for a, b, c in masked)
+
+
+def test_large_bytes_are_no_film_among_images(run_shard, source, masked, in_process, monkeypatch):
+    monkeypatch.setattr(reading, "LARGE_BYTES", 1000)
+    (source / "masks/3.png").write_bytes(b"no image" * 1000)
+    fields = {**MASKED, "mask": {"column": "mask_uri", "kind": "bytes"}}
+    result = run_shard(source=write_masked(source, masked), fields=fields)
+    assert result.code == 0, result.stderr
+    assert b"no image" * 1000 in {one["mask"] for _, one in read_samples(result.folder).values()}
 
 
 def test_copies_are_found_by_the_first_file(run_shard, source, masked, write_file):
