@@ -1,5 +1,7 @@
 """What moves a fingerprint, and what must not."""
 
+import json
+
 import pytest
 
 from contracts.config import RunConfig
@@ -114,6 +116,12 @@ def test_the_fields_of_samples_move_shards_by_their_order_too() -> None:
     ]
     found = [keys(parse_config({"sharding": section}, where="test"))["shard"] for section in sections]
     assert len(set(found)) == len(found)
+    # Stages read their configuration from JSON with sorted keys.
+    for section in sections:
+        config = parse_config({"sharding": section}, where="test")
+        sent = parse_config(json.loads(json.dumps(config.model_dump(mode="json"), sort_keys=True)), where="test")
+        assert list(sent.sharding.fields) == list(section.get("fields", {}))
+        assert keys(sent)["shard"] == keys(config)["shard"]
     # `auto` is what it stands for, and stands for what was the default.
     for section, shard_format in (({}, "webdataset"), ({"fields": images}, "webdataset")):
         named = parse_config({"sharding": {**section, "format": shard_format}}, where="test")
