@@ -21,7 +21,7 @@ from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryA
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from sharding.limits import name_some
-from sharding.sources.fields import Fields
+from sharding.sources.fields import Fields, check_has_columns
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
@@ -60,6 +60,7 @@ def check_source(section: ShardingSection) -> Findings:
         return findings
     try:
         uri = storage.normalise(section.source)
+        check_has_columns(section, uri)
         if storage.is_local(uri):
             findings.files.add(str(storage.local_path(uri)))
         if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from contracts import storage
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, ShardingSection
 from contracts.config.fields import find_file, find_image, find_label
+from contracts.errors import ConfigError
 from sharding.limits import encode_path
 from sharding.sources.reference import Reference, SourceFile
+from sharding.sources.tables import SUFFIXES
 
 # Starts the path of a row without files: a relative path of a file has it only where somebody named a folder so.
 _ROW_PREFIX = b"row:"
@@ -81,6 +84,16 @@ class Fields:
                 file = SourceFile(unquote_to_bytes(path), size, generation, content_hash.encode(), is_image)
                 found.append((name, file))
         return found
+
+
+def check_has_columns(section: ShardingSection, uri: str) -> None:
+    """Raise ConfigError where columns are mapped and the source has none."""
+    if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
+        raise ConfigError(
+            f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
+            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
+            todo="give a file, or unset sharding.fields",
+        )
 
 
 def pack_cells(values: Sequence[Any]) -> bytes:

@@ -340,6 +340,13 @@ def test_numbers_alone_need_no_class(run_shard, tmp_path):
     assert all(f"{name}  {size} bytes" in printed.stdout for name, size in written.items()), printed.stdout
 
 
+def test_rows_that_leave_training_empty_are_refused(run_shard, tmp_path):
+    fields = {"y": {"column": "y", "kind": "number"}}
+    (tmp_path / "t.jsonl").write_text('{"y": 1, "split": "test"}\n')
+    result = run_shard(source=str(tmp_path / "t.jsonl"), fields=fields)
+    assert result.code == 2 and "no sample in the training split" in result.stderr
+
+
 def test_a_dry_run_knows_the_bytes_of_files_and_cells(run_shard, source, masked):
     given = {"source": write_masked(source, masked), "fields": MASKED}
     result = run_shard(**given)

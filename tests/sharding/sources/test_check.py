@@ -155,3 +155,5 @@ def test_rows_of_named_fields_are_of_their_kinds(tmp_path: Path) -> None:
     assert "no column 'x'; it has 'uri', 'label'" in problem.given
     (problem,) = check(write_jsonl(tmp_path, [f"name {n}" for n in range(40)]), fields=fields).problems
     assert "hardly any" in problem.given and "sharding.fields.stars.column" in problem.allowed
+    (problem,) = check(write_folders(tmp_path / "raw", "cat", "dog"), fields=fields).problems
+    assert "has no columns" in problem.given
