@@ -15,7 +15,7 @@ from contracts.artifacts import OutputSpec, Signature, TensorSpec
 class Segmentation:
     """Images to the class of each pixel."""
 
-    fields = {"image": "image", "mask": "image"}
+    fields = {"image": "image", "mask": "image"}  # noqa: RUF012
     headline = "mean_iou"
 
     def __init__(self, context, *, classes, side, width):
@@ -25,9 +25,11 @@ class Segmentation:
         self.signature = Signature(inputs={"image": image}, outputs={"logits": logits})
 
     def build_model(self):
+        """Return the network with random weights."""
         return UNet(self.classes, self.width)
 
     def prepare(self, sample, mode):
+        """Decode one sample: image [S, S, 3] and mask [S, S], uint8; in training half of them mirrored."""
         image = np.array(Image.open(io.BytesIO(sample["image"])).convert("RGB"))
         mask = np.array(Image.open(io.BytesIO(sample["mask"])))
         if mode.training and mode.random.random() < 0.5:
@@ -35,18 +37,21 @@ class Segmentation:
         return {"image": image.copy(), "mask": mask.copy()}
 
     def collate(self, samples, mode):
+        """Return image [B, S, S, 3] and mask [B, S, S], uint8."""
         return {name: torch.from_numpy(np.stack([one[name] for one in samples])) for name in ("image", "mask")}
 
     def example(self, size):
+        """Return a batch of black images, as `to_model` returns one."""
         image = torch.zeros(size, 3, self.side, self.side)
         return {"image": image, "mask": torch.zeros(size, self.side, self.side, dtype=torch.int64)}
 
     def to_model(self, batch, mode):
-        # Bytes travel to the device; float32 is made there.
+        """Return image [B, 3, S, S] float32 in [-1, 1] and mask [B, S, S] int64: bytes travel to the device."""
         image = batch["image"].permute(0, 3, 1, 2).float() / 127.5 - 1
         return {"image": image, "mask": batch["mask"].long()}
 
     def loss(self, outputs, batch, mode):
+        """Return cross-entropy and Dice of each sample, summed, and the number of samples."""
         logits, mask = outputs.float(), batch["mask"]
         entropy = functional.cross_entropy(logits, mask, reduction="none").mean(dim=(1, 2))
         # Dice of each sample over its classes (Milletari et al., arXiv 1606.04797).
@@ -57,9 +62,11 @@ class Segmentation:
         return (entropy + dice).sum(), len(mask)
 
     def metrics(self):
+        """Return new metrics by name."""
         return {"mean_iou": MulticlassJaccardIndex(self.classes, sync_on_compute=False, validate_args=False)}
 
     def update(self, metrics, outputs, batch):
+        """Take a batch of an evaluation in."""
         metrics["mean_iou"].update(outputs.argmax(dim=1), batch["mask"])
 
     def pictures(self, outputs, batch):
@@ -81,6 +88,7 @@ class UNet(nn.Module):
         self.last = nn.Conv2d(width, classes, 1)
 
     def forward(self, image):
+        """Map images [B, 3, S, S] to logits [B, classes, S, S]."""
         one = self.one(image)
         two = self.two(functional.max_pool2d(one, 2))
         four = self.four(functional.max_pool2d(two, 2))
@@ -89,9 +97,11 @@ class UNet(nn.Module):
 
 
 def block(inside, outside):
+    """Return two convolutions of one size."""
     layers = (nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU())
     return nn.Sequential(*layers, nn.Conv2d(outside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU())
 
 
 def double(images):
+    """Return images of twice the side."""
     return functional.interpolate(images, scale_factor=2.0, mode="nearest")

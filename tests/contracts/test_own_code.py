@@ -167,7 +167,7 @@ def test_a_module_of_ours_is_not_replaced_and_that_is_said(tmp_path: Path, mine:
     assert records.__file__ is not None and not Path(records.__file__).is_relative_to(tmp_path)
     # Who imports it would be given ours.
     (mine / "own_net.py").write_text("def net(n):\n    from records import something\n")
-    with pytest.raises(ConfigError, match="own_net.py imports records") as caught:
+    with pytest.raises(ConfigError, match=r"own_net\.py imports records") as caught:
         pin_code(config(mine), "file:///line")
     assert str(Path(records.__file__)) in caught.value.given
     with pytest.raises(ConfigError, match=r"is shadowed by .*records/__init__\.py"):

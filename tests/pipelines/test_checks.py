@@ -116,14 +116,14 @@ def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:
 
 def test_run_refuses_labels_that_cannot_be_trained_on(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"uri": "raw/left/1.png", "label": ["a", "b"]}\n')
-    own = f"model.architecture={OWN}"
-    answer = call("run", "sharding.source=rows.jsonl", own)
+    own = [f"model.architecture={OWN}", f"code.path={OWN_CODE}"]
+    answer = call("run", "sharding.source=rows.jsonl", *own)
     assert answer.exit_code == 2 and "several labels per image cannot be trained yet" in answer.output
     for split in ("train", "val"):
         for name in ("a", "b"):
             (tmp_path / "both" / split / name).mkdir(parents=True)
     (tmp_path / "both" / "other").mkdir()
-    answer = call("run", "sharding.source=both", own)
+    answer = call("run", "sharding.source=both", *own)
     assert answer.exit_code == 2 and "which are called like splits" in " ".join(answer.output.split())
     assert not (tmp_path / "runs").exists()
 

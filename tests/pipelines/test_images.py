@@ -158,10 +158,8 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
 
 def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp_path: Path) -> None:
     (tmp_path / "needs.txt").write_text("timm==1.0.20\n")
-    kept = DOCKER.replace(
-        "sys.exit(0 if",
-        "Path('got.txt').write_bytes((context / 'docker/own-requirements.txt').read_bytes())\n    sys.exit(0 if",
-    )
+    keeps = "Path('got.txt').write_bytes((context / 'docker/own-requirements.txt').read_bytes())\n    sys.exit(0 if"
+    kept = DOCKER.replace("sys.exit(0 if", keeps)
     tools = write_tool(tmp_path / "tools", "docker", kept)
     needs = "code.requirements=needs.txt"
     answer = images("build", needs, "--with", "docker", tools=tools)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contracts.pinned import unpin
 from contracts.resolve import parse_config
 from pipelines.compile import CompiledLine, compile_line
 from tests.conftest import OWN_CODE, small_config
@@ -141,10 +142,10 @@ def test_code_travels_in_the_bucket_named_by_its_content(tmp_path: Path) -> None
     sha256 = files[0].split("/")[6]
     assert [uri.rpartition(f"{sha256}/")[2] for uri in files] == ["files/own_net.py", "manifest.json"]
     for stage in ("profile", "train", "export"):
-        uri = first.parameters[f"{stage}_config"].partition("#")[0].partition("@")[0]
-        section = json.loads(next(text for name, text in first.documents.items() if uri.startswith(name)))["code"]
+        section = json.loads(first.documents[unpin(first.parameters[f"{stage}_config"])[0]])["code"]
         assert (section["path"], section["sha256"]) == (f"gs://my-bucket/runs/flowers/code/{sha256}", sha256)
-    (code / "own_net.py").write_text("def without_batchnorm(num_classes): return None\n")
+    with (code / "own_net.py").open("a") as text:
+        text.write("\n\nMORE = 1\n")
     second = planned(code, **own)
     assert second.parameters["train_config"] != first.parameters["train_config"]
     assert second.parameters["shard_config"] == first.parameters["shard_config"]
