@@ -59,9 +59,6 @@ def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
         name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
     }
     fields["format"] = config.sharding.shard_format
-    if config.sharding.fields:
-        # The first image field is the one that is changed and measured: their order counts, and keys are sorted.
-        fields["fields"] = list(fields["fields"].items())
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}

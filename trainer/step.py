@@ -359,7 +359,7 @@ class Stepper:
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
-            loss, count = self._loss(self._outputs(batch), batch)
+            loss, count = self._slot_loss(batch)
             loss = loss * weight
             self._denominator.add(count, request)
             # Ranks' gradients are averaged; the true mean divides by the count of the global batch.
@@ -375,6 +375,9 @@ class Stepper:
         with clock.copying():
             moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
         return moved
+
+    def _slot_loss(self, batch: Batch) -> Loss:
+        return self._loss(self._outputs(batch), batch)
 
     def _loss(self, outputs: Outputs, batch: Batch) -> Loss:
         with calling(self._config, "loss"):
