@@ -49,6 +49,7 @@ def test_metrics_are_those_of_all_predictions_together(found: dict[str, Any], sp
     score = logits[:, 0].sigmoid()
     # Exact, of gathered predictions; torchmetrics adds up in float32.
     assert metrics["auroc"] == pytest.approx(roc_auc_score(labels == 0, score), abs=1e-6)
+    assert metrics["ordered"] == pytest.approx(splits.weigh(logits[:, 0]).item()), "in the order of the split"
     assert (metrics["largest"], metrics["smallest"]) == (logits.max().item(), logits.min().item())
     sums = [
         functional.cross_entropy(one, label, reduction="sum").double().item()
