@@ -304,13 +304,20 @@ def test_a_transform_may_change_the_image_it_is_given(small_shards: str, image_s
     """Whether the image had the right size (16) or was resized by Pillow, whose bytes cannot be written to."""
     fields = {"image_size": image_size, "horizontal_flip": flip}
     plain = dataset(small_shards, **fields).read(request(*range(6))).batch["images"]
-    own = dataset(small_shards, transform=f"{__name__}:darken_in_place", **fields).read(request(*range(6))).batch["images"]
+    own = (
+        dataset(small_shards, transform=f"{__name__}:darken_in_place", **fields)
+        .read(request(*range(6)))
+        .batch["images"]
+    )
     assert torch.equal(own, plain // 2)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("refuse", r"failed: KeyError: 'no such colour' \(.*test_draw.py, line \d+\): {}"), ("crop_half", "returned .*: {}")],
+    [
+        ("refuse", r"failed: KeyError: 'no such colour' \(.*test_draw.py, line \d+\): {}"),
+        ("crop_half", "returned .*: {}"),
+    ],
 )
 def test_a_transform_that_fails_is_named_with_shard_and_sample(small_shards: str, name: str, words: str) -> None:
     data = dataset(small_shards, transform=f"{__name__}:{name}")
