@@ -44,7 +44,8 @@ def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str)
             raise DataError(
                 f"task {name} needs the field {field!r} of kind {kind}, and the source {has}",
                 allowed=f"shards with it; these have {', '.join(f'{one} ({its})' for one, its in there.items())}",
-                todo=f"map a column to it in sharding.fields: {{{field}: {{column: ..., kind: {kind}}}}}{_or_else(field, kind, there)}",
+                todo=f"map a column to it in sharding.fields: {{{field}: {{column: ..., kind: {kind}}}}}"
+                + _or_else(field, kind, there),
             )
 
 

@@ -122,7 +122,9 @@ FIELDS_SINCE = (
 
 def test_the_launcher_looks_at_local_shards_without_torch_or_numpy(small_shards: str) -> None:
     program = (
-        "import sys, trainer.task; from contracts.config import DataSection, RunConfig; from trainer.data import shards\n"
+        "import sys, trainer.task\n"
+        "from contracts.config import DataSection, RunConfig\n"
+        "from trainer.data import shards\n"
         "manifest = shards.load_shards(sys.argv[1], RunConfig())\n"
         "shards.check_index(sys.argv[1], manifest)\n"
         "print(shards.check_room(sys.argv[1], DataSection(), manifest))\n"
