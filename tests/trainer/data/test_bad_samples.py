@@ -99,9 +99,8 @@ def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
     assert [(one.sample, one.by) for one in batch.replaced] == [(first, second), (last, second)]
     assert "crc32c" in batch.replaced[0].reason and batch.replaced[1].reason.count("crc32c") == 2
     assert batch.batch["label"].tolist() == [1, 1, 1]
-    assert torch.equal(batch.batch["images"][0], batch.batch["images"][2]) and torch.equal(
-        batch.batch["images"][1], batch.batch["images"][2]
-    )
+    images = batch.batch["images"]
+    assert torch.equal(images[0], images[2]) and torch.equal(images[1], images[2])
     with pytest.raises(DamagedSample, match="crc32c"):
         dataset(uri).read(request(first))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.config import SPLITS, DataSection, ModelSection, RunConfig, TaskSection, TrainSection
+from trainer.model.build import build_model
 from trainer.tasks.image_classification.task import ImageClassification
 from trainer.tasks.load import load_task
 
@@ -79,3 +82,9 @@ def image_task(
         train=train or TrainSection(),
     )
     return task_of(config, manifest)
+
+
+def image_network(section: ModelSection, num_classes: int = 3, image_size: int = 16, **more: Any) -> nn.Module:
+    """Return the network of a section `model` for so many classes; `more` as `build_model` takes it."""
+    config = RunConfig(model=section, data=DataSection(image_size=image_size))
+    return build_model(task_of(config, num_classes), config, **more)
