@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from contracts.config import RunConfig
+from contracts.config import RunConfig, TaskSection
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
@@ -69,10 +69,15 @@ def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> di
     return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
 
 
-def code_inputs(config: RunConfig) -> dict[str, str]:
-    """Hashes of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
+def task_inputs(config: RunConfig) -> dict[str, str]:
+    """Hashes of the task and of own code.
+
+    None for image classification without arguments and without code of the user's (contracts/own_code.py), so that
+    results of release 0.1.0 are found.
+    """
     code = config.code
-    inputs = {"code": code.sha256} if code.sha256 else {}
+    inputs = {} if config.task == TaskSection() else {"task": fingerprint(config.task.model_dump(mode="json"))}
+    inputs |= {"code": code.sha256} if code.sha256 else {}
     return inputs | ({"installed code": fingerprint(code.installed)} if code.installed else {})
 
 
@@ -98,7 +103,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
         "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
-        **code_inputs(config),
+        **task_inputs(config),
     }
 
 
@@ -128,7 +133,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         "seed": fingerprint(config.run.seed),
         "shards": shards,
         **({"weights": weights} if weights else {}),
-        **code_inputs(config),
+        **task_inputs(config),
     }
 
 
@@ -144,5 +149,5 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,
         "builder": builder,
-        **code_inputs(config),
+        **task_inputs(config),
     }
