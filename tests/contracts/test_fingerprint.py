@@ -30,7 +30,7 @@ def keys(config: RunConfig) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("override", "moved"),
     [
-        ("task.arguments.loss=focal", {"profile", "train", "export"}),
+        ("task.arguments.loss=focal", {"profile", "train"}),
         ("train.learning_rate=0.5", {"train"}),
         ("train.epochs=3", {"train"}),
         ("train.max_steps=7", {"train"}),
