@@ -394,7 +394,7 @@ def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Pa
     config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 0, done.stderr
-    assert "frozen, since the logits do not depend on them: dinov2.embeddings.mask_token" in logs(tmp_path, "a")
+    assert "frozen, since the loss does not depend on them: dinov2.embeddings.mask_token" in logs(tmp_path, "a")
 
 
 @pytest.mark.slow

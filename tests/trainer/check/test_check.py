@@ -14,8 +14,8 @@ from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
 from tests.conftest import OWN_CODE
+from tests.trainer.tasks.for_tests import image_network
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
-from trainer.model.build import build_model
 
 OWN = "models_for_tests"
 CPU = PlannedMachine(label="n1-standard-4")
@@ -97,7 +97,7 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
 def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     with torch.random.fork_rng():
-        built = build_model(ModelSection(architecture=f"{OWN}:without_batchnorm"), num_classes=3, image_size=16)
+        built = image_network(ModelSection(architecture=f"{OWN}:without_batchnorm"))
     save_file(built.state_dict(), path)
     model = {"architecture": f"{OWN}:without_batchnorm"}
     answer = network(model=model | {"weights": str(path)})
