@@ -114,7 +114,7 @@ def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_tas
 
 
 def test_pictures_that_are_none_end_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    result = train(rank, tmp_path, small_shards, config_of(broken=True))
+    result = train(rank, tmp_path, small_shards, config_of(without_pictures=True))
     assert result.finished and read(tmp_path)[1].pictures == []
     assert "the task's pictures could not be drawn" in logs(tmp_path)
     assert "pictures of the task returned first: str" in logs(tmp_path)
@@ -126,3 +126,9 @@ def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shar
         train(rank, tmp_path, small_shards, config)
     assert caught.value.allowed == "validation_distance, validation_squares, validation_loss"
     assert caught.value.exit_code == 2
+
+
+def test_own_code_that_fails_in_an_evaluation_is_named(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"update failed: .*no update") as caught:
+        train(rank, tmp_path, small_shards, config_of(broken=True))
+    assert "pictured.py" in caught.value.given
