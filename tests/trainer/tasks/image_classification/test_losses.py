@@ -28,9 +28,9 @@ def loss_of(task: Any, mode: Mode = TRAINING, **more: Any) -> float:
 def test_cross_entropy_is_summed_and_smoothed_in_training_alone() -> None:
     config = RunConfig.model_validate({"train": {"label_smoothing": 0.3}})
     task = image_task(3, train=config.train)
-    # A target of 0.8 for the label and 0.1 for each of the others.
-    smooth = [0.8 * a + 0.1 * b + 0.1 * c for a, b, c in ((-math.log(0.7), -math.log(0.2), -math.log(0.1)),
-                                                         (-math.log(0.25), -math.log(0.5), -math.log(0.25)))]  # fmt: skip
+    # 0.7 for the label, and 0.3 spread evenly over all three.
+    logs = -LOGITS.log_softmax(1)
+    smooth = [0.7 * float(logs[row, label]) + 0.1 * float(logs[row].sum()) for row, label in enumerate(LABELS)]
     assert loss_of(task) == pytest.approx(sum(smooth), abs=1e-6)
     assert loss_of(task, EVALUATION) == pytest.approx(float(PLAIN.sum()), abs=1e-6)
 
