@@ -75,9 +75,9 @@ def _test_batches(inputs: Inputs) -> Iterator[tuple[torch.Tensor, torch.Tensor]]
 
     reader = ShardReader(inputs.shards_uri, inputs.shards, "test")
     for start in range(0, len(reader), 64):
-        samples = [reader.read(place) for place in range(start, min(start + 64, len(reader)))]
-        pixels = np.stack([inputs.transform.pixels(image) for image, _ in samples])
-        yield inputs.transform.normalise(pixels), torch.tensor([label for _, label in samples])
+        samples = [reader.sample(place) for place in range(start, min(start + 64, len(reader)))]
+        pixels = np.stack([inputs.transform.decode(sample["image"]) for sample in samples])
+        yield inputs.transform.normalise(pixels), torch.tensor([sample["label"] for sample in samples])
 
 
 def export_onnx(setting: Setting) -> Details:

@@ -12,7 +12,7 @@ import pytest
 from contracts import own_code, storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError, ModelError, UserError
-from contracts.fingerprint import task_inputs, export_inputs, profile_inputs, train_inputs
+from contracts.fingerprint import export_inputs, profile_inputs, task_inputs, train_inputs
 from contracts.own_code import (
     PinnedCode,
     append_code,
