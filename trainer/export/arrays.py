@@ -49,7 +49,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """Arrays on disk. Where shapes differ from batch to batch (text), samples of equal shape are a part of their own."""
+    """Arrays on disk. Where shapes differ from batch to batch (text), samples of one shape are a part by themselves."""
 
     parts: tuple[_Part, ...]
 

@@ -19,14 +19,16 @@ import numpy.typing as npt
 
 from contracts.artifacts import Gate, Parity
 from contracts.artifacts.export import Figure, OutputParity
-from contracts.artifacts.signature import OutputSpec
+from contracts.artifacts.signature import OutputSpec, Signature
 from contracts.errors import DataError
-from trainer.export.arrays import Array, Arrays
+from trainer.export.arrays import Array, Arrays, StoredArrays
 
 Runner = Callable[[Mapping[str, Array]], Arrays]
 """Maps inputs by name to outputs by name; the first dimension of all is the batch."""
 
 REFERENCE = "torch"
+# Samples whose outputs are compared at a time: it decides memory.
+_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ LIMITS = {
 }
 # With fewer different answers of the reference, to agree on them says nothing: a random network predicts one class.
 LEAST_CLASSES = 5
-# Of answers that are many in a sample (an image's pixels): among millions some scores are as close as fp32's last digits.
+# Of answers that are many in a sample (an image's pixels): among millions some scores are as close as fp32's last
+# digits.
 MANY_ANSWERS_AGREEMENT = 0.9999
 
 
@@ -132,7 +135,9 @@ class _Compared:
             self.classes.update(np.unique(answers).tolist())
         left, right = expected.reshape(len(expected), -1), found.reshape(len(found), -1)
         if left.shape[1] == 1:
-            self.products += [float((one * other).sum()) for one, other in ((left, right), (left, left), (right, right))]
+            self.products += [
+                float((one * other).sum()) for one, other in ((left, right), (left, left), (right, right))
+            ]
         else:
             self.min_cosine = float(np.minimum(self.min_cosine, _cosines(left, right).min()))
 
@@ -205,6 +210,14 @@ def compare(
         passed=all(_keeps(one, precision) and _agrees(one, precision) is not False for one in figures.values()),
         outputs=figures if len(figures) > 1 or any(one.many_answers for one in figures.values()) else {},
     )
+
+
+def compare_stored(
+    reference: StoredArrays, candidate: StoredArrays, signature: Signature, *, ran: str, precision: str
+) -> Parity:
+    """Compare outputs that lie on disk, as `compare` does."""
+    batches = reference.batches(_AT_A_TIME), candidate.batches(_AT_A_TIME)
+    return compare(*batches, outputs=signature.outputs, ran=ran, precision=precision)
 
 
 def _keeps(found: Parity | OutputParity, precision: str) -> bool:

@@ -68,8 +68,8 @@ def check_example(example: Sequence[torch.Tensor], signature: Signature) -> None
         if size == 1 or not dimension.min <= size <= dimension.max or size % dimension.multiple:
             raise ModelError(
                 f"{name} is {size} in the example batch",
-                allowed=f"a multiple of {dimension.multiple} from {max(2, dimension.min)} to {dimension.max}: the export "
-                "takes what has the size 1 for a constant",
+                allowed=f"a multiple of {dimension.multiple} from {max(2, dimension.min)} to {dimension.max}: "
+                "torch.export takes what has the size 1 for a constant",
                 todo="give the task's example another size",
             )
 
