@@ -62,9 +62,7 @@ def test_a_profile_of_another_image_size_is_refused_by_the_builder(
 ) -> None:
     other = image_signature(48)
     with pytest.raises(ModelError, match="builds no engine"):
-        build_engine(
-            exported.fp16, tmp_path / "e", builder=builder, signature=image_signature(48), opt_batch=1, max_batch=1
-        )
+        build_engine(exported.fp16, tmp_path / "e", builder=builder, signature=other, opt_batch=1, max_batch=1)
 
 
 def test_an_unknown_target_is_refused(exported: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from contracts.errors import ConfigError, ModelError
-from tests.trainer.export.graphs import convolutions, write_graph
+from tests.trainer.export.graphs import convolutions, image_signature, run_onnx, write_graph
 from trainer.export import precision
 from trainer.export.engine import build_engine
 from trainer.export.precision import convert_to_fp16

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from tests.trainer.export.conftest import Digits
-from tests.trainer.export.graphs import convolutions, plant, write_graph
+from tests.trainer.export.graphs import compare_logits, convolutions, judge_logits, plant, run_onnx, write_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.export.reference import ReferenceGraph, TooSlow, Values, evaluate, measure_errors
 
