@@ -25,13 +25,19 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from trainer.data.augment.randomness import generator_of
 from trainer.data.device import prepare
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.permutation import hash_integers
 from trainer.data.order.resolve import FullOrder
-from trainer.data.transforms import EvaluationTransform, TrainTransform, _random_box, normalise, resize
+from trainer.data.randomness import generator_of
+from trainer.tasks.image_classification.transforms import (
+    EvaluationTransform,
+    TrainTransform,
+    _random_box,
+    normalise,
+    resize,
+)
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224

@@ -35,7 +35,7 @@ from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, TRANSFOR
 from trainer.data.device import prepare
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
-from trainer.data.transforms import normalise
+from trainer.tasks.image_classification.transforms import normalise
 
 # As by default.
 RANGE_BYTES, BLOCK_BYTES = 16 << 20, 32 << 20

@@ -31,9 +31,9 @@ from trainer.data.loader import SlotBatch, SlotDataset
 from trainer.data.order.cursor import SlotRequest, slot_requests
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import TrainTransform, make_transforms
 from trainer.model.build import build_model
 from trainer.optim import make_optimizer
+from trainer.tasks.image_classification.transforms import TrainTransform, make_transforms
 
 DEVICE = torch.device("cpu")
 

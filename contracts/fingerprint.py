@@ -35,7 +35,7 @@ SPEED_FIELDS = {
 
 
 # Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
-_SHARDING_SINCE_0_1 = ("stratify", "background")
+_SHARDING_SINCE_0_1 = ("stratify", "background", "fields")
 _TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "unfreeze_epoch", "early_stopping")
 
 
@@ -58,6 +58,10 @@ def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
     fields = {
         name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
     }
+    fields["format"] = config.sharding.shard_format
+    if config.sharding.fields:
+        # The first image field is the one that is changed and measured: their order counts, and keys are sorted.
+        fields["fields"] = list(fields["fields"].items())
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}

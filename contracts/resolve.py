@@ -192,6 +192,10 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
+# Ends pydantic's location of a key of a mapping.
+_OF_KEY = "[key]"
+
+
 def _without_empty(values: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """Leave out the sections of which every key is commented out: YAML reads them as null."""
     kept: dict[str, Any] = {}
@@ -265,6 +269,8 @@ def _in_words(finding: Any, path: tuple[str, ...]) -> str:
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
         return f"a list of {'at least' if kind == 'too_short' else 'at most'} {limit} values"
+    if _OF_KEY in finding["loc"]:
+        return "keys of small letters, digits and _ that begin with a letter, of at most 40 characters"
     if kind == "string_too_short":
         return "text that is not empty"
     if kind == "string_pattern_mismatch":
@@ -287,35 +293,50 @@ def _in_words(finding: Any, path: tuple[str, ...]) -> str:
 
 
 def _description(path: Sequence[str]) -> str:
-    model: type[BaseModel] = RunConfig
+    annotation: Any = RunConfig
     for part in path[:-1]:
-        inner = _model_of(model.model_fields[part].annotation)
-        assert inner is not None, path
-        model = inner
+        annotation = _inner(annotation, part)
+    model = _model_of(annotation)
+    assert model is not None, path
     return str(model.model_fields[path[-1]].description)
 
 
 def _written_path(location: Iterable[int | str]) -> tuple[str, ...]:
-    """Keep the part of pydantic's location that names fields or list places."""
+    """Keep the part of pydantic's location that names fields, keys of named sections or list places."""
     path: list[str] = []
-    model: type[BaseModel] | None = RunConfig
+    annotation: Any = RunConfig
     for part in location:
-        if model is not None:
+        if part == _OF_KEY:
+            continue
+        if _entry_of(annotation) or _model_of(annotation):
             path.append(str(part))
-            field = model.model_fields.get(str(part))
-            model = _model_of(field.annotation) if field else None
+            annotation = _inner(annotation, str(part))
         elif isinstance(part, int):
             path.append(str(part))
     return tuple(path)
 
 
 def _known_keys(path: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = RunConfig
+    annotation: Any = RunConfig
     for part in path:
-        inner = _model_of(model.model_fields[part].annotation)
-        assert inner is not None, path
-        model = inner
+        annotation = _inner(annotation, part)
+    model = _model_of(annotation)
+    assert model is not None, path
     return list(model.model_fields)
+
+
+def _inner(annotation: Any, key: str) -> Any:
+    """Return the annotation of what lies below a key of a section, or of a mapping of sections; None: a plain value."""
+    if entry := _entry_of(annotation):
+        return entry
+    model = _model_of(annotation)
+    field = model.model_fields.get(key) if model else None
+    return field.annotation if field else None
+
+
+def _entry_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a mapping holds under each of its keys, None where it holds none."""
+    return _model_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -105,7 +105,7 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
     model = config.model
     folder = str(Path.cwd()) if ":" in model.architecture or config.data.transform or model.weights else ""
     # Own code may read what nobody knows of.
-    own_code = ":" in model.architecture or bool(config.data.transform)
+    own_code = config.task.is_own or ":" in model.architecture or bool(config.data.transform)
     answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not own_code, folder=folder))
     answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"], folder=folder))
     return Checked(
@@ -142,11 +142,22 @@ def _config_option(sections: object) -> list[str]:
 
 def _sections_of_network(config: RunConfig) -> dict[str, object]:
     """Return what the check looks at, and no more: every other field would make it look again."""
+    data, train = {"image_size", "transform"}, {"learning_rates", "layer_decay", "unfreeze_epoch"}
+    if config.task.is_own:
+        # Its class may look at any of them.
+        sections = {"model", "task", "data", "train"}
+        return config.model_dump(mode="json", include=sections) | _fields_of(config)
     return {
         "model": config.model.model_dump(mode="json"),
-        "data": config.data.model_dump(mode="json", include={"image_size", "transform"}),
-        "train": config.train.model_dump(mode="json", include={"learning_rates", "layer_decay", "unfreeze_epoch"}),
+        "task": config.task.model_dump(mode="json"),
+        "data": config.data.model_dump(mode="json", include=data),
+        "train": config.train.model_dump(mode="json", include=train),
+        **_fields_of(config),
     }
+
+
+def _fields_of(config: RunConfig) -> dict[str, object]:
+    return {"sharding": config.sharding.model_dump(mode="json", include={"fields"})} if config.sharding.fields else {}
 
 
 def _sections_of_place(config: RunConfig) -> dict[str, object]:

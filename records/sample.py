@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from contracts.config import FieldKind
+
 _Crcs = npt.NDArray[np.uint32]
 
 
+class Value(NamedTuple):
+    """One field of a sample, ready to be written."""
+
+    name: str
+    kind: FieldKind
+    value: Any
+    """image, bytes: the file; text: str; class: place and name of the class; classes: their places and their names;
+    number: float; numbers: floats; json: the value."""
+    image_format: str = ""
+    """Format of an image by its content."""
+
+
 class Sample(NamedTuple):
-    """One accepted image, ready to be written."""
+    """One accepted sample, ready to be written."""
 
     key: bytes
     """16 bytes that identify the sample: a hash of its path."""
     content: bytes
-    """The image file as it was found."""
+    """The image file as it is stored; empty where there are `values`."""
     image_format: str
     """Format by content: png, jpeg, ... (records/decode.py)."""
     label: int
@@ -39,6 +53,8 @@ class Sample(NamedTuple):
     """All labels of an image that may have several; None where each image has one."""
     class_names: tuple[str, ...] = ()
     """Names of `labels`."""
+    values: tuple[Value, ...] = ()
+    """The fields that `sharding.fields` named, in its order; empty where a sample is an image and a label."""
 
 
 class Place(NamedTuple):

@@ -23,7 +23,7 @@ from contracts.artifacts.shard_table import shard_columns
 from contracts.errors import DataError
 from records.index import NO_LABEL, RECORD, Index, damaged_index, read_part
 from records.index_parts import HEADER_BYTES, ROW, Array, PartLayout, make_records, parse_layout
-from records.whole_sample import extract_image
+from records.whole_sample import IMAGE_FEATURE, extract_image
 
 ReadPart = Callable[[int, int, int], bytes]
 """Returns the bytes [offset, offset + size) of a part by number, offset and size; fewer where its file ends before."""
@@ -177,12 +177,15 @@ def open_samples(manifest: ShardManifest, folder_uri: str) -> SampleIndex:
 
 
 def image_of(stored: bytes, manifest: ShardManifest) -> bytes:
-    """Return the image file of a sample from the bytes that its record points at.
+    """Return the image file of a sample, of several the first, from the bytes that its record points at.
 
     Raises:
         DamagedSample: The whole sample holds no image.
     """
-    return extract_image(stored, manifest.format) if manifest.whole_samples else stored
+    if not manifest.whole_samples:
+        return stored
+    feature = (manifest.image_field or "").encode() if manifest.fields else IMAGE_FEATURE
+    return extract_image(stored, manifest.format, feature)
 
 
 def count_samples(manifest: ShardManifest) -> int:

@@ -1,5 +1,9 @@
 """WebDataset shards: tar files whose members KEY.<ext>, KEY.cls and KEY.json follow each other, sample by sample.
 
+With named fields: the first image is KEY.<ext>, a further one KEY.<field>.<ext>, bytes KEY.<field>.bin, text
+KEY.<field>.txt; all others are below "fields" in KEY.json, a class as its index and its name. The first field of kind
+class is KEY.cls too.
+
 Headers are packed by hand from one prepared block, since tarfile builds each in dozens of calls. Time, owner and mode
 of the members are fixed, so equal samples are equal bytes. The key is hexadecimal: it holds no dot (which WebDataset
 would take for the start of the extension) and nothing that DALI's index would split on; the original path is in the
@@ -76,6 +80,8 @@ class TarWriter:
 
     def write(self, sample: Sample) -> Place:
         """Append the members of a sample; return where they are, headers and padding included."""
+        if sample.values:
+            return self._write_fields(sample)
         key = sample.key.hex()
         extension = EXTENSIONS.get(sample.image_format, sample.image_format)
         offset = self._stream.position
@@ -88,9 +94,48 @@ class TarWriter:
         self._stream.write(piece)
         return Place(offset, piece.size, piece.crc32c)
 
+    def _write_fields(self, sample: Sample) -> Place:
+        key = sample.key.hex()
+        offset = self._stream.position
+        parts = []
+        for name, content in _list_members(sample):
+            header = pack_header(f"{key}.{name}".encode("ascii"), len(content))
+            parts += [header, content, bytes(-len(content) % BLOCK_BYTES)]
+        piece = Piece.of(*parts)
+        self._stream.write(piece)
+        return Place(offset, piece.size, piece.crc32c)
+
     def close(self) -> None:
         """Write the two empty blocks that end a tar file."""
         self._stream.write(Piece.of(bytes(2 * BLOCK_BYTES)))
+
+
+def _list_members(sample: Sample) -> list[tuple[str, bytes]]:
+    """Return extension and content of the members of a sample of named fields, first that of the file that names it."""
+    images: list[tuple[str, bytes]] = []
+    files: list[tuple[str, bytes]] = []
+    texts: list[tuple[str, bytes]] = []
+    labels: list[tuple[str, bytes]] = []
+    described: dict[str, object] = {}
+    for name, kind, value, image_format in sample.values:
+        if kind == "image":
+            extension = EXTENSIONS.get(image_format, image_format)
+            images.append((f"{name}.{extension}" if images else extension, value))
+        elif kind == "bytes":
+            files.append((f"{name}.bin", value))
+        elif kind == "text":
+            texts.append((f"{name}.txt", value.encode()))
+        elif kind in ("class", "classes"):
+            described[name] = {"index": value[0], "name": value[1]}
+            if kind == "class" and not labels:
+                labels.append(("cls", str(value[0]).encode()))
+        else:
+            described[name] = value
+    description: dict[str, object] = {"path": sample.path}
+    if sample.width:
+        description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
+    described_json = json.dumps({**description, "fields": described}, ensure_ascii=True, allow_nan=False)
+    return [*images, *files, *texts, *labels, ("json", described_json.encode())]
 
 
 def _describe(sample: Sample) -> list[tuple[str, bytes]]:

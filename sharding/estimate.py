@@ -13,7 +13,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,9 @@ from sharding.plan import Plan, count_shards, make_key
 from sharding.probe import ProbeResult, describe_probe
 from sharding.runners.work import BYTES_PER_S
 from sharding.sources import Reference
+from sharding.sources.fields import Fields
 from sharding.sources.parts import PART_REFERENCES, pack
+from sharding.write.sample import make_values
 from sharding.write.shard import SUFFIXES, WRITERS
 
 # GB of memory a vCPU: https://cloud.google.com/compute/docs/machine-resource
@@ -76,6 +78,7 @@ def estimate(
     *,
     multi_label: bool,
     key: str,
+    vocabularies: Mapping[str, Sequence[bytes]] | None = None,
 ) -> Estimate:
     """Return what a run with this plan would write, if no file is rejected.
 
@@ -86,9 +89,10 @@ def estimate(
         config: The configuration.
         multi_label: Whether the labels of an image are a list.
         key: Part of the names of the files (sharding/job.py), as this process would write them.
+        vocabularies: Names of the classes of further fields of classes.
     """
-    suffix = SUFFIXES[config.sharding.format]
-    frame = _Frame(classes, config, multi_label=multi_label)
+    suffix = SUFFIXES[config.sharding.shard_format]
+    frame = _Frame(classes, config, multi_label=multi_label, vocabularies=vocabularies or {})
     sizes = [frame.end_bytes] * plan.total_shards
     num_samples = source_bytes = shuffled = 0
     remaining = iter(references)
@@ -98,7 +102,7 @@ def estimate(
             shard = plan.place(reference.path, reference.split)
             by_shard[shard].append(reference)
             sizes[shard] += frame.bytes_of(reference)
-            source_bytes += reference.size
+            source_bytes += reference.source_bytes
         num_samples += len(part)
         shuffled += 2 * sum(len(pack(references)) for references in by_shard.values())
     named = {plan.name_of(shard, key) + suffix: size for shard, size in enumerate(sizes)}
@@ -142,7 +146,8 @@ def describe_probed(found: ProbeResult, config: RunConfig, prices: Prices | None
     if found.accepted:
         share = found.accepted / found.probed
         typical = Reference(b"." * _GUESSED_PATH_BYTES, 0, 0, found.stored_bytes // found.accepted, 0)
-        frame = _Frame([b"." * _GUESSED_CLASS_BYTES], config, multi_label=False)
+        plain = config.model_copy(update={"sharding": section.model_copy(update={"fields": {}})})
+        frame = _Frame([b"." * _GUESSED_CLASS_BYTES], plain, multi_label=False, vocabularies={})
         total = round(found.total_files * share * frame.bytes_of(typical))
         lines.append(f"about {num_shards} shards, {total} bytes, from {found.total_files} files")
     # All references of a part that go into one shard are a blob.
@@ -192,10 +197,22 @@ def read_prices(path: str) -> Prices:
 class _Frame:
     """The bytes that the format of the shards adds: those of a sample without content, written to nowhere."""
 
-    def __init__(self, classes: Sequence[bytes], config: RunConfig, *, multi_label: bool) -> None:
+    def __init__(
+        self,
+        classes: Sequence[bytes],
+        config: RunConfig,
+        *,
+        multi_label: bool,
+        vocabularies: Mapping[str, Sequence[bytes]],
+    ) -> None:
+        self._classes = classes
+        self._fields = Fields.of(config.sharding)
+        self._places = {
+            name: {encode_name(one): place for place, one in enumerate(names)} for name, names in vocabularies.items()
+        }
         self._names = [encode_name(name) for name in classes]
         self._is_multi_label = multi_label
-        self._format = config.sharding.format
+        self._format = config.sharding.shard_format
         self._looks = config.sharding.verify != "none"
         stream = ChecksumStream(io.BytesIO())
         WRITERS[self._format](stream).close()
@@ -204,6 +221,8 @@ class _Frame:
         self._bytes: dict[tuple[int, int, tuple[int, ...]], int] = {}
 
     def bytes_of(self, reference: Reference) -> int:
+        if self._fields is not None:
+            return self._measure_fields(reference, self._fields)
         path = encode_path(reference.path)
         # All that the frames of two samples differ in, but for a few digits; making one takes longer than the rest.
         kind = (len(path), len(json.dumps(path)), reference.labels)
@@ -211,6 +230,28 @@ class _Frame:
             frame = self._bytes[kind] = self._measure(reference, path)
         padding = -reference.size % BLOCK_BYTES if self._format == "webdataset" else 0
         return frame + reference.size + padding
+
+    def _measure_fields(self, reference: Reference, fields: Fields) -> int:
+        """Return the bytes of a sample of named fields: cells are written as they are, files without content."""
+        files = fields.files_of(reference)
+        empty = {name: (b"", "png" if file.is_image else "") for name, file in files}
+        pixels = _GUESSED_PIXELS if self._looks and fields.image is not None else 0
+        sample = Sample(
+            key=make_key(reference.path),
+            content=b"",
+            image_format="",
+            label=reference.label,
+            class_name="",
+            path=encode_path(reference.path),
+            width=pixels,
+            height=pixels,
+            mode="RGB" if pixels else "",
+            values=make_values(reference, fields, empty, self._classes, self._places),
+        )
+        stream = ChecksumStream(io.BytesIO())
+        WRITERS[self._format](stream).write(sample)
+        padding = sum(-file.size % BLOCK_BYTES for _, file in files) if self._format == "webdataset" else 0
+        return stream.position + sum(file.size for _, file in files) + padding
 
     def _measure(self, reference: Reference, path: str) -> int:
         pixels = _GUESSED_PIXELS if self._looks else 0

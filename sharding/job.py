@@ -21,6 +21,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import Field
+
 from contracts import storage
 from contracts.artifacts import Document
 from contracts.config import SPLITS, ShardingSection
@@ -31,6 +33,7 @@ from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
 from sharding.limits import decode_name
 from sharding.plan import Plan
+from sharding.sources.fields import Fields
 from sharding.sources.parts import PART_REFERENCES
 from sharding.write.check import Checks
 
@@ -73,7 +76,7 @@ class Job:
     shard_format: str
     seed: int = 0
     multi_label: bool = False
-    """Whether the labels of an image are a list."""
+    """Whether the labels of a sample are a list."""
     checks: Checks = field(default_factory=Checks)
     """What is looked at in every image, and what is done to it."""
     summed_share: float = 1.0
@@ -82,6 +85,20 @@ class Job:
     """Files, or requests to a bucket, that are under way at a time; 0: each when it is needed."""
     file_timeout_s: int = 120
     """Seconds that looking at one file may take."""
+    fields: Fields | None = None
+    """The named fields; None where samples are an image and a label."""
+    vocabularies: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the classes of each field of classes but the label, as in the manifest."""
+
+    @functools.cached_property
+    def places(self) -> dict[str, dict[str, int]]:
+        """Places of the names in `vocabularies`."""
+        return {name: {one: place for place, one in enumerate(names)} for name, names in self.vocabularies.items()}
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the index holds a label of each sample."""
+        return bool(self.classes) and not self.multi_label
 
     @property
     def key(self) -> str:
@@ -107,11 +124,11 @@ class ShardRecord:
     rows: bytes
     """[n] of records.index_parts.ROW: where each sample lies in the file."""
     labels: bytes
-    """[n] of <i4; NO_LABEL where an image may have several."""
+    """[n] of <i4; NO_LABEL where a sample may have several, or there are no classes."""
     sources: bytes
     """[n] of <u8: what each sample was made of (Reference.identity)."""
     contents: bytes
-    """[n] of <u8: crc32c (upper half) and size (lower half) of each image as it is stored."""
+    """[n] of <u8: crc32c (upper half) and size (lower half) of the first file of each sample as it is stored."""
     source_bytes: int
     rejected: tuple[tuple[bytes, str], ...]
     """Path and reason of each file that was left out."""
@@ -120,7 +137,7 @@ class ShardRecord:
     tally: Tally = field(default_factory=Tally)
     """Its images, counted."""
     label_counts: tuple[int, ...] = ()
-    """Number of its images of each class; only where an image may have several."""
+    """Number of its samples of each class; only where a sample may have several."""
     left_out: int = 0
     """Number of copies that were left out."""
 
@@ -173,6 +190,8 @@ class PlannedJob(Document):
     classes: list[str]
     """As in the manifest."""
     multi_label: bool
+    vocabularies: dict[str, list[str]] = Field(default={})
+    """Names of the classes of each field of classes but the label, written likewise."""
     sharding: ShardingSection
     seed: int
     listing: str
@@ -279,13 +298,15 @@ def open_job(handle: JobHandle) -> OpenJob:
         planned.source_uri,
         handle.output_uri,
         tuple(decode_name(name) for name in planned.classes),
-        planned.sharding.format,
+        planned.sharding.shard_format,
         planned.seed,
         planned.multi_label,
         Checks.of(planned.sharding),
         handle.summed_share,
         handle.read_threads,
         handle.file_timeout_s,
+        Fields.of(planned.sharding),
+        {name: tuple(names) for name, names in planned.vocabularies.items()},
     )
     assert sum(plan.num_shards) == plan.total_shards and len(plan.num_shards) == len(SPLITS)
     return OpenJob(job, planned, plan, make_groups(plan, planned.num_files))

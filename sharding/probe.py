@@ -29,8 +29,10 @@ from records.decode import UndecodableImage
 from records.statistics import Counter, Tally
 from sharding.limits import MAX_NAMED, certain_to_fail, encode_name, encode_path, name_some
 from sharding.sources import Reference, remote_uri
-from sharding.write.check import Checks, check
-from sharding.write.reading import read_ahead
+from sharding.sources.fields import Fields
+from sharding.write.check import Checks
+from sharding.write.reading import read_samples
+from sharding.write.sample import accept
 
 MOST_FILES = 1_000
 TIME_LIMIT_S = 10.0
@@ -100,7 +102,11 @@ def probe(
             `sharding.max_rejected_fraction` (`is_certain`).
         StorageError: The source cannot be read.
     """
+    fields = Fields.of(section)
     sample, total_bytes = _draw(references, count)
+    if fields is not None and fields.image is None:
+        # Rows were checked when they were listed, and bytes may be any.
+        return ProbeResult(count, total_bytes, (), 0, 0, 0, Tally())
     counter = Counter()
     rejected: list[Rejected] = []
     ended: list[str] = []
@@ -108,7 +114,7 @@ def probe(
     unreadable: CountedWords[int] = CountedWords()
     accepted = accepted_bytes = stored_bytes = 0
     stopped = ""
-    for reference, found in _look_at(sample, source_uri, Checks.of(section), time_limit_s):
+    for reference, found in _look_at(sample, source_uri, fields, Checks.of(section), time_limit_s):
         if reference is None:
             stopped = str(found)
             continue
@@ -124,7 +130,7 @@ def probe(
             image_format, mode, changes, width, height, num_bytes = found
             counter.add(image_format, mode, changes, width, height)
             accepted += 1
-            accepted_bytes += reference.size
+            accepted_bytes += reference.source_bytes
             stored_bytes += num_bytes
     gone = sorted(n for n, times in unreadable.items() if times == by_class[n] >= _LEAST_OF_CLASS)
     result = ProbeResult(
@@ -219,7 +225,7 @@ def _draw(references: Iterable[Reference], count: int) -> tuple[list[Reference],
     sample, total_bytes = [], 0
     following = next(wanted, -1)
     for position, reference in enumerate(references):
-        total_bytes += reference.size
+        total_bytes += reference.source_bytes
         if position == following:
             sample.append(reference)
             following = next(wanted, -1)
@@ -233,7 +239,7 @@ _Found = tuple[str, str, tuple[str, ...], int, int, int]
 
 
 def _look_at(
-    sample: Sequence[Reference], source_uri: str, checks: Checks, time_limit_s: float
+    sample: Sequence[Reference], source_uri: str, fields: Fields | None, checks: Checks, time_limit_s: float
 ) -> Iterator[tuple[Reference | None, _Found | str | None]]:
     """Yield each file with what was found in it, its reason, or None where it ended the process; last why it stopped.
 
@@ -243,7 +249,7 @@ def _look_at(
     deadline = time.monotonic() + time_limit_s
     position = 0
     for _ in range(_MOST_ENDS + 1):
-        with _started(source_uri, sample[position:], checks) as answers:
+        with _started(source_uri, sample[position:], fields, checks) as answers:
             try:
                 while position < len(sample):
                     if not answers.poll(max(0.0, deadline - time.monotonic())):
@@ -266,12 +272,14 @@ def _look_at(
 
 
 @contextlib.contextmanager
-def _started(source_uri: str, sample: Sequence[Reference], checks: Checks) -> Iterator[Connection]:
+def _started(
+    source_uri: str, sample: Sequence[Reference], fields: Fields | None, checks: Checks
+) -> Iterator[Connection]:
     """Yield the answers of a process that looks at files; it is gone afterwards."""
     # Not forked: this process may have threads, and a client of the bucket.
     context = multiprocessing.get_context("spawn")
     answers, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, source_uri, sample, checks), daemon=True)
+    process = context.Process(target=_work, args=(sender, source_uri, sample, fields, checks), daemon=True)
     process.start()
     sender.close()
     try:
@@ -283,18 +291,23 @@ def _started(source_uri: str, sample: Sequence[Reference], checks: Checks) -> It
         answers.close()
 
 
-def _work(answers: Connection, source_uri: str, sample: Sequence[Reference], checks: Checks) -> None:
+def _work(
+    answers: Connection, source_uri: str, sample: Sequence[Reference], fields: Fields | None, checks: Checks
+) -> None:
     """Send what is found in each file, in order; this is all of the process."""
     end_with_parent()
     # As the stage does.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     try:
-        for content in _read(source_uri, sample):
+        for reference, contents in _read(source_uri, sample, fields):
             try:
-                image = check(content, checks, with_pixels=False)
+                accepted = accept(reference, contents, fields, checks, with_pixels=False)
             except UndecodableImage as reason:
                 answers.send(str(reason))
                 continue
+            image = accepted.image
+            assert image is not None, "without a field of images nothing is looked at"
+            beside = sum(len(content) for content, _ in accepted.files.values()) - len(image.content)
             answers.send(
                 (
                     image.source_format,
@@ -302,18 +315,20 @@ def _work(answers: Connection, source_uri: str, sample: Sequence[Reference], che
                     image.changes,
                     image.width,
                     image.height,
-                    len(image.content),
+                    len(image.content) + (beside + len(reference.cells) if fields is not None else 0),
                 )
             )
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         answers.send(error)
 
 
-def _read(source_uri: str, sample: Sequence[Reference]) -> Iterator[bytes]:
-    """Yield the content of each file, read as the job reads it."""
+def _read(
+    source_uri: str, sample: Sequence[Reference], fields: Fields | None
+) -> Iterator[tuple[Reference, list[tuple[str, bytes]]]]:
+    """Yield the content of the files of each sample, read as the job reads them."""
     threads = _REQUESTS if any(remote_uri(source_uri, reference.path) for reference in sample) else 0
-    with contextlib.closing(read_ahead(source_uri, sample, threads=threads)) as contents:
-        yield from (content for _, content in contents)
+    with contextlib.closing(read_samples(source_uri, sample, fields, threads=threads)) as found:
+        yield from found
 
 
 def _sort_by_kind(rejected: Iterable[Rejected]) -> dict[str, tuple[int, str]]:

@@ -172,7 +172,13 @@ def _estimate(stage: Stage, scratch: Path) -> str:
         lines.append(choice.growth.describe(plan.total_shards))
     key = make_work_key(combine(choice.made_from))
     found = estimate(
-        listing.references(), listing.classes, plan, stage.config, multi_label=listing.multi_label, key=key
+        listing.references(),
+        listing.classes,
+        plan,
+        stage.config,
+        multi_label=listing.multi_label,
+        key=key,
+        vocabularies=listing.vocabularies,
     )
     section = choice.section_of_written(stage.config.sharding)
     probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)

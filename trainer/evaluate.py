@@ -6,6 +6,7 @@ Batches have a fixed size and place whoever takes them, so that each comes out t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -13,13 +14,14 @@ from typing import Literal
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.nn import functional
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, WorstSample
+from trainer.data.device import map_tensors
 from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
 from trainer.parallel.process_group import sum_over_ranks
 from trainer.report.outcomes import Outcomes
+from trainer.tasks.protocol import Batch, Mode, Outputs, Task
 
 # Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
 EVALUATION_BATCH = 64
@@ -36,15 +38,16 @@ class Evaluation:
     """Mean cross-entropy in nats."""
 
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Sized = tuple[Batch, int]
+"""A batch as `to_model` returns it, and its samples."""
 
 
 @dataclass(frozen=True)
 class SplitPart:
     """One rank's share of a split."""
 
-    batches: Iterator[Batch]
-    """Images [B, 3, S, S] float32 and labels [B] int64: the batches rank, rank + ranks, ... of the split."""
+    batches: Iterator[Sized]
+    """The batches rank, rank + ranks, ... of the split."""
     samples: int
     """Of the whole split."""
     rank: int
@@ -55,11 +58,11 @@ class SplitPart:
         """Return the batches of the rank that has most."""
         return -(-self.samples // (self.batch_size * self.ranks))
 
-    def batch_per_round(self, image_size: int) -> Iterator[Batch]:
-        """Yield the batches, and without end one image [1, 3, S, S] without a label, for rounds of ranks with more."""
+    def batch_per_round(self, idle: Batch) -> Iterator[Sized]:
+        """Yield the batches, and without end `idle` as one of no samples, for rounds of ranks with more."""
         yield from self.batches
         while True:
-            yield torch.zeros(1, 3, image_size, image_size), torch.zeros(0, dtype=torch.int64)
+            yield idle, 0
 
     def first_place(self, number: int) -> int:
         """Return the place in the split of the first sample of this rank's batch `number`, from 0."""
@@ -69,13 +72,13 @@ class SplitPart:
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
+    task: Task,
     share: SplitPart,
     device: torch.device,
     *,
-    image_size: int,
     outcomes: Outcomes | None = None,
     numerics: Numerics | None = None,
-    rounds: Callable[[Iterator[Batch], int], Iterator[Batch]] = islice,
+    rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -83,47 +86,46 @@ def evaluate(
 
     Args:
         model: The network; it may be sharded.
+        task: The task.
         share: Of this rank.
         device: Where the model computes.
-        image_size: Side of the images in pixels.
         outcomes: Takes in what the model said of each sample; unset: only counts are kept.
         numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
     """
+    memory_format = torch.contiguous_format if numerics is None else numerics.memory_format
+    mode = Mode(training=False, memory_format=memory_format)
+    names = tuple(task.signature.inputs)
 
-    def forward(images: torch.Tensor) -> torch.Tensor:
-        if numerics is None:
-            logits: torch.Tensor = model(images)
-            return logits
-        with numerics.evaluation_autocast(device):
-            logits = model(images)
-            return logits
+    def forward(batch: Batch) -> Outputs:
+        inputs = [batch[name] if numerics is None else numerics.lay_out_input(batch[name]) for name in names]
+        with nullcontext() if numerics is None else numerics.evaluation_autocast(device):
+            return model(*inputs)
 
     model.eval()
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
     # float64: sums of up to 2**53 samples stay exact.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     taken = 0
-    for images, labels in rounds(share.batch_per_round(image_size), share.rounds()):
-        if not len(labels):
+    idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
+    for batch, samples in rounds(share.batch_per_round(idle), share.rounds()):
+        if not samples:
             if is_sharded:
                 # A forward pass gathers parameters from all ranks.
-                forward(images.to(device))
+                forward(batch)
             continue
-        labels = labels.to(device)
-        logits = forward(images.to(device)).float()
-        totals[0] += len(labels)
-        totals[1] += (logits.argmax(dim=1) == labels).sum()
-        totals[2] += functional.cross_entropy(logits, labels, reduction="sum").double()
+        logits = forward(batch).float()
+        loss, _ = task.loss(logits, batch, mode)
+        totals[0] += samples
+        totals[1] += (logits.argmax(dim=1) == batch["label"]).sum()
+        totals[2] += loss.double()
         if outcomes is not None:
-            outcomes.add(logits, labels, first_place=share.first_place(taken))
+            outcomes.add(logits, batch["label"], first_place=share.first_place(taken))
         taken += 1
     release_gathered(model)
     model.train()
-    samples, right, loss = sum_over_ranks(totals).tolist()
-    if samples == 0:
-        return None
-    return Evaluation(int(samples), right / samples, loss / samples)
+    total, right, loss = sum_over_ranks(totals).tolist()
+    return None if total == 0 else Evaluation(int(total), right / total, loss / total)
 
 
 def make_report(

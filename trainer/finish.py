@@ -14,6 +14,7 @@ from trainer.evaluate import make_report
 from trainer.model.build import parameters_sha256
 from trainer.report.outcomes import Outcomes
 from trainer.report.result import WORST_IMAGES, TestResult, write_result
+from trainer.tasks.protocol import Mode
 
 if TYPE_CHECKING:
     from trainer.train import Training
@@ -83,7 +84,9 @@ def _show(training: Training, best: CheckpointManifest, report: EvaluationReport
     test = None
     try:
         if report is not None:
-            pictures = training.data.pictures("test", [one.place for one in report.worst[:WORST_IMAGES]])
+            shown = training.data.samples_at("test", [one.place for one in report.worst[:WORST_IMAGES]])
+            mode = Mode(training=False)
+            pictures = [training.data.task.prepare(sample, mode)["images"] for sample in shown]
             test = TestResult(report, outcomes.counts(), pictures)
         write_result(training.assignment.tensorboard_folder, training, best, test)
     except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like

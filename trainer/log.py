@@ -12,19 +12,18 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
-from trainer.data.device import ModelInput
 from trainer.data.training_data import TrainingData
 from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
 from trainer.report.data import DataReport
-from trainer.report.first_slot import FirstSlot
 from trainer.report.gpu import GpuGauges
 from trainer.report.memory import read_memory
 from trainer.report.readings import Readings
 from trainer.report.scalars import Scalars
 from trainer.report.training_status import TrainingStatus
-from trainer.step import Stepper
+from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
+from trainer.tasks.protocol import Batch
 
 
 class Reporting:
@@ -70,8 +69,8 @@ class Reporting:
         self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
-        self._first_slot = FirstSlot(feed.manifest.classes, feed.transform.mean, feed.transform.std)
-        if rank.is_first and first_step == 0:
+        self._first_slot = getattr(feed.task, "first_slot", lambda: None)()
+        if rank.is_first and first_step == 0 and self._first_slot is not None:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
             stepper.on_model_input = self._keep_first_slot
         self._gauges = GpuGauges(rank.device if rank.is_first else torch.device("cpu"), log)
@@ -80,9 +79,9 @@ class Reporting:
         """Take in the loss of a slot, summed over its samples."""
         self._readings.add(loss)
 
-    def end_step(self, left_out: torch.Tensor, batch_samples: int) -> None:
-        """Take in a step, as `Readings.end_step` does."""
-        self._readings.end_step(left_out, batch_samples)
+    def end_step(self, update: Update, batch_samples: int) -> None:
+        """Take in a step of as many samples, as `Readings.end_step` does."""
+        self._readings.end_step(update.left_out, update.count)
         self._samples += batch_samples
         self.status.step_taken()
 
@@ -172,16 +171,19 @@ class Reporting:
         self._show_first_slot()
         self.scalars.close()
 
-    def _keep_first_slot(self, given: ModelInput) -> None:
+    def _keep_first_slot(self, batch: Batch) -> None:
         self._stepper.on_model_input = None
-        self._first_slot.keep(given)
+        if self._first_slot is not None:
+            self._first_slot.keep(batch)
 
     def _show_first_slot(self) -> None:
+        if self._first_slot is None:
+            return
         try:
             if (summary := self._first_slot.take()) is not None:
                 self.scalars.show(1, summary)
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
-            self._log(f"warning: the first images are not in TensorBoard's files: {type(error).__name__}: {error}")
+            self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 
     def require_finite(self, name: str, value: float, step: int) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here.

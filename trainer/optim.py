@@ -6,7 +6,7 @@ The rate of a parameter is that of the step times a factor of its own, which the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,22 +21,28 @@ from trainer.checkpoint.tensors import Group, Rows, global_shape
 from trainer.model.freeze import no_match
 from trainer.model.recompute import find_repeated_blocks
 from trainer.parallel import copy_tensor, full_tensor, local_tensor
+from trainer.tasks.protocol import Task
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
 
 
 def make_optimizer(
-    model: nn.Module, train: TrainSection, factors: Mapping[str, float] | None = None
+    model: nn.Module, train: TrainSection, factors: Mapping[str, float] | None = None, task: Task | None = None
 ) -> torch.optim.Optimizer:
     """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
 
     Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
+    A task may have an optimizer of its own: it gets the same groups.
 
     Args:
         model: The network; parameters that ask for no gradient are left out.
         train: The configuration's section.
         factors: Of the learning rate, by names of parameters, as `rate_factors` gives them; None: 1 for all.
+        task: The task, which may have an `optimizer`.
+
+    Raises:
+        ConfigError: The task's optimizer keeps what a checkpoint cannot.
     """
     asking = {name: p for name, p in model.named_parameters() if p.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
@@ -49,6 +55,8 @@ def make_optimizer(
         for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
     ]
     rate = peak_learning_rate(train)
+    if own := getattr(task, "optimizer", None):
+        return _make_own(own, groups, rate)
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
     sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, nesterov=train.nesterov, fused=True)
@@ -60,18 +68,72 @@ def make_optimizer(
     return sgd
 
 
+def _make_own(
+    own: Callable[[list[dict[str, Any]], float], torch.optim.Optimizer], groups: list[dict[str, Any]], rate: float
+) -> torch.optim.Optimizer:
+    """Return a task's own optimizer; the rate of each of its groups is kept as a factor of `rate`."""
+    _try_own(own, groups, rate)
+    optimizer = own([{**group, "lr": rate * group["rate_factor"]} for group in groups], rate)
+    for group in optimizer.param_groups:
+        group["rate_factor"] = float(group["lr"]) / rate
+    return optimizer
+
+
+def _try_own(
+    own: Callable[[list[dict[str, Any]], float], torch.optim.Optimizer], groups: list[dict[str, Any]], rate: float
+) -> None:
+    """Take a step of an own optimizer on the smallest parameter of each group, and look at what it keeps.
+
+    Raises:
+        ConfigError: It is no optimizer, or keeps what a checkpoint cannot.
+    """
+    allowed = "a torch.optim.Optimizer whose state are tensors of the parameter's shape or of one element"
+    todo = "correct the task's optimizer: keep numbers as tensors [], as torch.optim.AdamW keeps its step"
+    smallest = []
+    for group in groups:
+        parameter = min(group["params"], key=torch.Tensor.numel)
+        # The shape is that of the whole where it is sharded; the values do not matter.
+        copy = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype))
+        copy.grad = torch.ones_like(copy)
+        smallest.append({**group, "params": [copy], "lr": rate * group["rate_factor"]})
+    optimizer = own(smallest, rate)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"the task's optimizer returned a {type(optimizer).__name__}", allowed=allowed, todo=todo)
+    given = {id(parameter) for group in smallest for parameter in group["params"]}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if given != held:
+        raise ConfigError(
+            f"the task's optimizer holds {len(held & given)} of {len(given)} parameters that it was given, and "
+            f"{len(held - given)} others",
+            allowed="an optimizer of the parameters that it is given",
+            todo="make it of the groups; model.freeze leaves parameters out",
+        )
+    optimizer.step()
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor) or (value.numel() != 1 and value.shape != parameter.shape):
+                shown = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+                raise ConfigError(
+                    f"the task's optimizer ({type(optimizer).__name__}) keeps {name} as {shown} for a parameter "
+                    f"{list(parameter.shape)}",
+                    allowed=allowed,
+                    todo=todo,
+                )
+
+
 @torch.no_grad()
 def step_optimizer(
     optimizer: torch.optim.Optimizer, *, found_inf: torch.Tensor, divisor: torch.Tensor | None = None
 ) -> None:
-    """Take an optimizer step, unless `found_inf` says to leave it out; nothing waits for a GPU that has the parameters.
+    """Take an optimizer step, unless `found_inf` says to leave it out.
 
-    The two tensors are given as torch.amp.GradScaler gives them to fused optimizers.
+    The two tensors are given to fused optimizers as torch.amp.GradScaler does, and nothing waits for a GPU that has the
+    parameters. Others have their gradients divided, and wait for what `found_inf` says.
 
     Args:
         optimizer: From `make_optimizer`.
         found_inf: [] float32: 1 to leave parameters and state as they are, else 0.
-        divisor: [] float32 that gradients are divided by; None: 1.
+        divisor: [] float that gradients are divided by; None: 1.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if any(parameter.device.type == "cpu" for parameter in parameters):
@@ -79,11 +141,30 @@ def step_optimizer(
         # (torch/optim/adam.py, _fused_adam: non_blocking=True), and read what was in that memory before.
         found_inf = found_inf.to("cpu")
         divisor = None if divisor is None else divisor.to("cpu")
-    if isinstance(optimizer, torch.optim.SGD) and any(isinstance(parameter, DTensor) for parameter in parameters):
+    if divisor is not None and not _divides_by_itself(optimizer, parameters):
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for gradient in gradients:
+            local_tensor(gradient).div_(divisor)
+        divisor = None
+    divisor = None if divisor is None else divisor.float()
+    is_fused = _is_fused(optimizer)
+    if is_fused and isinstance(optimizer, torch.optim.SGD) and any(isinstance(p, DTensor) for p in parameters):
         _step_sgd(optimizer, found_inf, divisor)
-    else:
+    elif is_fused:
         optimizer.grad_scale, optimizer.found_inf = divisor, found_inf  # type: ignore[attr-defined]
         optimizer.step()
+    elif not found_inf.item():
+        optimizer.step()
+
+
+def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    # What torch.amp.GradScaler looks at too.
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def _divides_by_itself(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
+    """Whether gradients are divided in the optimizer's step: fused ones do, by a float32."""
+    return _is_fused(optimizer) and all(parameter.dtype != torch.float64 for parameter in parameters)
 
 
 def _step_sgd(optimizer: torch.optim.SGD, found_inf: torch.Tensor, divisor: torch.Tensor | None) -> None:
@@ -136,13 +217,19 @@ def peak_learning_rate(train: TrainSection) -> float:
     return train.learning_rate * factor
 
 
-def learning_rate(step: int, *, total_steps: int, steps_per_epoch: int, train: TrainSection) -> float:
+def learning_rate(
+    step: int, *, total_steps: int, steps_per_epoch: int, train: TrainSection, task: Task | None = None
+) -> float:
     """Return the rate of optimizer step `step` (from 0): linear warmup, then what train.schedule says.
+
+    A task may have a `schedule` of its own, which gives the factor of the peak.
 
     A pure function: a resume needs the step and nothing else. The cosine is that of Loshchilov and Hutter, "SGDR",
     2016, without restarts.
     """
     peak = peak_learning_rate(train)
+    if own := getattr(task, "schedule", None):
+        return peak * float(own(step, total_steps))
     warmup = round(train.warmup_fraction * total_steps)
     if step < warmup:
         return peak * (step + 1) / warmup

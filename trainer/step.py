@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,12 +21,11 @@ from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.checkpoint.tensors import ChooseRows, Group, Groups, whole_tensors
 from trainer.data.clock import DataClock
-from trainer.data.device import ModelInput, prepare
+from trainer.data.device import map_tensors
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
-from trainer.data.transforms import TrainTransform
 from trainer.launch.auto import slot_sizes
-from trainer.model.build import find_single_sample_fault
+from trainer.model.build import Inputs, find_single_sample_fault
 from trainer.model.ema import MovingAverage
 from trainer.model.freeze import keep_statistics, statistics_released
 from trainer.model.guard import GradientGuard
@@ -54,9 +54,22 @@ from trainer.parallel import (
 )
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
+from trainer.tasks.load import network_name
+from trainer.tasks.loss import Denominator, checked_loss
+from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
 from trainer.weights.start import StartWeights
 
 Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of an optimizer step; tensors on the device."""
+
+    left_out: torch.Tensor
+    """[] 1.0 if it was left out, since its gradients were not finite or nothing counted in it, else 0.0."""
+    count: torch.Tensor | int
+    """What the loss of its global batch is divided by."""
 
 
 class Stepper:
@@ -64,7 +77,7 @@ class Stepper:
 
     Args:
         config: The configuration.
-        num_classes: Classes of the shards.
+        task: What its slots are, and what a loss is.
         rank: This process among its peers.
         numerics: What steps compute in.
         log: Is told what was found about the network.
@@ -75,7 +88,7 @@ class Stepper:
     def __init__(
         self,
         config: RunConfig,
-        num_classes: int,
+        task: Task,
         rank: Rank,
         numerics: Numerics,
         log: Callable[[str], None],
@@ -84,12 +97,15 @@ class Stepper:
         freezes: bool | None = None,
     ) -> None:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
+        self._task, self._input_names = task, tuple(task.signature.inputs)
+        self._mode = Mode(training=True, memory_format=numerics.memory_format)
+        self._denominator = Denominator(config, rank)
         train = config.train
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
         freezes = train.unfreeze_epoch is None if freezes is None else freezes
-        network = make_network(config, num_classes, rank, numerics, log, start, freezes=freezes)
+        network = make_network(config, task, rank, numerics, log, start, freezes=freezes)
         factors = rate_factors(network.module, train)
         self.initial = network.initial
         """What was taken of `start`."""
@@ -109,14 +125,14 @@ class Stepper:
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
         wrapped = self._parallel.wrapped
         self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
-        self._optimizer = make_optimizer(self.model, train, factors)
+        self._optimizer = make_optimizer(self.model, train, factors, task)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
         self._changing_buffers: list[tuple[nn.Module, str]] | None = None
         self._changing_names: set[str] = set()
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = GradientGuard(rank.device, stops=train.non_finite == "stop")
-        self.on_model_input: Callable[[ModelInput], None] | None = None
+        self.on_model_input: Callable[[Batch], None] | None = None
         """Is shown what the network gets, and must not change it."""
 
     @property
@@ -142,12 +158,12 @@ class Stepper:
         later = self._config.train.unfreeze_epoch is not None
         with statistics_released(self.model) if later else nullcontext():
             self.model.train()
-            fault = find_single_sample_fault(self.model, self._images(1))
+            fault = find_single_sample_fault(self.model, self._inputs(self._example(1)))
             has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
         release_gathered(self.model)
         if fault is not None:
             raise ConfigError(
-                f"{given}, on which {self._config.model.architecture} cannot train: {fault}",
+                f"{given}, on which {network_name(self._config)} cannot train: {fault}",
                 allowed="slots of two samples or more for this model",
                 todo=todo,
             )
@@ -173,31 +189,40 @@ class Stepper:
                 self._warm_up(size)
 
     def _warm_up(self, slot_size: int) -> None:
-        images = self._images(slot_size)
+        batch = self._example(slot_size)
+
+        def loss() -> torch.Tensor:
+            found, count = self._loss(self._first_outputs(batch), batch)
+            self._denominator.decide(count, slot_size)
+            return found
+
         if not self._numerics.compile:
-            self._parallel.warm_up(images, self._first_logits)
+            self._parallel.warm_up(loss)
             return
         # Not before it is needed: it takes seconds to import.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
-            self._parallel.warm_up(images, self._first_logits)
+            self._parallel.warm_up(loss)
         except TorchDynamoException as error:
             if isinstance(inner := getattr(error, "inner_exception", None), torch.OutOfMemoryError):
                 raise inner from error
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise ConfigError(
-                f"train.compile is on, and torch.compile failed on {self._config.model.architecture}: "
+                f"train.compile is on, and torch.compile failed on {network_name(self._config)}: "
                 f"{type(error).__name__}: {lines[0] if lines else 'no message'}",
                 allowed="a network that torch.compile takes, on a machine with a C++ compiler (CPU) or Triton (GPU)",
                 todo="set train.compile=off, or correct what the message names",
             ) from error
 
-    def _images(self, number: int) -> torch.Tensor:
-        size = self._config.data.image_size
-        return torch.zeros(number, 3, size, size, device=self._rank.device).contiguous(
-            memory_format=self._numerics.memory_format
-        )
+    def _example(self, size: int) -> Batch:
+        """Return the task's example batch on the device."""
+        batch: Batch = map_tensors(self._task.example(size), lambda tensor: tensor.to(self._rank.device))
+        return batch
+
+    def _inputs(self, batch: Batch) -> Inputs:
+        """Return what the network takes of a batch; images in the memory layout of train.channels_last."""
+        return tuple(self._numerics.lay_out_input(batch[name]) for name in self._input_names)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -312,12 +337,16 @@ class Stepper:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def compute(self, slot: SlotBatch, transform: TrainTransform, clock: DataClock) -> torch.Tensor:
-        """Run one slot forward and backward; return its part of the loss, summed over samples."""
+    def compute(self, slot: SlotBatch, clock: DataClock) -> torch.Tensor:
+        """Run one slot forward and backward; return the sum of its loss.
+
+        Raises:
+            ConfigError: The task's loss returned no sum and count.
+        """
         request = slot.request
-        given = prepare(slot, transform, self._rank.device, clock, self._numerics.memory_format)
+        batch = self._task.to_model(self._on_device(slot.batch, clock), self._mode)
         if self.on_model_input is not None:
-            self.on_model_input(given)
+            self.on_model_input(batch)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         if self._slots_of_step == 0:
@@ -329,59 +358,75 @@ class Stepper:
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
-            loss = self._loss_sum(given) * weight
-            # Ranks' gradients are averaged; the true mean divides by the samples of the global batch.
-            share = loss * (self._rank.ranks / request.batch_samples)
+            loss, count = self._loss(self._outputs(batch), batch)
+            loss = loss * weight
+            self._denominator.add(count, request)
+            # Ranks' gradients are averaged; the true mean divides by the count of the global batch.
+            share = loss * (self._rank.ranks / self._denominator.divides_slots_by(request))
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _loss_sum(self, given: ModelInput) -> torch.Tensor:
-        logits = self._logits(given.images)
-        return given.loss_sum(logits, smoothing=self._config.train.label_smoothing)
+    def _on_device(self, batch: Batch, clock: DataClock) -> Batch:
+        device = self._rank.device
+        if device.type == "cpu":
+            return batch
+        # What a prefetcher has copied already stays as it is.
+        with clock.copying():
+            moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+        return moved
 
-    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+    def _loss(self, outputs: Outputs, batch: Batch) -> Loss:
+        return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
+
+    def _outputs(self, batch: Batch) -> Outputs:
         with self._numerics.autocast(self._rank.device):
-            logits: torch.Tensor = self._forward(images)
-        return logits
+            return self._forward(*self._inputs(batch))
 
-    def _first_logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Do as `_logits`, and find out which buffers a forward pass writes to."""
+    def _first_outputs(self, batch: Batch) -> Outputs:
+        """Do as `_outputs`, and find out which buffers a forward pass writes to."""
         with written_buffers(self.model) as names:
-            logits = self._logits(images)
+            outputs = self._outputs(batch)
         # Of all passes: some buffers are written in the first one alone, and that state is put back afterwards.
         self._changing_names |= names
         # By module and name: a module may replace the tensor of a buffer.
         self._changing_buffers = [_holder(self.model, name) for name in sorted(self._changing_names)]
-        return logits
+        return outputs
 
-    def update(self, step: int, rate: float) -> torch.Tensor:
+    def update(self, step: int, rate: float) -> Update:
         """Take optimizer step `step` (from 0) with the gradients of its slots, at a learning rate.
 
-        Returns:
-            1.0 if it was left out, since the gradients were not finite, else 0.0; a tensor on the device.
+        All ranks must call this.
         """
         scale = None if self._scale is None else self._scale.scale
         norm = gradient_norm(self.model.parameters(), self._rank.device)
         if scale is not None:
             norm = norm / scale
+        count, correction = self._denominator.take()
+        if correction is not None:
+            # Of a step that counts nothing there is no gradient.
+            norm = torch.where(correction == 0, 0.0, norm / correction)
         left_out = self.guard.judge(norm, step, scale)
         divisor = scale
+        if correction is not None:
+            divisor = correction if scale is None else correction * scale
         if (most := self._config.train.clip_grad_norm) is not None:
             clip = clip_divisor(norm, most)
-            divisor = clip if scale is None else clip * scale
+            divisor = clip if divisor is None else clip * divisor
+        skipped = left_out if correction is None else torch.maximum(left_out, (correction == 0).float())
         set_learning_rate(self._optimizer, rate)
-        step_optimizer(self._optimizer, found_inf=left_out, divisor=divisor)
+        step_optimizer(self._optimizer, found_inf=skipped, divisor=divisor)
         self._optimizer.zero_grad(set_to_none=True)
         if self._scale is not None:
             self._scale.update(left_out)
         if self._average is not None:
-            self._average.update(step, left_out)
-        return left_out
+            self._average.update(step, skipped)
+        return Update(skipped, count)
 
     def drop_slots(self) -> None:
         """Forget the slots since the last update, and their gradients."""
         self._optimizer.zero_grad(set_to_none=True)
         self._slots_of_step = 0
+        self._denominator.drop()
 
     @property
     def loss_scale(self) -> torch.Tensor | None:

@@ -56,7 +56,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     if RANKS_VARIABLE in os.environ:
         stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     world_size = ranks * nodes.nodes
-    shards = load_shards(shards_uri, stage.config.data, ranks=world_size)
+    shards = load_shards(shards_uri, stage.config, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     data = stage.config.data
     pixels = {"image_size": data.image_size, "mean": data.mean or shards.mean, "std": data.std or shards.std}

@@ -25,7 +25,7 @@ from trainer.checkpoint.progress import Progress
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device import to_device
 from trainer.data.training_data import TrainingData
-from trainer.evaluate import Batch, Evaluation, evaluate
+from trainer.evaluate import Evaluation, Sized, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout, choose_batch_layout, find_spare_cores
@@ -89,8 +89,8 @@ class Training:
         self.order = self.data.choose_order(self.layout, checkpoint)
         self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
         # A checkpoint has its own.
-        classes, alive = self.data.manifest.classes, ledger.sections.alive
-        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, classes, alive)
+        alive = ledger.sections.alive
+        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, alive)
         self.stepper = self._set_up_stepper(start)
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         if checkpoint is not None:
@@ -122,7 +122,11 @@ class Training:
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, from 0."""
         return learning_rate(
-            step, total_steps=self.total_steps, steps_per_epoch=self.data.steps_per_epoch, train=self.config.train
+            step,
+            total_steps=self.total_steps,
+            steps_per_epoch=self.data.steps_per_epoch,
+            train=self.config.train,
+            task=self.data.task,
         )
 
     def _say(self, message: str, step: int) -> None:
@@ -144,8 +148,8 @@ class Training:
 
     def _set_up_stepper(self, start: StartWeights | None = None) -> Stepper:
         self._frozen = self.progress.freezes(self.data.samples, self.config.train.unfreeze_epoch)
-        classes = len(self.data.manifest.classes)
-        stepper = Stepper(self.config, classes, self.rank, self.numerics, self.log, start, freezes=self._frozen)
+        task = self.data.task
+        stepper = Stepper(self.config, task, self.rank, self.numerics, self.log, start, freezes=self._frozen)
         stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
         stepper.warm_up(self.layout.slot_size, self.data.samples)
         return stepper
@@ -215,13 +219,12 @@ class Training:
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
             self.reporting.data.count(slot)
-            loss = self.stepper.compute(slot, self.data.dataset.transform, clock)
+            loss = self.stepper.compute(slot, clock)
             self.reporting.add(loss)
             if not slot.request.last_of_step:
                 continue
             rate = self.learning_rate(self.step)
-            left_out = self.stepper.update(self.step, rate)
-            self.reporting.end_step(left_out, slot.request.batch_samples)
+            self.reporting.end_step(self.stepper.update(self.step, rate), slot.request.batch_samples)
             self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
@@ -282,16 +285,15 @@ class Training:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
         sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
-        def until_stopped(batches: Iterator[Batch], rounds: int) -> Iterator[Batch]:
+        def until_stopped(batches: Iterator[Sized], rounds: int) -> Iterator[Sized]:
             return sections.each_alive(self.vote.rounds_of(batches, rounds))
 
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
-            size = self.config.data.image_size
             return evaluate(
                 model,
+                self.data.task,
                 share,
                 self.rank.device,
-                image_size=size,
                 outcomes=outcomes,
                 numerics=self.numerics,
                 rounds=until_stopped,
@@ -348,7 +350,7 @@ class Training:
             order=self.order,
             model=self.config.model.model_dump(mode="json"),
             classes=self.data.manifest.classes,
-            data=self.data.transform.document(),
+            data=getattr(self.data.task, "document", dict)(),
             shards_fingerprint=self.data.manifest.fingerprint,
             metrics=self.progress.metrics or {},
             best_step=0,

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, NonNegativeInt, SerializerFunctionWr
 
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.artifacts.shard_table import load_table
-from contracts.config import SPLITS
+from contracts.config import SPLITS, FieldKind
+from contracts.config.fields import find_image, find_label
 
 
 class SplitEntry(Document):
@@ -52,6 +53,17 @@ class ShardEntry(FileEntry):
     """Number of its images that needed each change, tombstones included."""
     rows_crc32c: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
     """crc32c of its rows in the index (records/index_parts.py); empty in index version 1."""
+
+
+class FieldEntry(Document):
+    """One field of the samples."""
+
+    kind: FieldKind
+    place: NonNegativeInt = 0
+    """Place in the order of `sharding.fields`: a document sorts names."""
+    classes: list[str] = Field(default=[])
+    """Names of the classes of a field of kind class or classes, written as in `ShardManifest.classes`; a value is a
+    place in this list. Empty for other kinds."""
 
 
 class IndexPart(FileEntry):
@@ -137,9 +149,13 @@ class ShardManifest(Contract):
     seed: int
     classes: list[str]
     """Names of the classes, as text; one that is none is percent-encoded after `percent-encoded:`. A label is a place
-    in this list."""
+    in this list. With `fields`, the classes of the label field: the first of kind class, else of kind classes; empty
+    where there is neither."""
     multi_label: bool = False
-    """Whether an image may have several labels: they are in the shards as lists, and the index holds none."""
+    """Whether a sample may have several labels: they are in the shards as lists, and the index holds none."""
+    fields: dict[str, FieldEntry] = Field(default={})
+    """The fields that `sharding.fields` named, by name; empty where samples are an image and a label (see
+    `sample_fields`)."""
     splits: Annotated[dict[str, SplitEntry], AfterValidator(_check_splits)]
     """train, validation and test, each of them, also where it is empty."""
     shards: Sequence[ShardEntry]
@@ -189,6 +205,25 @@ class ShardManifest(Contract):
     """Part of the names of all files: hash of the fingerprint and of `made_with`; empty in format version 1."""
     made_with: dict[str, str] = Field(default={})
     """Versions of what decides bytes. They are in no fingerprint: an upgrade is no reason to shard again."""
+
+    @property
+    def sample_fields(self) -> dict[str, FieldEntry]:
+        """Fields of the samples by name, in the order of the configuration; without `fields` image and label."""
+        if self.fields:
+            return dict(sorted(self.fields.items(), key=lambda item: item[1].place))
+        kind: FieldKind = "classes" if self.multi_label else "class"
+        label = FieldEntry(kind=kind, place=1, classes=self.classes)
+        return {"image": FieldEntry(kind="image"), "label": label}
+
+    @property
+    def label_field(self) -> str | None:
+        """Name of the field whose classes are `classes`: the first of kind class, else of kind classes."""
+        return find_label({name: entry.kind for name, entry in self.sample_fields.items()})
+
+    @property
+    def image_field(self) -> str | None:
+        """Name of the first field of kind image: the one that was converted, resized and measured."""
+        return find_image({name: entry.kind for name, entry in self.sample_fields.items()})
 
     @property
     def whole_samples(self) -> bool:

@@ -60,7 +60,7 @@ class Signature(Document):
 
     inputs: Annotated[dict[str, TensorSpec], Field(min_length=1)]
     outputs: Annotated[dict[str, OutputSpec], Field(min_length=1)]
-    dimensions: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = Field(default={})
     """Range of each dimension that varies, besides `batch`."""
 
     @model_validator(mode="after")

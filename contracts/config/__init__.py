@@ -11,6 +11,7 @@ from pydantic import field_validator, model_validator
 from contracts.config.base import Section
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
+from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
 from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import (
@@ -32,6 +33,8 @@ from contracts.config.training import (
 )
 
 __all__ = [
+    "CLASS_KINDS",
+    "FILE_KINDS",
     "SPLITS",
     "STAGES",
     "STAGE_SECTIONS",
@@ -42,6 +45,8 @@ __all__ = [
     "DataflowSection",
     "EarlyStoppingSection",
     "ExportSection",
+    "FieldKind",
+    "FieldSection",
     "ImagesSection",
     "Knob",
     "MachineSection",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from contracts.config.base import Fraction, PositiveInt, Section
+from contracts.config.fields import FILE_KINDS, FieldName, FieldSection
 
 SPLITS = ("train", "validation", "test")
 
@@ -51,6 +52,9 @@ class ShardingSection(Section):
     label_column: Annotated[str, Field(min_length=1)] = "label"
     """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
     is written as JSON: `["a", "b"]`."""
+    fields: Annotated[dict[FieldName, FieldSection], Field(max_length=64)] = {}
+    """Fields of a sample by name: column and kind of each, in place of uri_column and label_column. Without a field of
+    kind image or bytes the rows of the file are the samples themselves. Unset: the fields image and label."""
     split_column: Annotated[str, Field(min_length=1)] = "split"
     """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
     label_separator: str | None = None
@@ -58,8 +62,9 @@ class ShardingSection(Section):
     group_by: str = ""
     """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
     expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
-    format: Literal["webdataset", "tfrecord"] = "webdataset"
-    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example."""
+    format: Literal["auto", "webdataset", "tfrecord"] = "auto"
+    """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a
+    field is an image or bytes, else TFRecord."""
     splits: SplitFractions = SplitFractions()
     """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
@@ -105,6 +110,24 @@ class ShardingSection(Section):
                 'background is empty: # begins a comment in YAML, so a colour stands in quotes ("#ff0000")'
             )
         return values
+
+    @property
+    def shard_format(self) -> Literal["webdataset", "tfrecord"]:
+        """Format of the shards, `auto` decided."""
+        if self.format != "auto":
+            return self.format
+        has_files = not self.fields or any(field.kind in FILE_KINDS for field in self.fields.values())
+        return "webdataset" if has_files else "tfrecord"
+
+    @model_validator(mode="after")
+    def _fields_alone_name_columns(self) -> ShardingSection:
+        if not self.fields:
+            return self
+        for name in ("uri_column", "label_column"):
+            # By value: a configuration that was written out names every field.
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is not used beside fields: name the column there, or unset it")
+        return self
 
     @model_validator(mode="after")
     def _changes_need_pixels(self) -> ShardingSection:

@@ -1,5 +1,8 @@
 """Images with the same bytes: found, named in the manifest, on request left out.
 
+With named fields, samples whose first file has the same bytes; of rows without files, those that differ in nothing but
+their label.
+
 Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, where
 copies are to be left out, and in increments they are looked for in the source before anything is written: files of one
 size come together, and those whose hash the listing does not know are read. Else they are looked for in the shards:
@@ -24,7 +27,8 @@ from contracts import storage
 from contracts.artifacts import Copy, DuplicateGroup, Duplicates
 from contracts.config import SPLITS
 from contracts.errors import DataError, TryAgain
-from records.whole_sample import extract_image, path_in
+from records.index import NO_LABEL
+from records.whole_sample import IMAGE_FEATURE, extract_image, path_in
 from sharding.commit.records import CONTENT
 from sharding.job import OpenJob
 from sharding.limits import encode_path
@@ -161,7 +165,8 @@ def _digest(opened: OpenJob, reference: Reference, kind: str) -> str:
     known = reference.content_hash.decode()
     if known.startswith("md5:"):
         return known
-    content = read_file(opened.job.source_uri, reference)
+    fields = opened.job.fields
+    content = read_file(opened.job.source_uri, reference if fields is None else fields.files_of(reference)[0][1])
     return f"{kind}:" + hashlib.new(kind, content, usedforsecurity=False).hexdigest()
 
 
@@ -170,7 +175,7 @@ def _candidate(reference: Reference, is_written: bool, opened: OpenJob) -> _Cand
         is_written,
         -reference.split,
         make_key(reference.path),
-        -1 if opened.job.multi_label else reference.label,
+        reference.label if opened.job.has_labels else NO_LABEL,
         encode_path(reference.path),
         opened.plan.place(reference.path, reference.split) if is_written else -1,
     )
@@ -237,8 +242,10 @@ def _read_sample(row: np.void, opened: OpenJob) -> bytes:
 
 
 def _digest_of_sample(opened: OpenJob, row: np.void) -> str:
-    image = extract_image(_read_sample(row, opened), opened.job.shard_format)
-    return "sha256:" + hashlib.sha256(image).hexdigest()
+    fields = opened.job.fields
+    feature = IMAGE_FEATURE if fields is None else (fields.file or "").encode()
+    content = extract_image(_read_sample(row, opened), opened.job.shard_format, feature)
+    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def _path_of(row: np.void, opened: OpenJob) -> str:

@@ -18,6 +18,7 @@ from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
     Duplicates,
+    FieldEntry,
     FileEntry,
     ImageStatistics,
     IndexPart,
@@ -102,14 +103,16 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         table = FileEntry(name=name, bytes=len(content), crc32c=storage.crc32c(content))
     mean, std = _measure(collected.channel_sums, kept)
     changes = opened.job.checks.changes
+    has_images = opened.job.fields is None or opened.job.fields.image is not None
     manifest = ShardManifest(
         format_version=ShardManifest.FORMAT_VERSION,
         fingerprint=planned.fingerprint,
         made_from=planned.made_from,
-        format=planned.sharding.format,
+        format=planned.sharding.shard_format,
         seed=planned.seed,
         classes=planned.classes,
         multi_label=planned.multi_label,
+        fields=_describe_fields(opened),
         splits=splits,
         shards=[] if table else collected.shards,
         shard_table=table,
@@ -122,7 +125,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         mean=mean,
         std=std,
         verify=planned.sharding.verify,
-        images=describe_images(collected.tally),
+        images=describe_images(collected.tally) if has_images else None,
         prepared=_describe_changes(changes, collected.tally) if changes or collected.tally.changes else None,
         duplicates=duplicates,
         parent=kept.append.parent if kept is not None else None,
@@ -296,6 +299,20 @@ def read_tally(manifest: ShardManifest) -> Tally:
     width, height = ((one[0], one[1]) if one else None for one in (images.width, images.height))
     changed = manifest.prepared.changed if manifest.prepared is not None else {}
     return Tally(images.formats, images.modes, changed, width, height)
+
+
+def _describe_fields(opened: OpenJob) -> dict[str, FieldEntry]:
+    """Return the named fields; none where samples are an image and a label."""
+    fields = opened.job.fields
+    if fields is None:
+        return {}
+    classes = {name: list(names) for name, names in opened.job.vocabularies.items()}
+    if fields.label is not None:
+        classes[fields.label] = opened.planned.classes
+    return {
+        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []))
+        for place, (name, kind) in enumerate(fields.kinds.items())
+    }
 
 
 def _describe_changes(changes: Changes, tally: Tally) -> Prepared:

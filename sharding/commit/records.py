@@ -189,7 +189,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         sources.append(columns["source"])
         if job.multi_label:
             samples_by_class += np.array(record.label_counts, np.int64)
-        else:
+        elif job.has_labels:
             samples_by_class += np.bincount(columns["label"], minlength=len(job.classes))
         source_bytes += record.source_bytes
         channel_sums += record.channel_sums

@@ -27,6 +27,7 @@ from sharding.limits import decode_name, encode_path, name_some
 from sharding.plan import KEY_BYTES, make_key
 from sharding.sources import Listing
 from sharding.sources.parts import StretchWriter
+from sharding.sources.reference import NO_CLASS
 
 Keys = npt.NDArray[np.bytes_]
 Integers = npt.NDArray[np.int64]
@@ -130,18 +131,18 @@ def _divide(
     seen: set[int] = set()
     written, compared = StretchWriter(scratch, "new"), StretchWriter(scratch, "compared")
     for place, reference in enumerate(listing.references()):
-        own = sorted(labels[label] for label in reference.labels)
+        own = sorted(labels[label] for label in reference.labels) if labels else [NO_CLASS]
         seen.update(own)
         split = int(splits[place])
         if stays[place]:
-            source_bytes[split] += reference.size
-            for label in own:
+            source_bytes[split] += reference.source_bytes
+            for label in own if labels else ():
                 samples_by_class[split][label] += 1
             if not is_compared[place]:
                 continue
-        path, _, _, size, generation, content_hash, _ = reference
+        path, _, _, size, generation, content_hash, _, *named = reference
         fields = (path, own[0], split, size, generation, content_hash, tuple(own[1:]))
-        (compared if stays[place] else written).add(fields)
+        (compared if stays[place] else written).add((*fields, *named) if reference.cells else fields)
     new, beside = written.close(), compared.close()
     append = Append(
         parent=parent.manifest.fingerprint,
@@ -163,9 +164,17 @@ def _divide(
         total_bytes=sum(new.split_bytes),
         counts=tuple([new.counts[split, label] for label in range(len(places))] for split in range(len(SPLITS))),
         split_bytes=tuple(new.split_bytes),
+        split_files=tuple(new.split_files),
+        vocabularies=_extend(parent.manifest, listing.vocabularies),
         parts=tuple(path for path, _ in new.files),
     )
     return listed, tuple(path for path, _ in beside.files), append
+
+
+def _extend(manifest: ShardManifest, vocabularies: dict[str, tuple[bytes, ...]]) -> dict[str, tuple[bytes, ...]]:
+    """Return the classes of further fields: new ones come after the parent's, whose places are in its shards."""
+    known = {name: [decode_name(one) for one in manifest.fields[name].classes] for name in vocabularies}
+    return {name: tuple(dict.fromkeys((*known[name], *names))) for name, names in vocabularies.items()}
 
 
 def _moved(listing: Listing, moved: Bools, places: Integers, finished: _Samples) -> DataError:

@@ -36,7 +36,7 @@ _MAX_PROCESSES = 64
 
 
 def list_source(section: ShardingSection, folder: Path, *, processes: int | None = None) -> Listing:
-    """List the images of `sharding.source`.
+    """List the samples of `sharding.source`.
 
     Args:
         section: What is listed, and what decides about splits.
@@ -60,10 +60,17 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     shown = f"sharding.source {storage.display(uri)}"
     if not storage.exists(uri):
         raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path")
+    is_table = uri.lower().endswith(tuple(SUFFIXES))
+    if section.fields and not is_table:
+        raise ConfigError(
+            f"{shown} has no columns, and sharding.fields maps columns",
+            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
+            todo="give a file, or unset sharding.fields",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if storage.is_local(uri) and storage.local_path(uri).is_dir():
         listing = _list_folders(section, uri, folder, processes or available_cores())
-    elif uri.lower().endswith(tuple(SUFFIXES)):
+    elif is_table:
         found = list_manifest(section, uri, folder)
         with open_pool(1) as pool:
             listing = assemble(found, folder, pool, fractions=_stratified(section, found))
@@ -77,6 +84,12 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     if not listing.num_files:
         raise DataError(
             f"{shown} is empty: {len(listing.classes)} class folders without a file", allowed=ALLOWED, todo="add images"
+        )
+    if not listing.classes and not listing.split_files[0]:
+        raise DataError(
+            f"{shown}: no sample in the training split",
+            allowed="at least one sample in the training split",
+            todo="add rows, or correct sharding.splits or the column of splits",
         )
     if not section.incremental:
         # An increment allows for classes of its parent that have vanished: it is checked against that.

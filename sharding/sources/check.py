@@ -21,6 +21,7 @@ from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryA
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from sharding.limits import name_some
+from sharding.sources.fields import Fields
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
@@ -81,6 +82,12 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
     shown = f"sharding.source {storage.display(uri)}"
     if not whole:
         findings.leave_unchecked(f"labels of {shown} behind row {MAX_ROWS}", "no more rows are read before sharding")
+    fields = Fields.of(section)
+    if fields is not None:
+        # What the fields are for is the task's to say; here rows are of the kinds that they are said to be.
+        if fields.label is None or fields.kinds[fields.label] != "class":
+            return
+        section = section.model_copy(update={"label_column": section.fields[fields.label].column})
     several = next((row for row in rows if row.is_list), None)
     if several is not None:
         raise DataError(

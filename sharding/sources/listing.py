@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.config import SPLITS, SplitFractions
@@ -25,7 +25,7 @@ from sharding.sources.parts import (
     read_file,
     repack,
 )
-from sharding.sources.reference import Reference
+from sharding.sources.reference import NO_CLASS, Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
 
@@ -59,6 +59,10 @@ class Listing:
     """What is allowed but probably not meant."""
     has_checksums: bool
     """Whether an md5 of every file is known."""
+    split_files: tuple[int, ...]
+    """For each split, the number of samples."""
+    vocabularies: dict[str, tuple[bytes, ...]]
+    """Names of the classes of each field of classes but the label."""
     parts: tuple[Path, ...]
     """Files of `PART_REFERENCES` references each, the last one of the rest; sorted by path."""
 
@@ -73,7 +77,9 @@ class Listing:
 
     def samples(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield (path, split, bytes) of every file."""
-        return ((path, split, size) for part in self.parts for path, _, split, size, *_ in read_fields(part))
+        for part in self.parts:
+            for path, _, split, size, _, _, _, *named in read_fields(part):
+                yield path, split, size + named[1] if named else size
 
     def count_by_class(self, split: int) -> list[int]:
         """Return the number of files of each class in a split."""
@@ -91,6 +97,7 @@ class Found:
     multi_label: bool = False
     splits_given: bool = False
     is_remote: bool = False
+    vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     keeps_empty: bool = True
     """Whether a class without a file is one: a bucket has no folders, only names."""
 
@@ -109,10 +116,11 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
     """
     counts = sum((stretch.counts for stretch in found.stretches), Counter[tuple[int, int]]())
     split_bytes = [sum(stretch.split_bytes[split] for stretch in found.stretches) for split in range(len(SPLITS))]
+    split_files = [sum(stretch.split_files[split] for stretch in found.stretches) for split in range(len(SPLITS))]
     parts = cut_into_parts([file for stretch in found.stretches for file in stretch.files])
     warnings = []
     moves: list[Move] = []
-    if fractions is not None and not found.multi_label:
+    if fractions is not None and found.classes and not found.multi_label:
         moves, warning = _stratify(found, counts, fractions)
         warnings += warning
     for move in moves:
@@ -120,10 +128,14 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         counts[move.new, move.label] += 1
         split_bytes[move.old] -= move.size
         split_bytes[move.new] += move.size
+        split_files[move.old] -= 1
+        split_files[move.new] += 1
     classes, labels = _drop_empty(found, counts)
     total = hashlib.sha256(b"multi-label\0" if found.multi_label else b"")
     for name in classes:
         total.update(b"%b\0" % name)
+    for field_name, names in found.vocabularies.items():
+        total.update(b"\0%b\0" % field_name.encode() + b"\0".join(names))
     changes_path = None
     if labels or moves:
         # Of another name each time: a process that loads it keeps it.
@@ -138,6 +150,8 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
             source.unlink(missing_ok=True)
     by_split = tuple([0] * len(classes) for _ in SPLITS)
     for (split, label), count in counts.items():
+        if label == NO_CLASS:
+            continue
         by_split[split][labels[label] if labels else label] = count
     ignored = Names(MAX_IGNORED)
     for stretch in found.stretches:
@@ -149,7 +163,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         found.splits_given,
         found.is_remote,
         total.hexdigest(),
-        sum(sum(stretch.split_files) for stretch in found.stretches),
+        sum(split_files),
         sum(split_bytes),
         by_split,
         tuple(split_bytes),
@@ -157,6 +171,8 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         ignored.count,
         (*warnings, *_describe_outside(found)),
         not any(stretch.unhashed for stretch in found.stretches),
+        tuple(split_files),
+        found.vocabularies,
         tuple(written),
     )
 
@@ -208,11 +224,14 @@ def _write_parts(
 def _update_hash(total: hashlib._Hash, references: list[Fields], *, with_split: bool) -> None:
     # No path holds a zero byte: fields and lines cannot run into each other.
     rows = []
-    for path, label, split, size, generation, _, more in references:
+    for path, label, split, size, generation, _, more, *named in references:
         rows.append(b"\0%b\0%d\0%d\0%d" % (path, size, generation, label))
         rows += [b",%d" % other for other in more]
         if with_split:
             rows.append(b"\0%d" % split)
+        if named:
+            # JSON of ASCII: it holds no zero byte either.
+            rows.append(b"\0" + named[0])
     total.update(b"".join(rows))
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError
-from sharding.limits import MAX_NAMED, encode_path
+from sharding.limits import MAX_NAMED, encode_name, encode_path
 from sharding.sources.buckets import hash_of
+from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_cells, pack_file
 from sharding.sources.listing import Found
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import Names, StretchWriter, keep_records, sort_records
-from sharding.sources.reference import absolute_path, remote_uri
-from sharding.sources.rows import normalise_path
+from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
+from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
 from sharding.sources.tables import is_vertex, read_rows
 
@@ -35,10 +36,16 @@ class _Item(NamedTuple):
     is_list: bool
     split: int | None
     group: bytes | None
+    values: tuple[Any, ...] = ()
+    """Of named fields, those that a reference holds the cells of (sharding.fields): of a file its path."""
+
+
+# Size, generation and what the listing knows of the content of a file.
+_FileInfo = tuple[int, int, bytes]
 
 
 def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
-    """List the images that a manifest names.
+    """List the samples that a manifest names.
 
     Args:
         section: Names of columns, and what decides about splits.
@@ -52,32 +59,32 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
     shown = storage.display(uri)
     folder_uri = uri.rpartition("/")[0]
     vertex = is_vertex(section, uri)
+    fields = Fields.of(section)
     writer = StretchWriter(folder, "stretch")
-    items = _read_items(section, uri, vertex, writer.stretch.ignored)
-    checks = _Checks(section, shown)
+    items = _read_items(section, fields, uri, vertex, writer.stretch.ignored)
+    checks = _Checks(section, fields, shown)
     kept = keep_records(checks.watch(map(_Item._make, sort_records(items, folder, "rows"))), folder, "rows")
     classes = checks.finish(may_mix=vertex)
     places = {name: place for place, name in enumerate(classes)}
-    missing: list[str] = []
-    num_missing = 0
+    missing = _Missing(shown, is_plain=fields is None)
     find = _Finder(folder_uri)
-    for item in map(_Item._make, kept()):
-        found = find(item.path)
-        if found is None:
-            num_missing += 1
-            if num_missing <= MAX_NAMED:
-                missing.append(f"{encode_path(item.path)} ({item.place})")
+    further = fields.further_files if fields is not None else ()
+    found_further = [_find_further(kept, fields, name, folder_uri, folder, missing) for name in further if fields]
+    for item, *more in zip(map(_Item._make, kept()), *found_further, strict=True):
+        info: _FileInfo | None = (0, 0, b"")
+        if fields is None or fields.file is not None:
+            info = find(item.path)
+            if info is None:
+                missing.add(item.path, item.place)
+        if info is None or None in more:
             continue
-        labels = sorted({places[label] for label in item.labels})
+        labels = sorted({places[label] for label in item.labels}) or [NO_CLASS]
         split = checks.splitter.choose(item.path, item.group, item.split)
-        writer.add((item.path, labels[0], split, *found, tuple(labels[1:])))
-    if missing:
-        more = f" and {num_missing - MAX_NAMED} more" if num_missing > MAX_NAMED else ""
-        raise DataError(
-            f"{shown} names {num_missing} of {checks.num_items} images that are not there: {', '.join(missing)}{more}",
-            allowed="URIs, or paths relative to the folder of the manifest",
-            todo="correct these rows, or bring the files",
+        record: tuple[Any, ...] = (item.path, labels[0], split, *info, tuple(labels[1:]))
+        writer.add(
+            record if fields is None else _add_cells(record, item, fields, dict(zip(further, more, strict=True)))
         )
+    missing.check(checks.num_items)
     return Found(
         folder_uri,
         tuple(os.fsencode(str(name)) for name in classes),
@@ -85,36 +92,133 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         multi_label=checks.has_lists,
         splits_given=bool(section.group_by) or checks.gives_splits,
         is_remote=not storage.is_local(folder_uri) or checks.names_objects,
+        vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
     )
 
 
-def _read_items(section: ShardingSection, uri: str, vertex: bool, ignored: Names) -> Iterator[_Item]:
+def _add_cells(record: tuple[Any, ...], item: _Item, fields: Fields, files: dict[str, _FileInfo]) -> tuple[Any, ...]:
+    """Return the record of a sample of named fields with its other cells, and with their bytes."""
+    cells: list[Any] = []
+    more_bytes = 0
+    for name, value in zip(fields.others, item.values, strict=True):
+        if name in files:
+            cells.append(pack_file(value, *files[name]))
+            more_bytes += files[name][0]
+        elif name in fields.vocabularies:
+            names = [encode_name(_to_bytes(label)) for label in value]
+            cells.append(names[0] if fields.kinds[name] == "class" else names)
+        else:
+            cells.append(value)
+    packed = pack_cells(cells)
+    if fields.file is None:
+        path, label, split, _, _, _, more_labels = record
+        return (path, label, split, len(packed), 0, hash_cells(packed), more_labels, packed, 0)
+    return (*record, packed, more_bytes + len(packed)) if packed else record
+
+
+def _find_further(
+    kept: Callable[[], Iterator[tuple[Any, ...]]],
+    fields: Fields,
+    name: str,
+    folder_uri: str,
+    folder: Path,
+    missing: _Missing,
+) -> Iterator[_FileInfo | None]:
+    """Yield what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
+    at = fields.others.index(name)
+    paths = ((item.values[at], number, item.place) for number, item in enumerate(map(_Item._make, kept())))
+    find = _Finder(folder_uri)
+
+    def look_up() -> Iterator[tuple[int, _FileInfo | None]]:
+        for path, number, place in sort_records(paths, folder, f"{name}-paths"):
+            found = find(path)
+            if found is None:
+                missing.add(path, f"{place}, field {name}")
+            yield number, found
+
+    for _, found in sort_records(look_up(), folder, f"{name}-files"):
+        yield None if found is None else tuple(found)
+
+
+class _Missing:
+    """Files that rows name and that are not there."""
+
+    def __init__(self, shown: str, *, is_plain: bool) -> None:
+        self._shown, self._is_plain = shown, is_plain
+        self._named: list[str] = []
+        self._count = 0
+
+    def add(self, path: bytes, place: str) -> None:
+        """Take in one."""
+        self._count += 1
+        if self._count <= MAX_NAMED:
+            self._named.append(f"{encode_path(path)} ({place})")
+
+    def check(self, num_rows: int) -> None:
+        """Raise DataError, naming the first, where there is any."""
+        if not self._count:
+            return
+        more = f" and {self._count - MAX_NAMED} more" if self._count > MAX_NAMED else ""
+        raise DataError(
+            f"{self._shown} names {self._count} of {num_rows} images that are not there: {', '.join(self._named)}{more}"
+            if self._is_plain
+            else f"{self._shown}: {self._count} files are not there: {', '.join(self._named)}{more}",
+            allowed="URIs, or paths relative to the folder of the manifest",
+            todo="correct these rows, or bring the files",
+        )
+
+
+def _to_bytes(name: str | int) -> bytes:
+    return os.fsencode(str(name))
+
+
+def _read_items(
+    section: ShardingSection, fields: Fields | None, uri: str, vertex: bool, ignored: Names
+) -> Iterator[_Item]:
     folder_uri = uri.rpartition("/")[0]
     find_group = make_group_finder(section.group_by) if section.group_by and vertex else None
     if vertex:
         section = section.model_copy(update={"group_by": ""})
     shown = storage.display(uri)
     for row in read_rows(section, uri):
-        path = normalise_path(row.uri, folder_uri, f"{shown}, {row.place}")
-        if is_ignored(path.rpartition(b"/")[2]):
-            ignored.add(path)
+        where = f"{shown}, {row.place}"
+        if fields is not None and fields.file is None:
+            assert row.values is not None
+            path = make_row_path(row.values)
         else:
-            group = find_group(path) if find_group else row.group
-            yield _Item(path, row.place, row.labels, row.is_list, row.split, group)
+            path = normalise_path(row.uri, folder_uri, where)
+            if is_ignored(path.rpartition(b"/")[2]):
+                ignored.add(path)
+                continue
+        group = find_group(path) if find_group else row.group
+        values = () if fields is None else _other_values(row, fields, folder_uri, where)
+        yield _Item(path, row.place, row.labels, row.is_list, row.split, group, values)
+
+
+def _other_values(row: Row, fields: Fields, folder_uri: str, where: str) -> tuple[Any, ...]:
+    assert row.values is not None
+    return tuple(
+        normalise_path(row.values[name], folder_uri, f"{where}, field {name}")
+        if name in fields.further_files
+        else row.values[name]
+        for name in fields.others
+    )
 
 
 class _Checks:
     """What all rows together must be, seen in the order of their paths."""
 
-    def __init__(self, section: ShardingSection, shown: str) -> None:
+    def __init__(self, section: ShardingSection, fields: Fields | None, shown: str) -> None:
         self.splitter = Splitter(section.splits)
         self.num_items = 0
         self.gives_splits = False
         self.names_objects = False
+        self._fields = fields
         self._shown = shown
-        self._classes: set[str | int] = set()
+        self._labels = _Vocabulary(shown)
+        names = fields.vocabularies if fields is not None else ()
+        self.further = {name: _Vocabulary(f"{shown}, field {name}") for name in names}
         self._first_of_form: dict[bool, str] = {}
-        self._first_of_type: dict[type, tuple[str | int, str]] = {}
         self._straddling: DataError | None = None
 
     @property
@@ -123,20 +227,26 @@ class _Checks:
         return True in self._first_of_form
 
     def watch(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Pass items on.
+        """Pass items on; repeats of a row without files get paths of their own.
 
         Raises:
-            DataError: Two have the same path.
+            DataError: Two name the same file.
         """
         before: _Item | None = None
+        repeats = 0
         for item in items:
             if before is not None and before.path == item.path:
-                raise DataError(
-                    f"{self._shown} names {encode_path(item.path)} twice: {before.place} and {item.place}",
-                    allowed="one row for each image",
-                    todo="remove one of the rows; an image with several labels has them in one row",
-                )
-            before = item
+                if self._fields is None or self._fields.file is not None:
+                    raise DataError(
+                        f"{self._shown} names {encode_path(item.path)} twice: {before.place} and {item.place}",
+                        allowed="one row for each image" if self._fields is None else "one row for each file",
+                        todo="remove one of the rows; an image with several labels has them in one row",
+                    )
+                repeats += 1
+                self._take_in(item)
+                yield item._replace(path=count_path(item.path, repeats))
+                continue
+            before, repeats = item, 0
             self._take_in(item)
             yield item
 
@@ -144,9 +254,13 @@ class _Checks:
         self.num_items += 1
         self.names_objects |= item.path.startswith(b"gs://")
         self._first_of_form.setdefault(item.is_list, item.place)
-        for label in item.labels:
-            self._classes.add(label)
-            self._first_of_type.setdefault(type(label), (label, item.place))
+        self._labels.learn(item.labels, item.place)
+        if self._fields is not None:
+            for name, value in zip(self._fields.others, item.values, strict=True):
+                if name in self.further:
+                    self.further[name].learn(value, item.place)
+                elif name in self._fields.further_files:
+                    self.names_objects |= value.startswith(b"gs://")
         if item.split is not None:
             self.gives_splits = True
             try:
@@ -156,14 +270,18 @@ class _Checks:
                 self._straddling = self._straddling or error
 
     def finish(self, *, may_mix: bool) -> list[str | int]:
-        """Return the classes in order: numbers by value, text by its bytes.
+        """Return the classes of the label in order.
 
         Raises:
             DataError: There is no row, labels are of mixed types, or a group is in two splits.
         """
         shown = self._shown
         if not self.num_items:
-            raise DataError(f"{shown} names no image", allowed="at least one row", todo="add rows to the manifest")
+            raise DataError(
+                f"{shown} names no {'image' if self._fields is None else 'sample'}",
+                allowed="at least one row",
+                todo="add rows to the manifest",
+            )
         if len(self._first_of_form) > 1 and not may_mix:
             raise DataError(
                 f"{shown}: labels of mixed types: a list ({self._first_of_form[True]}) and a single one "
@@ -171,23 +289,48 @@ class _Checks:
                 allowed="lists in all rows, or in none",
                 todo="write single labels as lists of one",
             )
+        classes = self._labels.order()
+        for further in self.further.values():
+            further.order()
+        # With named fields, what is enough is for the task to say.
+        if len(classes) < 2 and self._fields is None:
+            raise DataError(
+                f"{shown} names a single class ({classes[0]})", allowed="at least two classes", todo="add rows"
+            )
+        if self._straddling is not None:
+            raise self._straddling
+        return classes
+
+
+class _Vocabulary:
+    """The classes that a field has in all rows."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._classes: set[str | int] = set()
+        self._first_of_type: dict[type, tuple[str | int, str]] = {}
+
+    def learn(self, labels: Iterable[str | int], place: str) -> None:
+        """Take in the labels of a row."""
+        for label in labels:
+            self._classes.add(label)
+            self._first_of_type.setdefault(type(label), (label, place))
+
+    def order(self) -> list[str | int]:
+        """Return the classes in order: numbers by value, text by its bytes.
+
+        Raises:
+            DataError: They are of mixed types.
+        """
         first = self._first_of_type
         if len(first) > 1:
             (number, its_place), (text, text_place) = first[int], first[str]
             raise DataError(
-                f"{shown}: labels of mixed types: the number {number} ({its_place}) and the text {text!r} "
+                f"{self._shown}: labels of mixed types: the number {number} ({its_place}) and the text {text!r} "
                 f"({text_place})",
                 allowed="all labels text, or all whole numbers",
                 todo="write all of them as text",
             )
-        if len(self._classes) < 2:
-            raise DataError(
-                f"{shown} names a single class ({next(iter(self._classes))})",
-                allowed="at least two classes",
-                todo="add rows",
-            )
-        if self._straddling is not None:
-            raise self._straddling
         if str in first:
             return sorted(self._classes, key=lambda name: os.fsencode(str(name)))
         return sorted(self._classes)

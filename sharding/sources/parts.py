@@ -34,8 +34,9 @@ PART_REFERENCES = 1 << 15
 _COPY_THREADS = 4
 # Ignored paths that are kept by name; all are counted.
 MAX_IGNORED = 10_000
-# A reference as a plain tuple.
-Fields = tuple[bytes, int, int, int, int, bytes, tuple[int, ...]]
+# A reference as a plain tuple; of named fields followed by cells and more_bytes, which others do without.
+Fields = tuple[Any, ...]
+_PLAIN_FIELDS = 7
 # Paths and times have much in common: the fastest level takes most of it out.
 _LEVEL = 1
 # Of marshal: later ones write an object once that is referred to several times, so equal records may give other bytes.
@@ -48,12 +49,12 @@ _RUN_RECORDS, _BLOCK_RECORDS = 1 << 17, 128
 def pack(references: Iterable[Reference]) -> bytes:
     """Return references as one blob."""
     # marshal knows tuples, not what is derived from them.
-    return _pack(list(map(tuple, references)))
+    return _pack([tuple(one) if one.cells else one[:_PLAIN_FIELDS] for one in references])
 
 
 def unpack(blob: bytes) -> list[Reference]:
     """Return the references of a blob."""
-    return list(map(Reference._make, _unpack(blob)))
+    return [Reference(*fields) for fields in _unpack(blob)]
 
 
 def read_file(path: Path) -> list[Reference]:
@@ -176,9 +177,9 @@ class StretchWriter:
         path.write_bytes(_pack(waiting))
         found.files.append((path, len(waiting)))
         found.counts.update(map(itemgetter(2, 1), waiting))
-        for _, _, split, size, _, content_hash, more_labels in waiting:
+        for _, _, split, size, _, content_hash, more_labels, *more in waiting:
             found.split_files[split] += 1
-            found.split_bytes[split] += size
+            found.split_bytes[split] += size + (more[1] if more else 0)
             found.unhashed += not content_hash.startswith(b"md5:")
             for label in more_labels:
                 found.counts[split, label] += 1
@@ -248,8 +249,8 @@ def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> 
         changes = load_changes(changes_path)
         labels, splits = changes.labels, changes.splits
         listed = [
-            (path, labels[label] if labels else label, splits.get(path, split), size, generation, content, more)
-            for path, label, split, size, generation, content, more in listed
+            (path, labels[label] if labels else label, splits.get(path, split), *others)
+            for path, label, split, *others in listed
         ]
     target.write_bytes(_pack(listed))
     return target

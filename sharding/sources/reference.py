@@ -1,4 +1,4 @@
-"""References to files of a source: what every kind of source gives, and where such a file is."""
+"""References to samples of a source: what every kind of source gives, and where their files are."""
 
 from __future__ import annotations
 
@@ -11,29 +11,58 @@ from typing import NamedTuple
 from contracts import storage
 
 IDENTITY_BYTES = 8
+# Label of a sample whose source names no classes.
+NO_CLASS = -1
+
+
+class SourceFile(NamedTuple):
+    """One file that a sample is made of, as the listing saw it."""
+
+    path: bytes
+    """As that of a `Reference`."""
+    size: int
+    generation: int
+    content_hash: bytes = b""
+    is_image: bool = True
+    """Whether of a large file that is no image only the head is read."""
 
 
 class Reference(NamedTuple):
-    """One file of the source: what Beam shuffles instead of its content."""
+    """One sample of the source: what Beam shuffles instead of its content."""
 
     path: bytes
-    """Relative to `Listing.uri`, or a URI or an absolute path outside of it."""
+    """Of its file (of several, the one of the first image): relative to `Listing.uri`, or a URI or an absolute path
+    outside of it. Of a row without files, `row:` and a hash of its content."""
     label: int
-    """Place of its class in `Listing.classes`; with several, that of the first."""
+    """Place of its class in `Listing.classes`; with several, that of the first; NO_CLASS where the source has none."""
     split: int
     """Place in contracts.config.SPLITS."""
     size: int
-    """Bytes."""
+    """Bytes of the file; of a row without files, of `cells`."""
     generation: int
     """Changes when the file does: its modification time in ns, or the object's generation."""
     content_hash: bytes = b""
     """`crc32c:HEX` or `md5:HEX` where the listing knows it."""
     more_labels: tuple[int, ...] = ()
-    """Places of the other classes of an image that has several, ascending."""
+    """Places of the other classes of a sample that has several, ascending."""
+    cells: bytes = b""
+    """The other fields of a sample of named fields (sharding/fields.py)."""
+    more_bytes: int = 0
+    """Bytes of the other files and of `cells`, where there is a file."""
+
+    @property
+    def is_image(self) -> bool:
+        """As `SourceFile.is_image`: a reference alone stands for an image."""
+        return True
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all that the sample is made of."""
+        return self.size + self.more_bytes
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """Places of all classes of the image."""
+        """Places of all classes of the sample."""
         return (self.label, *self.more_labels)
 
     def identity(self, classes: Sequence[bytes]) -> bytes:
@@ -41,10 +70,12 @@ class Reference(NamedTuple):
 
         Classes count by name: their places may differ between two states of a source.
         """
-        names = classes[self.label]
+        names = classes[self.label] if self.label != NO_CLASS else b""
         if self.more_labels:
             names = b"\0".join(sorted(classes[label] for label in self.labels))
         content = b"%d\0%d\0%b\0%b" % (self.size, self.generation, self.content_hash, names)
+        if self.cells:
+            content += b"\0" + self.cells
         return hashlib.blake2b(content, digest_size=IDENTITY_BYTES, person=b"shardline source").digest()
 
 

@@ -17,7 +17,7 @@ ML_USES = ("training", "validation", "test")
 
 
 class Row(NamedTuple):
-    """One image of a manifest."""
+    """One sample of a manifest."""
 
     place: str
     """Where it stands: `line 7` or `row 7`, counted from 1."""
@@ -29,6 +29,8 @@ class Row(NamedTuple):
     split: int | None
     """Place in SPLITS; None where none is given."""
     group: bytes | None
+    values: dict[str, Any] | None = None
+    """Of named fields, the value of each; then `uri` and `labels` are those of the fields that have them, if any."""
 
 
 def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[str | int, ...], bool]:

@@ -54,7 +54,7 @@ def choose_moves(references: Iterable[Reference], lacking: set[int], ends: list[
     for reference in references:
         if reference.label in lacking:
             point = split_point(reference.path)
-            samples[reference.label].append((point, reference.path, reference.size, reference.split))
+            samples[reference.label].append((point, reference.path, reference.source_bytes, reference.split))
     moves = []
     for label in sorted(samples):
         moves += _fill(label, samples[label], ends)

@@ -15,8 +15,10 @@ from typing import IO, Any, cast
 
 from contracts import storage
 from contracts.config import ShardingSection
+from contracts.config.fields import find_file, find_label
 from contracts.errors import DataError
 from sharding.sources import vertex
+from sharding.sources.cells import parse_cells
 from sharding.sources.rows import Row, parse_group, parse_labels, parse_list_cell, parse_own_split
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -24,6 +26,8 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 _BATCH_ROWS = 4096
 # Of a manifest in a bucket, below the pieces of its stream.
 _PIECE_BYTES = 1 << 18
+# Of a CSV of named fields: Python's own limit is 128 KB.
+_MOST_CELL_BYTES = 1 << 30
 # Names of columns shown in an error.
 _SHOWN_COLUMNS = 20
 
@@ -46,7 +50,7 @@ def read_rows(section: ShardingSection, uri: str) -> Iterator[Row]:
 
 def is_vertex(section: ShardingSection, uri: str) -> bool:
     """Whether a manifest is of one of Vertex AI's forms: they have no columns."""
-    if not uri.lower().endswith((".csv", ".jsonl")):
+    if section.fields or not uri.lower().endswith((".csv", ".jsonl")):
         return False
     with io.TextIOWrapper(_open(uri), "utf-8-sig", "surrogateescape", newline="") as stream:
         # What cannot be read is said when its rows are.
@@ -61,16 +65,19 @@ def is_vertex(section: ShardingSection, uri: str) -> bool:
 
 
 def _is_own(section: ShardingSection, values: Mapping[str, Any]) -> bool:
-    return section.uri_column in values or vertex.URI_KEY not in values
+    return bool(section.fields) or section.uri_column in values or vertex.URI_KEY not in values
 
 
 def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
-    reader = csv.reader(stream, skipinitialspace=True, strict=True)
+    # Blanks at the start of a text are part of it.
+    reader = csv.reader(stream, skipinitialspace=not section.fields, strict=True)
+    if section.fields:
+        csv.field_size_limit(max(csv.field_size_limit(), _MOST_CELL_BYTES))
     try:
         header = next(reader, None)
         if header is None:
             raise DataError(f"{shown} is empty", allowed="a header and rows", todo="write the manifest again")
-        if section.uri_column not in header and vertex.is_csv_row(header):
+        if not section.fields and section.uri_column not in header and vertex.is_csv_row(header):
             yield vertex.parse_csv_row(header, f"{shown}, line 1", "line 1")
             for cells in reader:
                 place = f"line {reader.line_num}"
@@ -89,6 +96,9 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
                     todo="correct the row; text that holds a comma stands in quotes",
                 )
             values: dict[str, Any] = dict(zip(header, cells, strict=True))
+            if section.fields:
+                yield _parse_fields(section, values, shown, place, ".csv")
+                continue
             values[section.label_column] = parse_list_cell(values[section.label_column], f"{shown}, {place}")
             yield _parse_own(section, values, shown, place)
     except csv.Error as error:
@@ -119,7 +129,10 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterat
             yield vertex.parse_object(values, f"{shown}, {place}", place)
             continue
         _check_columns(section, values, f"{shown}, {place}", optional_split=True)
-        yield _parse_own(section, values, shown, place)
+        if section.fields:
+            yield _parse_fields(section, values, shown, place, ".jsonl")
+        else:
+            yield _parse_own(section, values, shown, place)
     if own is None:
         raise DataError(f"{shown} is empty", allowed="one JSON object a line", todo="write the manifest again")
 
@@ -128,7 +141,7 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
 
-    wanted = dict.fromkeys((section.uri_column, section.label_column, section.split_column, section.group_by))
+    wanted = dict.fromkeys((*_columns(section).values(), section.split_column, section.group_by))
     number = 0
     try:
         with _open(uri) as stream:
@@ -138,7 +151,11 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
             for batch in table.iter_batches(_BATCH_ROWS, columns=[name for name in wanted if name in names]):
                 for values in batch.to_pylist():
                     number += 1
-                    yield _parse_own(section, values, shown, f"row {number}")
+                    place = f"row {number}"
+                    if section.fields:
+                        yield _parse_fields(section, values, shown, place, ".parquet")
+                    else:
+                        yield _parse_own(section, values, shown, place)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         # Damaged pages come as OSError, damaged text as that of Python.
         raise DataError(
@@ -149,7 +166,7 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
 def _check_columns(section: ShardingSection, found: Iterable[str], where: str, *, optional_split: bool = False) -> None:
     """Raise DataError when a column is missing; the split's may be, unless the configuration names it."""
     names = list(found)
-    wanted = {"uri_column": section.uri_column, "label_column": section.label_column}
+    wanted = _columns(section)
     if not optional_split and section.split_column != ShardingSection.model_fields["split_column"].default:
         wanted["split_column"] = section.split_column
     if section.group_by:
@@ -165,9 +182,36 @@ def _check_columns(section: ShardingSection, found: Iterable[str], where: str, *
             more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
             raise DataError(
                 f"{where} has no column {name!r}; it has {', '.join(map(repr, names[:_SHOWN_COLUMNS]))}{more}",
-                allowed=f"a manifest with the column that sharding.{field} names, or one that Vertex AI imports",
+                allowed=f"a manifest with the column that sharding.{field} names"
+                + ("" if section.fields else ", or one that Vertex AI imports"),
                 todo=f"rename the column, or set sharding.{field} to the name it has",
             )
+
+
+def _columns(section: ShardingSection) -> dict[str, str]:
+    """Return the columns that hold samples, by what names them in the section sharding."""
+    if section.fields:
+        return {f"fields.{name}.column": field.column for name, field in section.fields.items()}
+    return {"uri_column": section.uri_column, "label_column": section.label_column}
+
+
+def _parse_fields(section: ShardingSection, values: Mapping[str, Any], shown: str, place: str, suffix: str) -> Row:
+    where = f"{shown}, {place}"
+    is_csv = suffix == ".csv"
+    found = parse_cells(section, values, where, is_csv=is_csv, holds_json=suffix != ".jsonl")
+    kinds = {name: field.kind for name, field in section.fields.items()}
+    file, label = find_file(kinds), find_label(kinds)
+    split = parse_own_split(values.get(section.split_column), where)
+    group = parse_group(values[section.group_by], section.group_by, where) if section.group_by else None
+    return Row(
+        place,
+        found[file] if file is not None else "",
+        found[label] if label is not None else (),
+        label is not None and kinds[label] == "classes",
+        split,
+        group,
+        found,
+    )
 
 
 def _parse_own(section: ShardingSection, values: Mapping[str, Any], shown: str, place: str) -> Row:

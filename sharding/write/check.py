@@ -109,6 +109,17 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     )
 
 
+def check_unchanged(content: bytes, checks: Checks) -> str:
+    """Look at an image that keeps its bytes, such as a mask; return its format.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason.
+    """
+    if checks.verify == "decode" and 0 < len(content) <= MAX_IMAGE_BYTES:
+        return decode(content).image_format
+    return check(content, Checks(verify=checks.verify), with_pixels=False).image_format
+
+
 @functools.cache
 def _colour_of(name: str) -> Colour:
     # Asked for every image.

@@ -24,6 +24,10 @@ from records.decode import image_format
 from sharding.job import SourceChanged
 from sharding.limits import encode_path
 from sharding.sources import Reference, absolute_path, remote_uri
+from sharding.sources.fields import Fields
+from sharding.sources.reference import SourceFile
+
+File = Reference | SourceFile
 
 # Bytes of the batch that is being taken and of the one that is being read, by the listing; a larger file is alone.
 BYTES_IN_FLIGHT = 64 << 20
@@ -42,10 +46,26 @@ HEAD_BYTES = 64
 READ_ATTEMPTS = 3
 
 
+def read_samples(
+    source_uri: str, references: Sequence[Reference], fields: Fields | None, *, threads: int
+) -> Generator[tuple[Reference, list[tuple[str, bytes]]]]:
+    """Yield references, each with the content of its files by field, in order; without named fields of the one file.
+
+    Arguments and errors are those of `read_ahead`.
+    """
+    files: list[list[tuple[str, File]]] = [
+        [("", reference)] if fields is None else list(fields.files_of(reference)) for reference in references
+    ]
+    flat = (file for own in files for _, file in own)
+    with contextlib.closing(read_ahead(source_uri, flat, threads=threads)) as contents:
+        for reference, own in zip(references, files, strict=True):
+            yield reference, [(name, next(contents)[1]) for name, _ in own]
+
+
 def read_ahead(
-    source_uri: str, references: Iterable[Reference], *, threads: int, bytes_in_flight: int = BYTES_IN_FLIGHT
-) -> Generator[tuple[Reference, bytes]]:
-    """Yield references with their content, in order.
+    source_uri: str, references: Iterable[File], *, threads: int, bytes_in_flight: int = BYTES_IN_FLIGHT
+) -> Generator[tuple[File, bytes]]:
+    """Yield files with their content, in order.
 
     Args:
         source_uri: Of the listing.
@@ -66,7 +86,7 @@ def read_ahead(
         ThreadPoolExecutor(threads, thread_name_prefix="read") as files,
         ThreadPoolExecutor(1, thread_name_prefix="read a batch") as batches,
     ):
-        waiting: tuple[list[Reference], Future[list[bytes]]] | None = None
+        waiting: tuple[list[File], Future[list[bytes]]] | None = None
         for batch in cut(references, most_bytes=bytes_in_flight // 2, most_files=BATCH_FILES):
             contents = batches.submit(_read_batch, source_uri, batch, files, threads)
             if waiting is not None:
@@ -76,9 +96,9 @@ def read_ahead(
             yield from zip(waiting[0], waiting[1].result(), strict=True)
 
 
-def cut(references: Iterable[Reference], *, most_bytes: int, most_files: int) -> Iterator[list[Reference]]:
+def cut(references: Iterable[File], *, most_bytes: int, most_files: int) -> Iterator[list[File]]:
     """Yield references in runs of so many bytes and files at most; what is larger than that comes alone."""
-    run: list[Reference] = []
+    run: list[File] = []
     size = 0
     for reference in references:
         if run and (size + reference.size > most_bytes or len(run) == most_files):
@@ -90,7 +110,7 @@ def cut(references: Iterable[Reference], *, most_bytes: int, most_files: int) ->
         yield run
 
 
-def _read_batch(source_uri: str, batch: Sequence[Reference], files: ThreadPoolExecutor, threads: int) -> list[bytes]:
+def _read_batch(source_uri: str, batch: Sequence[File], files: ThreadPoolExecutor, threads: int) -> list[bytes]:
     # A large one is looked at first, and is alone in its batch anyway.
     uris = [None if one.size > LARGE_BYTES else remote_uri(source_uri, one.path) for one in batch]
     single = [reference for reference, uri in zip(batch, uris, strict=True) if uri is None]
@@ -114,13 +134,13 @@ def _read_batch(source_uri: str, batch: Sequence[Reference], files: ThreadPoolEx
     return contents
 
 
-def _read_files(source_uri: str, references: list[Reference]) -> list[bytes]:
+def _read_files(source_uri: str, references: list[File]) -> list[bytes]:
     return [read_file(source_uri, reference) for reference in references]
 
 
-def _announced(source_uri: str, references: Iterable[Reference]) -> Iterator[Reference]:
+def _announced(source_uri: str, references: Iterable[File]) -> Iterator[File]:
     """Yield references, each some time after it was announced."""
-    waiting: deque[Reference] = deque()
+    waiting: deque[File] = deque()
     size = 0
     for reference in references:
         if remote_uri(source_uri, reference.path) is None:
@@ -145,7 +165,7 @@ def announce_file(path: bytes) -> None:
             os.close(descriptor)
 
 
-def read_file(source_uri: str, reference: Reference) -> bytes:
+def read_file(source_uri: str, reference: File) -> bytes:
     """Return the content of a listed file, which must be what the listing saw.
 
     Of a large file that is no image only the head is returned: it is rejected for that.
@@ -170,31 +190,31 @@ def read_file(source_uri: str, reference: Reference) -> bytes:
         raise TryAgain(f"{_show(source_uri, reference)} cannot be read: {reason}; the next attempt may") from None
 
 
-def _read_once(source_uri: str, reference: Reference) -> bytes:
+def _read_once(source_uri: str, reference: File) -> bytes:
     uri = remote_uri(source_uri, reference.path)
     return _read_local(source_uri, reference) if uri is None else _read_object(uri, reference)
 
 
-def _read_object(uri: str, reference: Reference) -> bytes:
+def _read_object(uri: str, reference: File) -> bytes:
     """Read the version of an object that the listing saw; storage itself retries and compares checksums."""
     generation = reference.generation or None
     try:
         if reference.size > LARGE_BYTES:
             head = storage.read_range(uri, 0, HEAD_BYTES, generation)
-            if image_format(head) is None:
+            if reference.is_image and image_format(head) is None:
                 return head
         return storage.read_bytes(uri, generation)
     except FileNotFoundError:
         raise _replaced(uri, reference) from None
 
 
-def _read_local(source_uri: str, reference: Reference) -> bytes:
+def _read_local(source_uri: str, reference: File) -> bytes:
     try:
         with open(absolute_path(source_uri, reference.path), "rb", 0) as stream:
             status = os.fstat(stream.fileno())
             if status.st_size > LARGE_BYTES:
                 head = stream.read(HEAD_BYTES)
-                if image_format(head) is None:
+                if reference.is_image and image_format(head) is None:
                     return head
                 stream.seek(0)
             content = stream.readall()
@@ -215,12 +235,12 @@ def _read_local(source_uri: str, reference: Reference) -> bytes:
     return content
 
 
-def _replaced(uri: str, reference: Reference) -> SourceChanged:
+def _replaced(uri: str, reference: File) -> SourceChanged:
     return SourceChanged(
         f"{uri} vanished or was replaced while the stage ran (generation {reference.generation} was listed); "
         "run it again to list the source anew"
     )
 
 
-def _show(source_uri: str, reference: Reference) -> str:
+def _show(source_uri: str, reference: File) -> str:
     return f"{encode_path(reference.path)} in {storage.display(source_uri)}"

@@ -25,14 +25,14 @@ from records import tar, tfrecord
 from records.decode import UndecodableImage
 from records.index import NO_LABEL
 from records.index_parts import ROW
-from records.sample import ChecksumStream, Place, Sample, ShardWriter
+from records.sample import ChecksumStream, Place, ShardWriter
 from records.statistics import ChannelSums, Counter, is_summed
 from sharding.job import Job, ShardRecord, scratch_file
-from sharding.limits import encode_name, encode_path, space_needed
+from sharding.limits import encode_path, space_needed
 from sharding.plan import make_key, make_place_hash
 from sharding.sources import Reference
-from sharding.write.check import Checked, check
-from sharding.write.reading import read_ahead, read_file
+from sharding.write.reading import read_samples
+from sharding.write.sample import Accepted, accept, make_sample
 from sharding.write.stream import WriteBehind
 
 WRITERS: dict[str, Callable[[ChecksumStream], ShardWriter]] = {
@@ -95,10 +95,11 @@ class Task(NamedTuple):
                 self.name_stem, self.shard, self.split, references, self.job, self.verdicts, look, self.scratch
             )
         (reference,) = references
-        content = read_file(self.job.source_uri, reference)
+        ((_, contents),) = read_samples(self.job.source_uri, [reference], self.job.fields, threads=0)
+        with_pixels = is_counted(make_key(reference.path), self.split, self.job)
         look.begin(0)
         try:
-            check(content, self.job.checks, with_pixels=is_counted(make_key(reference.path), self.split, self.job))
+            accept(reference, contents, self.job.fields, self.job.checks, with_pixels=with_pixels)
         except UndecodableImage:
             pass  # the shard says so in its turn
         finally:
@@ -145,29 +146,35 @@ def write_shard(
             space_needed(job.output_uri),
             temporary.open("wb", buffering=0) as file,
             contextlib.closing(
-                read_ahead(job.source_uri, order_references(references, job.seed, verdicts), threads=job.read_threads)
-            ) as contents,
+                read_samples(
+                    job.source_uri,
+                    order_references(references, job.seed, verdicts),
+                    job.fields,
+                    threads=job.read_threads,
+                )
+            ) as found,
         ):
             behind = WriteBehind(file)
             stream = ChecksumStream(behind)
             writer = WRITERS[job.shard_format](stream)
-            for number, (reference, content) in enumerate(contents):
+            for number, (reference, contents) in enumerate(found):
                 # A hash of the path, whatever the seed: the place's own hash orders the shards.
                 key = make_key(reference.path)
                 with_pixels = is_counted(key, split, job)
                 if looks:
                     looks.begin(number)
                 try:
-                    image = check(content, job.checks, with_pixels=with_pixels)
+                    accepted = accept(reference, contents, job.fields, job.checks, with_pixels=with_pixels)
                 except UndecodableImage as reason:
                     rejected.append((reference.path, str(reason)))
                     continue
                 finally:
                     if looks:
                         looks.end()
-                samples.add(reference, image, key, writer.write(_make_sample(reference, key, image, job)))
-                if with_pixels and image.pixels is not None:
-                    channel_sums += ChannelSums.of(image.pixels)
+                place = writer.write(make_sample(reference, key, accepted, job))
+                samples.add(reference, accepted, key, place)
+                if with_pixels and accepted.image is not None and accepted.image.pixels is not None:
+                    channel_sums += ChannelSums.of(accepted.image.pixels)
             writer.close()
             behind.close()
         _publish_verdicts(name_stem, job, verdicts)
@@ -219,14 +226,15 @@ class _Samples:
         self.counter = Counter()
         self.label_counts = [0] * len(job.classes) if job.multi_label else []
 
-    def add(self, reference: Reference, image: Checked, key: bytes, place: Place) -> None:
+    def add(self, reference: Reference, accepted: Accepted, key: bytes, place: Place) -> None:
         """Add a sample that was written."""
         self.places.append((*place, key))
-        self._labels.append(NO_LABEL if self._job.multi_label else reference.label)
+        self._labels.append(reference.label if self._job.has_labels else NO_LABEL)
         self._sources.append(reference.identity(self._job.classes))
-        self._contents.append(google_crc32c.value(image.content) << 32 | len(image.content))
-        self.source_bytes += reference.size
-        self.counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
+        self._contents.append(google_crc32c.value(accepted.content) << 32 | len(accepted.content))
+        self.source_bytes += reference.source_bytes
+        if (image := accepted.image) is not None:
+            self.counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
         if self._job.multi_label:
             for label in reference.labels:
                 self.label_counts[label] += 1
@@ -252,19 +260,3 @@ def _publish_verdicts(name_stem: str, job: Job, verdicts: Verdicts) -> None:
     except storage.AlreadyPublished:
         found: dict[str, str] = json.loads(storage.read_bytes(uri))
         raise OtherVerdicts({unquote_to_bytes(path): reason for path, reason in found.items()}) from None
-
-
-def _make_sample(reference: Reference, key: bytes, image: Checked, job: Job) -> Sample:
-    return Sample(
-        key=key,
-        content=image.content,
-        image_format=image.image_format,
-        label=reference.label,
-        class_name=encode_name(job.classes[reference.label]),
-        path=encode_path(reference.path),
-        width=image.width,
-        height=image.height,
-        mode=image.mode,
-        labels=reference.labels if job.multi_label else None,
-        class_names=tuple(encode_name(job.classes[label]) for label in reference.labels) if job.multi_label else (),
-    )

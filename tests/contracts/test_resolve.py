@@ -89,12 +89,17 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
         ("data.mean=[0.5, 0.5, 0.5, 0.5]", "a list of at most 3 values"),
         ("data.horizontal_flip=perhaps", "true or false"),
         ("data.crop=left", "one of center, random_resized"),
-        ("sharding.format=zip", "one of webdataset, tfrecord"),
+        ("sharding.format=zip", "one of auto, webdataset, tfrecord"),
         ("sharding.uri_column=''", "text that is not empty"),
         ("run.name=My Line", "Name of the line: lower-case letters, digits, '-' and '_'."),
         ("model.arguments=3", "a mapping of keys"),
         ("sharding.splits=3", "a mapping of keys"),
         ("resources.beam_options=x", "a list"),
+        (
+            "sharding.fields.mask={column: a, kind: picture}",
+            "one of image, text, class, classes, number, numbers, bytes, json",
+        ),
+        ("sharding.fields.mask={column: a, kind: text, name: b}", "sharding.fields.mask: column, kind"),
     ],
 )
 def test_what_is_allowed_is_said_in_plain_words(tmp_path: Path, override: str, allowed: str) -> None:

@@ -14,16 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
-from trainer.data.augment.draw import Mixing
 from trainer.data.clock import DataClock
 from trainer.data.device import prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
-from trainer.data.transforms import EvaluationTransform, TrainTransform
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
+from trainer.tasks.image_classification.augment.draw import Mixing
+from trainer.tasks.image_classification.transforms import EvaluationTransform, TrainTransform
 
 CPU = torch.device("cpu")
 SAMPLES = 45

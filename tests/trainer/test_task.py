@@ -144,7 +144,7 @@ def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
     for one in report.worst:
         number, key = reader.origin_of(one.place)
         assert (one.shard, one.key) == (manifest.shards[number].relative_path, key)
-        assert one.label == reader.read(one.place)[1]
+        assert one.label == reader.sample(one.place)["label"]
     probabilities = [one.probability for one in report.worst]
     assert probabilities == sorted(probabilities)
 

@@ -79,13 +79,15 @@ def check_all_of_network(
         if not has_torch:
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return
-        from trainer.check.network import check_network, check_patterns, check_weights
+        from trainer.check.network import check_network, check_patterns, check_weights, plan_task
 
-        model = check_network(config, num_classes, findings) if imported else None
+        task = plan_task(config, num_classes, findings) if imported else None
+        known = num_classes is not None
+        model = None if task is None else check_network(config, task, classes_known=known, findings=findings)
         if model is not None:
             with findings.refusals():
                 check_patterns(model, config)
-        check_weights(model, config, findings, online=online)
+        check_weights(model, config, task, findings, online=online)
 
     _guarded("own code, the network and its arguments, patterns and weights", look, findings)
     findings.files |= find_own_files(known)

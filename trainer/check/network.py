@@ -1,4 +1,4 @@
-"""The network, without its weights: built and tried on the meta device, where tensors have shapes and no memory."""
+"""The task and its network, without weights: tried on the meta device, where tensors have shapes and no memory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ import torch
 from torch import nn
 
 from contracts import storage
+from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.artifacts.shards import FieldEntry
 from contracts.checked import OFFLINE, Findings
-from contracts.config import RunConfig
+from contracts.config import SPLITS, RunConfig
+from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.errors import ModelError
 from contracts.previous import PREVIOUS
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
-from trainer.model.network import find_head_of
 from trainer.optim import rate_factors
+from trainer.tasks.image_classification.losses import without_class_names
+from trainer.tasks.load import is_own_network, load_task, network_name
+from trainer.tasks.protocol import Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
+from trainer.weights.start import find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
@@ -28,24 +34,70 @@ MEMORY_BYTES = 4 << 30
 _SOME_CLASSES = 2
 
 
-def check_network(config: RunConfig, num_classes: int | None, findings: Findings) -> nn.Module | None:
-    """Build the network and map two images of zeros to logits; return it, None where it cannot be had.
+def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
+    """Make the task for shards as the configuration would make them; return it, None where something is wrong.
 
     Args:
         config: The configuration.
         num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
     """
-    if ":" not in config.model.architecture:
+    with findings.refusals():
+        return load_task(without_class_names(config), _planned_shards(config, num_classes or _SOME_CLASSES))
+    return None
+
+
+def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
+    classes = [f"class {number}" for number in range(num_classes)]
+    given = config.sharding.fields.items()
+    label = find_label({name: field.kind for name, field in given})
+    fields = {
+        name: FieldEntry(
+            kind=field.kind,
+            place=place,
+            classes=classes
+            if name == label
+            else [f"class {number}" for number in range(_SOME_CLASSES)]
+            if field.kind in CLASS_KINDS
+            else [],
+        )
+        for place, (name, field) in enumerate(given)
+    }
+    split = SplitEntry(first=0, samples=num_classes, source_bytes=0, samples_by_class=[1] * num_classes)
+    return ShardManifest(
+        fingerprint="planned",
+        made_from={},
+        format="webdataset",
+        seed=0,
+        classes=classes,
+        fields=fields,
+        splits=dict.fromkeys(SPLITS, split),
+        shards=[],
+        rejected=[],
+        mean=[0.5] * 3,
+        std=[0.25] * 3,
+    )
+
+
+def check_network(config: RunConfig, task: Task, *, classes_known: bool, findings: Findings) -> nn.Module | None:
+    """Build the network and run it on the task's example; return it, None where it cannot be had.
+
+    Args:
+        config: The configuration.
+        task: Its task.
+        classes_known: Whether the task was made for as many classes as the source has.
+        findings: Gets what is wrong.
+    """
+    if ":" not in config.model.architecture and not config.task.is_own:
         try:
             with torch.device("meta"):
-                return _build(config, num_classes)
+                return build_model(task, config)
         except ModelError:
             pass
     # There is a mistake: the CPU tells which. Own code may keep tensors in a cache, which the meta device would spoil.
     try:
         with _memory_limited():
-            return _build(config, num_classes)
+            return build_model(task, config)
     except MemoryError:
         _leave_large_network(findings)
     except ModelError as error:
@@ -53,19 +105,15 @@ def check_network(config: RunConfig, num_classes: int | None, findings: Findings
             _leave_large_network(findings)
         elif "cuda" in error.given.lower() and not torch.cuda.is_available():
             findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
-        elif num_classes is None and ":" in config.model.architecture and error.allowed.startswith("logits"):
+        elif not classes_known and is_own_network(config) and error.allowed.startswith("outputs"):
             findings.leave_unchecked(
-                f"the width of the last layer of {config.model.architecture}",
+                f"the width of the last layer of {network_name(config)}",
                 "the number of classes is not known before sharding",
             )
         else:
             with findings.refusals():
                 raise
     return None
-
-
-def _build(config: RunConfig, num_classes: int | None) -> nn.Module:
-    return build_model(config.model, num_classes=num_classes or _SOME_CLASSES, image_size=config.data.image_size)
 
 
 def _leave_large_network(findings: Findings) -> None:
@@ -105,12 +153,15 @@ def check_patterns(model: nn.Module, config: RunConfig) -> None:
     rate_factors(model, config.train)
 
 
-def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings, *, online: bool) -> None:
+def check_weights(
+    model: nn.Module | None, config: RunConfig, task: Task | None, findings: Findings, *, online: bool
+) -> None:
     """Look at `model.weights` without reading tensors.
 
     Args:
         model: The network, on any device; None: it could not be built.
         config: The configuration.
+        task: Its task; None: it could not be made.
         findings: Gets what is wrong.
         online: Whether a bucket may be asked.
     """
@@ -125,11 +176,11 @@ def check_weights(model: nn.Module | None, config: RunConfig, findings: Findings
         source = find_source(uri)
         if storage.is_local(uri):
             findings.files.update(str(storage.local_path(file)) for file in (uri, *source.files))
-        if model is None:
+        if model is None or task is None:
             findings.leave_unchecked(f"whether model.weights {weights} fits", "the network could not be built")
             return
         least = config.model.min_matched_fraction
         with _memory_limited():
-            unread = check_fit(uri, model, find_head_of(config), least)
+            unread = check_fit(uri, model, find_head(task), least)
         if unread:
             findings.leave_unchecked(unread, "that takes as long as the file is large")

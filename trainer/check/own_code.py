@@ -34,8 +34,10 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
     found = True
     if ":" in config.model.architecture:
         found = _imports("model.architecture", config.model.architecture, ModelError, findings, lacks)
+    if config.task.is_own:
+        found = _imports("task.name", config.task.name, ConfigError, findings, lacks) and found
     if config.data.transform and has_torch:
-        from trainer.data.transforms import load_transform
+        from trainer.tasks.image_classification.transforms import load_transform
 
         if _imports("data.transform", config.data.transform, ConfigError, findings, lacks):
             with findings.refusals():

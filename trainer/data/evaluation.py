@@ -1,4 +1,4 @@
-"""Batches of an evaluation: a split from end to end, read by loader processes, normalised on the device.
+"""Batches of an evaluation: a split from end to end, read by loader processes, finished on the device.
 
 Batches have a fixed size and place whoever takes them: rank r takes the batches r, r + ranks, ... of the split.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -17,11 +16,11 @@ from contracts.config import DataSection
 from contracts.errors import UserError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
-from trainer.data.device import to_device
-from trainer.data.loader import as_it_is, begin_loader_process
+from trainer.data.device import map_tensors, to_device
+from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
-from trainer.data.transforms import EvaluationTransform, normalise
+from trainer.tasks.protocol import Batch, Mode, Task
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
 _PREFETCH_FACTOR = 2
@@ -32,16 +31,15 @@ _abandoned: list[object] = []
 
 @dataclass(frozen=True)
 class EvaluationBatch:
-    """Images as they are decoded and cropped, and their labels."""
+    """A batch as the task's `collate` returned it."""
 
-    images: torch.Tensor
-    """[B, S, S, 3] uint8."""
-    labels: torch.Tensor
-    """[B] int64."""
+    batch: Batch
+    samples: int
 
     def pin_memory(self) -> EvaluationBatch:
         """Return the batch in page-locked memory; DataLoader calls this."""
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+        pinned: Batch = map_tensors(self.batch, torch.Tensor.pin_memory)
+        return replace(self, batch=pinned)
 
 
 @dataclass
@@ -49,24 +47,24 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
     """Maps places of a split to their batch, or to what is wrong with a sample: returned, as in SlotDataset."""
 
     reader: ShardReader
-    transform: EvaluationTransform
+    task: Task
 
     def __getitem__(self, places: range) -> EvaluationBatch | UserError:
-        """Read, decode and crop the samples at `places`."""
+        """Read, prepare and collate the samples at `places`."""
+        mode = Mode(training=False)
         try:
             self.reader.prepare(list(places))
-            samples = [self.reader.read(place) for place in places]
+            samples = [prepare_sample(self.task, self.reader, place, mode) for place in places]
+            return EvaluationBatch(collate(self.task, samples, mode), len(places))
         except UserError as error:
             return error
-        images = np.stack([self.transform.pixels(image) for image, _ in samples])
-        return EvaluationBatch(torch.from_numpy(images), torch.tensor([label for _, label in samples]))
 
 
 def evaluation_batches(
     shards_uri: str,
     manifest: ShardManifest,
     split: str,
-    transform: EvaluationTransform,
+    task: Task,
     batch_size: int,
     *,
     rank: int = 0,
@@ -77,25 +75,27 @@ def evaluation_batches(
     num_workers: int = 0,
     device: torch.device | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (images [B, 3, S, S] float32, labels [B] int64) of a split in index order, on the device.
+) -> Iterator[tuple[Batch, int]]:
+    """Yield batches of a split in index order, as `to_model` returns them on the device, and their samples.
 
     Over all ranks every sample comes once. `local_ranks` of them are on this machine and share the folder. `data` and
     `folder` as in `ShardReader`.
 
     Raises:
         DataError: A sample is damaged.
+        ConfigError: The task fails on a sample.
     """
     device = device or torch.device("cpu")
-    dataset = EvaluationDataset(ShardReader(shards_uri, manifest, split, data, folder), transform)
+    mode = Mode(training=False, memory_format=memory_format)
+    dataset = EvaluationDataset(ShardReader(shards_uri, manifest, split, data, folder, tuple(task.fields)), task)
     samples = len(dataset.reader)
     starts = range(rank * batch_size, samples, ranks * batch_size)
     batches = [range(start, min(start + batch_size, samples)) for start in starts]
     # A single batch is read here: a process for it would not run beside anything.
     num_workers = min(num_workers, max(0, len(batches) - 1))
     loaded = _read(dataset, batches, num_workers, local_ranks, pin_memory=device.type == "cuda")
-    for batch in to_device(loaded, device, DataClock(device)):
-        yield normalise(batch.images, transform.mean, transform.std, memory_format), batch.labels
+    for found in to_device(loaded, device, DataClock(device)):
+        yield task.to_model(found.batch, mode), found.samples
 
 
 def _read(

@@ -8,25 +8,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
-from records.decode import Pixels, UndecodableImage
+from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.augment.draw import AugmentationPlan, Mix
-from trainer.data.augment.pixel_ops import apply_plan
-from trainer.data.augment.randomness import generator_of, global_generators_kept, seed_global_generators
+from trainer.data.device import has_tensors, map_tensors
 from trainer.data.order.cursor import SlotRequest
+from trainer.data.randomness import global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
-from trainer.data.transforms import PixelTransform, TrainTransform
 from trainer.supervise.signals import ignore_stop_signals
+from trainer.tasks.protocol import Batch, Mode, Prepared, RefusedSample, Task
 
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
-_OWN_TRANSFORM, _MIXING = 1, 2
+_OF_OWN_CODE, _OF_SLOT = 1, 2
 
 
 @dataclass(frozen=True)
@@ -40,22 +38,17 @@ class Replacement:
 
 @dataclass(frozen=True)
 class SlotBatch:
-    """What the loader yields for a request: bytes, that device.py makes into model input where the model is."""
+    """What the loader yields for a request: the task's batch, which is finished where the model is."""
 
     request: SlotRequest
-    images: torch.Tensor
-    """[B, S, S, 3] uint8: a quarter of what float32 would take through a pipe and to a GPU."""
-    labels: torch.Tensor
-    """[B] int64."""
-    plan: AugmentationPlan | None = None
-    """Operations that are still to be done on the images."""
-    mix: Mix | None = None
-    """How the images are mixed with each other, last."""
+    batch: Batch
+    """As the task's `collate` returned it."""
     replaced: tuple[Replacement, ...] = ()
 
     def pin_memory(self) -> SlotBatch:
         """Return the batch in page-locked memory; DataLoader calls this."""
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+        pinned: Batch = map_tensors(self.batch, torch.Tensor.pin_memory)
+        return replace(self, batch=pinned)
 
 
 @dataclass
@@ -66,13 +59,13 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
     """
 
     reader: ShardReader
-    transform: TrainTransform
+    task: Task
     seed: int
     replace_bad: bool = False
     """Whether a bad sample is replaced by the next of its class; otherwise it is an error."""
 
     def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
-        """Read, decode and transform the samples of one slot."""
+        """Read the samples of one slot, prepare and collate them."""
         try:
             return self.read(request)
         except UserError as error:
@@ -83,107 +76,110 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
 
         Raises:
             DataError: A sample is damaged.
-            ConfigError: data.transform failed, or returned no image of the right shape.
+            ConfigError: The task fails on a sample, or makes no batch of tensors.
         """
-        transform = self.transform
-        size, batch_size = transform.image_size, len(request.samples)
-        images = np.empty((batch_size, size, size, 3), dtype=np.uint8)
-        labels = np.empty(batch_size, dtype=np.int64)
-        steps = transform.augmentation.num_steps
-        plan = (
-            AugmentationPlan(np.zeros((batch_size, steps), np.int64), np.zeros((batch_size, steps))) if steps else None
-        )
+        samples, replaced = self.prepare(request)
+        mode = Mode(training=True, key=(self.seed, request.step, request.slot, 0, _OF_SLOT))
+        return SlotBatch(request, collate(self.task, samples, mode), tuple(replaced))
+
+    def prepare(self, request: SlotRequest) -> tuple[list[Prepared], list[Replacement]]:
+        """Return the prepared samples of a slot, and what was read in place of others; raises as `read`."""
+        prepared: list[Prepared] = []
         replaced: list[Replacement] = []
         self.reader.prepare(list(request.samples), request)
-        # A transform of the user draws from global generators; without one nobody touches them.
-        with global_generators_kept() if transform.own else nullcontext():
-            for row, (sample, draw) in enumerate(zip(request.samples, request.draws, strict=True)):
-                random = generator_of(self.seed, draw, sample) if transform.draws else None
-                pixels, labels[row] = self._read_sample(sample, random, replaced)
-                if transform.own is not None:
-                    seed_global_generators(self.seed, draw, sample, _OWN_TRANSFORM)
-                    read = replaced[-1].by if replaced and replaced[-1].sample == sample else sample
-                    pixels = self._apply_own(transform.own, pixels, read)
-                images[row] = pixels
-                if plan is not None and random is not None:
-                    plan.operations[row], plan.strengths[row] = transform.augmentation.draw(random)
-        tensor = torch.from_numpy(images)
-        if plan is not None and not transform.augmentation.on_gpu:
-            _augment_one_by_one(tensor, plan)
-            plan = None
-        mix = None
-        if transform.mixing.is_on:
-            mix = transform.mixing.draw(
-                batch_size, size, generator_of(self.seed, request.step, request.slot, 0, _MIXING)
-            )
-        return SlotBatch(request, tensor, torch.from_numpy(labels), plan, mix, tuple(replaced))
+        seeds = getattr(self.task, "uses_global_generators", True)
+        # Own code draws from global generators; without it nobody touches them.
+        with global_generators_kept() if seeds else nullcontext():
+            for sample, draw in zip(request.samples, request.draws, strict=True):
+                prepared.append(self._prepare_sample(sample, draw, replaced, seeds=seeds))
+        return prepared, replaced
 
-    def _read_sample(
-        self, sample: int, random: np.random.Generator | None, replaced: list[Replacement]
-    ) -> tuple[Pixels, int]:
-        """Return pixels and label of a sample, or of the first good one of its class behind it.
+    def _prepare_sample(self, sample: int, draw: int, replaced: list[Replacement], *, seeds: bool) -> Prepared:
+        """Return a prepared sample, or the first good one of its class behind it.
 
         The random numbers stay those of the sample that was asked for, so the one that steps in does not come twice
         with the same crop in one epoch.
         """
         place, reasons = sample, []
-        state = random.bit_generator.state if random is not None and self.replace_bad else None
         while True:
+            if seeds:
+                seed_global_generators(self.seed, draw, sample, _OF_OWN_CODE)
+            mode = Mode(training=True, key=(self.seed, draw, sample))
             try:
-                content, label = self.reader.read_bytes(place)
-                try:
-                    pixels = self.transform.pixels(content, random)
-                except UndecodableImage as error:
-                    raise self.reader.undecodable(place, error) from None
+                prepared = prepare_sample(self.task, self.reader, place, mode)
             except DamagedSample as error:
                 # The search goes through the index, all of it for a rare class: not before an error.
                 if not self.replace_bad or (place := self.reader.next_of_class(place)) == sample:
                     raise
                 reasons.append(error.given)
-                if random is not None and state is not None:
-                    random.bit_generator.state = state
                 continue
             if place != sample:
                 replaced.append(Replacement(sample, place, "; ".join(reasons)))
-            return pixels, label
-
-    def _apply_own(self, own: PixelTransform, pixels: Pixels, place: int) -> Pixels:
-        # Its own copy where Pillow's bytes cannot be written to: whether they can depends on the image.
-        own_pixels = np.require(pixels, requirements=["C", "W"])
-        try:
-            result = own(own_pixels)
-        except MemoryError:
-            raise
-        except Exception as error:  # the user's code: whatever it raises is theirs to mend
-            raised = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                f"data.transform {_name_of(own)} failed on {self.reader.describe(place)}: "
-                f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})",
-                allowed="a function that maps every image [S, S, 3] uint8 to another",
-                todo="correct the function, or shard without this image",
-            ) from error
-        if not isinstance(result, np.ndarray) or result.shape != pixels.shape or result.dtype != np.uint8:
-            found = f"{result.dtype} {result.shape}" if isinstance(result, np.ndarray) else type(result).__name__
-            raise ConfigError(
-                f"data.transform {_name_of(own)} returned {found} for an image of uint8 {pixels.shape}: "
-                f"{self.reader.describe(place)}",
-                allowed="an array of the same shape and type",
-                todo="return the changed image as uint8; normalisation comes after it",
-            )
-        return result
+            return prepared
 
 
-def _name_of(own: PixelTransform) -> str:
-    """Return module:callable, as data.transform has it."""
-    kind = own if hasattr(own, "__qualname__") else type(own)
-    return f"{kind.__module__}:{kind.__qualname__}"
+def prepare_sample(task: Task, reader: ShardReader, place: int, mode: Mode) -> Prepared:
+    """Read one sample and have the task prepare it.
+
+    Args:
+        task: The task.
+        reader: Of the split.
+        place: Of the sample in the split.
+        mode: Of the sample.
+
+    Raises:
+        DamagedSample: Its bytes are damaged, or cannot be decoded.
+        ConfigError: The task fails on it; the sample is named.
+    """
+    sample = reader.sample(place)
+    try:
+        return task.prepare(sample, mode)
+    except UndecodableImage as error:
+        raise reader.undecodable(place, error) from None
+    except RefusedSample as error:
+        raise ConfigError(
+            f"{error.given}: {reader.describe(place)}", allowed=error.allowed, todo=error.todo
+        ) from error.__cause__
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise ConfigError(
+            f"the task's prepare failed on {reader.describe(place)}: {describe_failure(error)}",
+            allowed="a prepare that takes every sample of the shards",
+            todo="correct prepare, or shard without this sample",
+        ) from error
 
 
-def _augment_one_by_one(images: torch.Tensor, plan: AugmentationPlan) -> None:
-    """Apply a plan to images [B, S, S, 3] in place; one at a time, so that an image stays in the processor's cache."""
-    for row in range(len(images)):
-        one = AugmentationPlan(plan.operations[row : row + 1], plan.strengths[row : row + 1])
-        images[row] = apply_plan(images[row].permute(2, 0, 1)[None], one)[0].permute(1, 2, 0)
+def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
+    """Have the task make a batch of prepared samples.
+
+    Raises:
+        ConfigError: It fails, or makes no dictionary with tensors.
+    """
+    try:
+        batch = task.collate(samples, mode)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # as above
+        raise ConfigError(
+            f"the task's collate failed on {len(samples)} samples: {describe_failure(error)}",
+            allowed="a collate that takes what prepare returns",
+            todo="correct collate",
+        ) from error
+    if not isinstance(batch, dict) or not has_tensors(batch):
+        shown = f"a dictionary without tensors ({', '.join(map(str, batch))})" if isinstance(batch, dict) else batch
+        raise ConfigError(
+            f"the task's collate returned {shown if isinstance(shown, str) else 'a ' + type(shown).__name__}",
+            allowed="a dictionary of tensors, which may be nested",
+            todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
+        )
+    return batch
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what a user's code raised, and where."""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})"
 
 
 @dataclass

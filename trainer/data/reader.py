@@ -1,10 +1,10 @@
-"""Samples by their place: bytes from a shard, checked against the index, and decoded as strictly as while sharding."""
+"""Samples by their place: bytes from a shard, checked against the index, and their fields."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import DataError
-from records.decode import Pixels, UndecodableImage, decode_rgb
+from records.decode import UndecodableImage
+from records.fields import FieldReader
 from records.index import DamagedSample, key_of, read_payload
 from records.index_file import IndexFile, PartFiles
-from records.samples import PartedIndex, SampleIndex, count_samples, image_of
+from records.samples import PartedIndex, SampleIndex, count_samples
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, evaluation_bytes
@@ -58,6 +59,7 @@ class ShardReader:
         split: The split.
         data: How a bucket is read; unset: by the defaults.
         folder: Cache of this machine for shards in a bucket; unset: one in memory for this reader.
+        fields: Names of the fields of a sample that are wanted; unset: all.
 
     Attributes:
         index: All samples of all splits.
@@ -74,8 +76,10 @@ class ShardReader:
         split: str,
         data: DataSection | None = None,
         folder: CacheFolder | None = None,
+        fields: Sequence[str] | None = None,
     ) -> None:
         self.data = data or DataSection()
+        self._fields = FieldReader(manifest, fields)
         self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
         self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
         self.fetcher: Fetcher | None = None
@@ -143,15 +147,16 @@ class ShardReader:
         plan = ReadPlan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
 
-    def content(self, place: int) -> bytes:
-        """Return the bytes of the image at `place`.
+    def sample(self, place: int) -> dict[str, Any]:
+        """Return the fields of the sample at `place` by name, its bytes checked against the index.
 
         Raises:
-            DataError: They are damaged.
+            DamagedSample: They are damaged, or a field cannot be read from them.
+            DataError: The shard cannot be read.
         """
-        stored = self._shards.read(self._first + place)
+        stored, label = self._shards.read(self._first + place), int(self._record(place)["label"])
         try:
-            return image_of(stored, self._manifest)
+            return self._fields.read(stored, label)
         except DamagedSample as error:
             raise DamagedSample(
                 f"{self.describe(place)}: {error.given}", allowed=error.allowed, todo=error.todo
@@ -191,23 +196,6 @@ class ShardReader:
         budget = evaluation_bytes(self.fetcher.cache.limit_bytes, self.data.range_bytes, ranks)
         with Prefetcher(self.fetcher, plan.from_end_to_end(), budget) as prefetcher:
             yield prefetcher.advance
-
-    def read(self, place: int) -> tuple[Pixels, int]:
-        """Return the whole image [H, W, 3] and the label at `place`.
-
-        Raises:
-            DamagedSample: The bytes are damaged, or are no image.
-            DataError: The shard cannot be read.
-        """
-        content, label = self.read_bytes(place)
-        try:
-            return decode_rgb(content), label
-        except UndecodableImage as error:
-            raise self.undecodable(place, error) from None
-
-    def read_bytes(self, place: int) -> tuple[bytes, int]:
-        """Return the image file, checked against the index, and the label at `place`; raises as `read` does."""
-        return self.content(place), int(self._record(place)["label"])
 
     def origin_of(self, place: int) -> tuple[int, str]:
         """Return the shard of the sample at `place`, as its place in the manifest, and its key there."""

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
-from records.decode import Pixels
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.bucket.prefetch import Prefetcher
-from trainer.data.device import check_device
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import (
@@ -24,13 +22,14 @@ from trainer.data.order.cursor import (
 )
 from trainer.data.order.resolve import Order, make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
 from trainer.launch.auto import BatchLayout
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
+from trainer.tasks.load import load_task
+from trainer.tasks.protocol import Sample
 
 
 class TrainingData:
@@ -38,26 +37,27 @@ class TrainingData:
 
     Attributes:
         manifest: The shards' manifest.
-        transform: How evaluation makes model input of an image.
+        task: The task, made for them.
     """
 
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
         self.manifest = ShardManifest.load(assignment.shards)
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
         self._local_ranks = assignment.ranks
-        train_transform, self.transform = make_transforms(config.data, self.manifest)
-        check_device(train_transform, rank.device)
+        self.task = load_task(config, self.manifest)
+        if check := getattr(self.task, "check_device", None):
+            check(rank.device)
         self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
         self.dataset = SlotDataset(
-            ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache),
-            train_transform,
+            ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache, tuple(self.task.fields)),
+            self.task,
             config.run.seed,
             replace_bad=config.data.on_bad_sample == "replace",
         )
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
-        if train_transform.augmentation.on_gpu and not train_transform.augmentation.is_on:
-            log("warning: data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on")
+        for warning in getattr(self.task, "warnings", list)():
+            log(f"warning: {warning}")
         if (batch := config.train.global_batch_size) > self.samples:
             log(
                 f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "
@@ -157,13 +157,13 @@ class TrainingData:
         )
 
     def evaluation(self, split: str, numerics: Numerics) -> SplitPart:
-        """Return this rank's part of a split, each sample once over all ranks; images in a memory layout."""
+        """Return this rank's part of a split, each sample once over all ranks."""
         rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch(numerics)
         batches = evaluation_batches(
             self._shards,
             self.manifest,
             split,
-            self.transform,
+            self.task,
             batch_size,
             rank=rank,
             ranks=ranks,
@@ -187,11 +187,13 @@ class TrainingData:
         keeps_few = numerics.compile or numerics.activation_checkpointing != "none"
         return self._layout.slot_size * (1 if keeps_few else 2)
 
-    def pictures(self, split: str, places: list[int]) -> list[Pixels]:
-        """Return images [S, S, 3] uint8 by their places in a split, as the network gets them but for normalisation."""
-        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+    def samples_at(self, split: str, places: list[int]) -> list[Sample]:
+        """Return the fields of samples by their places in a split."""
+        reader = ShardReader(
+            self._shards, self.manifest, split, self._config.data, self._cache, tuple(self.task.fields)
+        )
         reader.prepare(places)
-        return [self.transform.pixels(reader.read(place)[0]) for place in places]
+        return [reader.sample(place) for place in places]
 
     def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
         """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""

@@ -241,7 +241,8 @@ def _write_images(
             if place % _CHUNK_IMAGES == 0:
                 reader.prepare(list(range(place, min(place + _CHUNK_IMAGES, len(reader)))))
                 advance(place)
-            content, label = reader.read_bytes(place)
+            sample = reader.sample(place)
+            content, label = sample["image"], sample["label"]
             names.append(f"{place:09d}")
             (work / names[-1]).write_bytes(content)
             asked.append(_Asked(shards.classes[label], _is_coloured(content)))

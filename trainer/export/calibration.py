@@ -16,11 +16,11 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Calibration
 from contracts.config import DataSection
 from contracts.errors import DataError
-from records.decode import Pixels
+from records.decode import Pixels, UndecodableImage, decode_rgb
 from records.index import DamagedSample
 from trainer.data.order.permutation import hash_integers, permute
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import EvaluationTransform
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 SPLIT = "train"
 
@@ -115,10 +115,17 @@ def _read(reader: ShardReader, place: int, *, replace_bad: bool) -> tuple[Pixels
     current = place
     while True:
         try:
-            image, _ = reader.read(current)
+            image = _decode(reader, current)
         except DamagedSample:
             # The search ends where it began: a class without one good sample.
             if not replace_bad or (current := reader.next_of_class(current)) == place:
                 raise
             continue
         return image, reader.origin_of(current)[1]
+
+
+def _decode(reader: ShardReader, place: int) -> Pixels:
+    try:
+        return decode_rgb(reader.sample(place)["image"])
+    except UndecodableImage as error:
+        raise reader.undecodable(place, error) from None

@@ -19,7 +19,8 @@ from trainer.export.targets import Builder
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.data.transforms import EvaluationTransform
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
+    from trainer.tasks.protocol import Task
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,22 @@ class Inputs:
     @property
     def transform(self) -> EvaluationTransform:
         """What evaluation makes of an image."""
-        from trainer.data.transforms import EvaluationTransform
+        from trainer.tasks.image_classification.transforms import EvaluationTransform
 
         mean, std = self.checkpoint.data["mean"], self.checkpoint.data["std"]
         return EvaluationTransform(self.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the checkpoint's network."""
+        section = ModelSection.model_validate(self.checkpoint.model)
+        return RunConfig(model=section, data=DataSection.model_validate(self.checkpoint.data))
+
+    def load_task(self) -> Task:
+        """Return the checkpoint's task."""
+        from trainer.tasks.load import load_task
+
+        return load_task(self.config, self.shards)
 
     def load_model(self) -> nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode.
@@ -56,8 +69,7 @@ class Inputs:
         from trainer.checkpoint.loading import load_model_state
         from trainer.model.build import build_model
 
-        section = ModelSection.model_validate(self.checkpoint.model)
-        model = build_model(section, num_classes=len(self.checkpoint.classes), image_size=self.image_size)
+        model = build_model(self.load_task(), self.config)
         try:
             model.load_state_dict(load_model_state(self.checkpoint_uri, self.checkpoint))
         except RuntimeError as error:

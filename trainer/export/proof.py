@@ -24,7 +24,7 @@ from trainer.export.arrays import make_array, write_array
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.data.transforms import EvaluationTransform
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class TestImages:
             yield self._normalise(pixels[start : start + size])
 
     def _normalise(self, pixels: npt.NDArray[np.uint8]) -> Array:
-        # The order of operations of trainer.data.transforms.normalise, each rounded to float32: the same bits.
+        # The order of operations of the task's normalise (transforms.py), each rounded to float32: the same bits.
         scaled = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         scaled /= np.float32(255)
         scaled -= np.array(self.mean, np.float32).reshape(1, 3, 1, 1)
@@ -73,6 +73,7 @@ def write_test_images(
     shards_uri: str, shards: ShardManifest, transform: EvaluationTransform, data: DataSection, folder: Path
 ) -> TestImages:
     """Decode the test split into files of `folder`; fewer than `LEAST_INPUTS` images are filled up with noise."""
+    from records.decode import UndecodableImage
     from trainer.data.reader import ShardReader
 
     reader = ShardReader(shards_uri, shards, "test", data)
@@ -85,8 +86,12 @@ def write_test_images(
             places = list(range(start, min(start + _BATCH, len(reader))))
             reader.prepare(places)
             for place in places:
-                image, labels[place] = reader.read(place)
-                pixels[place] = transform.pixels(image)
+                sample = reader.sample(place)
+                labels[place] = sample["label"]
+                try:
+                    pixels[place] = transform.decode(sample["image"])
+                except UndecodableImage as error:
+                    raise reader.undecodable(place, error) from None
             advance(start)
     missing = total - len(reader)
     noise = np.random.default_rng(_NOISE_SEED).integers(0, 256, (missing, size, size, 3), dtype=np.uint8)

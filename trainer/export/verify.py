@@ -269,7 +269,7 @@ def _run_named(name: str, function: Callable[..., Any], *given: Any, **named: An
 
 
 def _write_test_images(shards_uri: str, shards: ShardManifest, preprocess: Path, work: Path) -> proof.TestImages:
-    from trainer.data.transforms import EvaluationTransform
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
 
     said = Preprocessing.read(preprocess)
     mean, std = said.mean, said.std

@@ -20,8 +20,10 @@ from torch import nn
 
 from contracts.config import RunConfig
 from contracts.errors import ModelError, UserError
-from trainer.model.build import complete_model, model_builder
+from trainer.model.build import complete_model, construct_model, example_inputs
 from trainer.parallel.process_group import Rank
+from trainer.tasks.load import network_name
+from trainer.tasks.protocol import Task
 
 Found = TypeVar("Found")
 # Kind, name, name of the first holder (of tied parameters), shape, type, whether it asks for a gradient.
@@ -42,7 +44,7 @@ def build_on_first_rank(
     build: Callable[[], nn.Module],
     examine: Callable[[nn.Module], Found],
     config: RunConfig,
-    num_classes: int,
+    task: Task,
     rank: Rank,
     log: Callable[[str], None],
 ) -> tuple[nn.Module, Found]:
@@ -55,7 +57,7 @@ def build_on_first_rank(
         build: Builds it whole, from the seed.
         examine: Looks at a whole network; on the first rank alone.
         config: The configuration.
-        num_classes: Width of the last layer.
+        task: The task.
         rank: This process among its peers.
         log: Is told when every rank had to build the network whole.
 
@@ -73,7 +75,7 @@ def build_on_first_rank(
     assert answer is not None
     reason: str | UserError = ""
     if module is None:
-        module, reason = _build_for_values(build, config, num_classes, answer)
+        module, reason = _build_for_values(build, config, task, answer)
     reasons = [reason] * rank.ranks
     if rank.ranks > 1:
         dist.all_gather_object(reasons, reason)
@@ -116,10 +118,10 @@ def _build_and_examine(
 
 
 def _build_for_values(
-    build: Callable[[], nn.Module], config: RunConfig, num_classes: int, first: _FirstRank
+    build: Callable[[], nn.Module], config: RunConfig, task: Task, first: _FirstRank
 ) -> tuple[nn.Module | None, str | UserError]:
     """Return a network to take the first rank's values: on the meta device, or whole, and why; or what forbids both."""
-    module, reason = _build_on_meta(config, num_classes, first)
+    module, reason = _build_on_meta(config, task, first)
     if module is not None or isinstance(reason, UserError):
         return module, reason
     try:
@@ -129,28 +131,26 @@ def _build_for_values(
     different = sorted({one[1] for one in set(describe_tensors(module)) ^ set(first.tensors)})
     if different:
         return None, ModelError(
-            f"{config.model.architecture} is built differently on different ranks: {', '.join(different[:5])}",
+            f"{network_name(config)} is built differently on different ranks: {', '.join(different[:5])}",
             allowed="a network whose parameters and buffers have the same names, shapes and types in every process",
             todo="let nothing but model.arguments decide what the network is made of",
         )
     return module, reason
 
 
-def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tuple[nn.Module | None, str | UserError]:
+def _build_on_meta(config: RunConfig, task: Task, first: _FirstRank) -> tuple[nn.Module | None, str | UserError]:
     """Return the network on the meta device; where that cannot be, None and why."""
-    section, size = config.model, config.data.image_size
     before = {}
     try:
         # What a module makes when it is imported must have memory: imports come first.
-        construct = model_builder(section, num_classes=num_classes, image_size=size)
         for name in first.imported:
             # Whatever it raises here: the network is built whole then, where it raises again if it matters.
             with suppress(ImportError, RuntimeError, OSError, AttributeError, ValueError, TypeError, NameError):
                 importlib.import_module(name)
         before = _live_tensors()
         with torch.device("meta"):
-            module = construct()
-            complete_model(module, section, num_classes=num_classes, image_size=size)
+            module = construct_model(task, config)
+            complete_model(module, example_inputs(task, 2, torch.device("meta")), name=network_name(config))
     except ModelError as error:
         reason = error.given
     else:
@@ -166,7 +166,7 @@ def _build_on_meta(config: RunConfig, num_classes: int, first: _FirstRank) -> tu
         del module
     if any(tensor.is_meta for key, tensor in _live_tensors().items() if key not in before):
         return None, ModelError(
-            f"{section.architecture} keeps tensors outside of its network, in a cache or a global variable, which were "
+            f"{network_name(config)} keeps tensors outside of its network, in a cache or a global variable, which were "
             "made on the meta device, without values",
             allowed="with parallel.strategy=fsdp tensors that are parameters or buffers, or are made at import",
             todo="register them as buffers, or set parallel.strategy=ddp",

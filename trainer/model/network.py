@@ -17,17 +17,20 @@ from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, UserError
 from trainer.checkpoint.staging import require_storable
-from trainer.model.build import build_model, complete_model, find_gradient_use, model_builder
+from trainer.data.device import map_tensors
+from trainer.model.build import build_model, find_gradient_use
 from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learns
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank, on_first_rank
-from trainer.weights.head import find_head
-from trainer.weights.start import StartWeights, start_from
+from trainer.tasks.load import network_name
+from trainer.tasks.loss import checked_loss
+from trainer.tasks.protocol import Batch, Mode, Task
+from trainer.weights.start import StartWeights, find_head, start_from
 
-# Bytes on a GPU that the passes on two images take, in multiples of the network's own: itself, its gradients, and as
+# Bytes on a GPU that the passes on two samples take, in multiples of the network's own: itself, its gradients, and as
 # much for activations.
 _TRIAL_COPIES = 3
 
@@ -59,7 +62,7 @@ class Examination:
 
 def make_network(
     config: RunConfig,
-    num_classes: int,
+    task: Task,
     rank: Rank,
     numerics: Numerics,
     log: Callable[[str], None],
@@ -69,11 +72,11 @@ def make_network(
 ) -> Network:
     """Return the network with the weights of run.seed, or those to start from; all ranks must call this.
 
-    Parameters that the logits do not depend on in training are frozen, since DDP would wait for their gradients.
+    Parameters that the loss does not depend on in training are frozen, since DDP would wait for their gradients.
 
     Args:
         config: The configuration.
-        num_classes: Width of the last layer.
+        task: The task.
         rank: This process among its peers.
         numerics: What it computes in.
         log: Is told what was found about it.
@@ -85,15 +88,15 @@ def make_network(
         DataError: The weights have changed.
         ConfigError: It cannot be trained as parallel.find_unused_parameters says, or as model.freeze does.
     """
-    examine = partial(_examine, config=config, numerics=numerics, log=log, start=start)
+    examine = partial(_examine, config=config, task=task, numerics=numerics, log=log, start=start)
     if config.parallel.strategy == "ddp":
-        module = numerics.lay_out(_build(config, num_classes, lambda module: rank.device))
+        module = numerics.lay_out(_build(config, task, lambda module: rank.device))
         # With weights to start from only the first rank has the values that count: DistributedDataParallel sends them
         # to the others when it is made.
         found = examine(module) if start is None else _examine_on_first_rank(module, examine, rank, start)
     else:
-        build = partial(_build, config, num_classes, partial(_trial_device, device=rank.device))
-        module, found = build_on_first_rank(build, examine, config, num_classes, rank, log)
+        build = partial(_build, config, task, partial(_trial_device, device=rank.device))
+        module, found = build_on_first_rank(build, examine, config, task, rank, log)
     for name in found.frozen:
         module.get_parameter(name).requires_grad_(False)
     frozen = find_frozen(module, config.model.freeze)
@@ -137,26 +140,9 @@ def _examine_on_first_rank(
     return answer
 
 
-def find_head_of(config: RunConfig, num_classes: int = 2) -> dict[str, int]:
-    """Return the tensors of the classifier's head, with the dimension of the classes, by name.
-
-    Args:
-        config: The configuration.
-        num_classes: Of the network; which tensors they are does not depend on it.
-    """
-    size = config.data.image_size
-
-    def build(number: int) -> nn.Module:
-        built = model_builder(config.model, num_classes=number, image_size=size)()
-        complete_model(built, config.model, num_classes=number, image_size=size)
-        return built
-
-    return find_head(build, num_classes, on_meta=":" not in config.model.architecture)
-
-
-def _build(config: RunConfig, num_classes: int, place: Callable[[nn.Module], torch.device]) -> nn.Module:
+def _build(config: RunConfig, task: Task, place: Callable[[nn.Module], torch.device]) -> nn.Module:
     torch.manual_seed(config.run.seed)
-    return build_model(config.model, num_classes=num_classes, image_size=config.data.image_size, place=place)
+    return build_model(task, config, place)
 
 
 def _trial_device(module: nn.Module, device: torch.device) -> torch.device:
@@ -172,6 +158,7 @@ def _examine(
     module: nn.Module,
     *,
     config: RunConfig,
+    task: Task,
     numerics: Numerics,
     log: Callable[[str], None],
     start: StartWeights | None = None,
@@ -183,34 +170,41 @@ def _examine(
     """
     initial = None
     if start is not None:
-        initial = start_from(module, start, find_head_of(config, len(start.classes)), alive or start.alive)
-    size, parallel = config.data.image_size, config.parallel
+        initial = start_from(module, start, find_head(task), alive or start.alive)
+    parallel = config.parallel
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    require_storable(module, config.model.architecture)
-    images = torch.zeros(2, 3, size, size, device=device).contiguous(memory_format=numerics.memory_format)
-    with numerics.autocast(device):
-        use = find_gradient_use(module, images)
+    require_storable(module, network_name(config))
+    batch: Batch = map_tensors(task.example(2), lambda tensor: tensor.to(device))
+    inputs = [numerics.lay_out_input(batch[name]) for name in task.signature.inputs]
+
+    def loss() -> torch.Tensor:
+        mode = Mode(training=module.training, memory_format=numerics.memory_format)
+        with numerics.autocast(device):
+            outputs = module(*inputs)
+        return checked_loss(task.loss(outputs, batch, mode), config)[0]
+
+    use = find_gradient_use(module, loss)
     # What is frozen for good asks for no gradient; what learns after train.unfreeze_epoch is refused at once.
     frozen = find_frozen(module, config.model.freeze)
     for_good = frozen.parameters if config.train.unfreeze_epoch is None else frozenset()
     at_random = [name for name in use.at_random if name not in for_good]
     if at_random and not parallel.find_unused_parameters:
         raise ConfigError(
-            f"in training {config.model.architecture} leaves out parameters at random ({first_names(at_random, 3)}), "
+            f"in training {network_name(config)} leaves out parameters at random ({first_names(at_random, 3)}), "
             "and ranks would wait for gradients that do not come",
             allowed="networks whose parameters all get a gradient in each pass, unless parallel.strategy is ddp and "
             "parallel.find_unused_parameters is true",
             todo="set parallel.strategy=ddp and parallel.find_unused_parameters=true",
         )
     if use.never:
-        log(f"frozen, since the logits do not depend on them: {', '.join(use.never)}")
+        log(f"frozen, since the loss does not depend on them: {', '.join(use.never)}")
     evaluation_only = [] if parallel.find_unused_parameters else use.evaluation_only
     if evaluation_only:
-        log(f"frozen, since the logits depend on them in evaluation alone: {', '.join(evaluation_only)}")
+        log(f"frozen, since the loss depends on them in evaluation alone: {', '.join(evaluation_only)}")
     gathered = []
     if parallel.strategy == "fsdp":
         # What is kept of a block, operation by operation, must not see how parts of it are gathered: the second forward
         # pass finds other operations there than the first (torch/utils/checkpoint.py, _CachedTorchDispatchMode).
         uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
-        gathered = find_gathered_blocks(module, images, uncut=uncut)
+        gathered = find_gathered_blocks(module, inputs, uncut=uncut)
     return Examination([*use.never, *evaluation_only], gathered, initial)

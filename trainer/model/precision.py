@@ -110,6 +110,12 @@ class Numerics:
         """Return the model with its weights in the memory layout that is asked for."""
         return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
 
+    def lay_out_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input of the network in that layout, where it has one: images [B, C, H, W]."""
+        if not self.channels_last or tensor.ndim != 4 or not tensor.is_floating_point():
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
     @property
     def memory_format(self) -> torch.memory_format:
         """The memory layout of images, from where they are normalised on."""

@@ -7,7 +7,7 @@ Blocks that are recomputed in the backward pass are found by another rule (train
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ LARGEST_SHARE = 1 / 8
 SMALLEST_LAYER_SHARE = 1 / 16
 
 
-def find_gathered_blocks(model: nn.Module, images: torch.Tensor, *, uncut: Collection[str] = ()) -> list[str]:
+def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor], *, uncut: Collection[str] = ()) -> list[str]:
     """Return the names of the blocks that are gathered, none inside another; what is left is gathered as a whole.
 
     A block is an entry of a ModuleList or Sequential that runs exactly once a forward pass through its own `forward`
@@ -30,10 +30,10 @@ def find_gathered_blocks(model: nn.Module, images: torch.Tensor, *, uncut: Colle
 
     Args:
         model: A network that nothing has wrapped yet.
-        images: [B, 3, H, W] float32, on the model's device.
+        inputs: As the model takes them, on its device.
         uncut: Names of modules with no block inside; "": the network.
     """
-    once = _called_once(model, images)
+    once = _called_once(model, inputs)
     shared = _shared_parameters(model)
     total = sum(parameter.numel() for parameter in model.parameters())
 
@@ -58,7 +58,7 @@ def find_gathered_blocks(model: nn.Module, images: torch.Tensor, *, uncut: Colle
     return [] if "" in uncut else list(descend(model, ""))
 
 
-def _called_once(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:
+def _called_once(model: nn.Module, inputs: Sequence[torch.Tensor]) -> set[nn.Module]:
     """Return the modules whose forward runs exactly once in a forward pass."""
     calls: Counter[nn.Module] = Counter()
 
@@ -70,8 +70,8 @@ def _called_once(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:
     # Evaluation mode: no layer is dropped.
     model.eval()
     try:
-        with torch.no_grad(), buffers_restored(model), random_state_kept(images.device):
-            model(images)
+        with torch.no_grad(), buffers_restored(model), random_state_kept(inputs[0].device):
+            model(*inputs)
     finally:
         model.train(was_training)
         for hook in hooks:

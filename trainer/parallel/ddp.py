@@ -33,14 +33,14 @@ class Replicated:
 
     @property
     def wrapped(self) -> nn.Module:
-        """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
+        """What a step calls as the network; it sees to it that gradients are averaged."""
         return self._ddp
 
     def reducing(self, now: bool) -> AbstractContextManager[None]:
         """Return a context for a forward and a backward pass: gradients are averaged over ranks in it, or add up."""
         return nullcontext() if now else self._ddp.no_sync()
 
-    def warm_up(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
         """Run two dummy passes, so that DDP's gradient buckets are final before the first real step.
 
         The first step after a start reduces in the initial buckets, later ones in rebuilt buckets. Without this a
@@ -49,10 +49,9 @@ class Replicated:
         compile for these.
 
         Args:
-            images: [B, 3, H, W] float32 on the model's device.
-            forward: Maps them to logits as a step does, by way of `wrapped`.
+            loss: Computes a loss as a step does, by way of `wrapped`.
         """
         with buffers_restored(self.module):
             for _ in range(2):
-                (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
+                (loss() * 0).backward()  # type: ignore[no-untyped-call]
         self.module.zero_grad(set_to_none=True)

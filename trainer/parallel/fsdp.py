@@ -78,7 +78,7 @@ class Sharded:
 
     @property
     def wrapped(self) -> nn.Module:
-        """What a step calls: maps images to logits, and sees to it that gradients are averaged."""
+        """What a step calls as the network; it sees to it that gradients are averaged."""
         return self.module
 
     def reducing(self, now: bool) -> AbstractContextManager[None]:
@@ -109,13 +109,13 @@ class Sharded:
         for parameter, part in zip(asking, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def warm_up(self, images: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
         """Run a dummy pass, so that what is compiled is compiled for this size of slot before the first step.
 
         The order of sums is that of the blocks from the first step on. Arguments as for DDP.
         """
         with buffers_restored(self.module), self.reducing(True):
-            (forward(images).sum() * 0).backward()  # type: ignore[no-untyped-call]
+            (loss() * 0).backward()  # type: ignore[no-untyped-call]
         self.module.zero_grad(set_to_none=True)
 
 

@@ -17,20 +17,19 @@ from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from statistics import median
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.data.augment.draw import AugmentationPlan
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.clock import DataClock, DataTime
 from trainer.data.device import map_tensors, to_device
-from trainer.data.loader import SlotBatch
+from trainer.data.loader import SlotBatch, collate
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.training_data import TrainingData
 from trainer.launch.auto import BatchLayout
+from trainer.model.build import Inputs, example_inputs
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
@@ -38,6 +37,7 @@ from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
 from trainer.profiling.processor import processor_s
 from trainer.step import Stepper
+from trainer.tasks.protocol import Mode
 
 # Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
 WINDOWS = 3
@@ -47,7 +47,7 @@ PART_OF_WINDOW = 0.5
 PLACES_OF_A_TURN = 8
 # Compilations of one network after which torch would go on without compiling, and say nothing (its recompile_limit).
 MOST_COMPILED = 8
-# Images that are read for the tensors that stay on the device: enough for the allocator, little to decode.
+# Samples that are read for the tensors that stay on the device: enough for the allocator, little to decode.
 RESIDENT_SAMPLES = 4
 # A slot that is too small for BatchNorm to train on, and large enough to make the optimizer's state.
 SMALLEST_SLOT = 2
@@ -105,7 +105,7 @@ class Bench:
             for _ in range(WINDOWS):
                 start, spent, samples = time.perf_counter(), processor_s(), 0
                 while (wall_s := time.perf_counter() - start) < window_s or not samples:
-                    samples += len(next(slots).labels)
+                    samples += len(next(slots).request.samples)
                     wall_s = time.perf_counter() - start
                 rates.append(samples / wall_s)
                 used.append((processor_s() - spent) / samples)
@@ -127,7 +127,7 @@ class Bench:
         with self.memory.peak() as peak:
             # With the gradients of the first there, as in every slot but the first.
             for _ in range(2):
-                stepper.compute(slot, self._feed.dataset.transform, DataClock(self.rank.device))
+                stepper.compute(slot, DataClock(self.rank.device))
         stepper.drop_slots()
         return peak.bytes
 
@@ -316,8 +316,7 @@ class Bench:
                 flags.compile,
                 flags.activation_checkpointing,
             )
-            classes = len(self._feed.manifest.classes)
-            stepper = Stepper(self.config, classes, self.rank, numerics, lambda message: None)
+            stepper = Stepper(self.config, self._feed.task, self.rank, numerics, lambda message: None)
             stepper.model.train()
             self._steppers[flags], self._flags = stepper, flags
             if not flags.compile:
@@ -349,7 +348,7 @@ class Bench:
 
     def compute_slot(self, slot: SlotBatch, clock: DataClock | None = None) -> None:
         """Run a slot forward and backward."""
-        self.stepper.compute(slot, self._feed.dataset.transform, clock or DataClock(self.rank.device))
+        self.stepper.compute(slot, clock or DataClock(self.rank.device))
 
     def take_step(self) -> None:
         """Update with the gradients of the slots since the last one."""
@@ -357,7 +356,7 @@ class Bench:
         self.stepper.update(0, 0.0)
 
     def _batch(self, slot_size: int, *, last: bool) -> SlotBatch:
-        """Return a slot of real images on the device, a few of them over and over."""
+        """Return a slot of real samples on the device, a few of them over and over."""
         if slot_size not in self._resident:
             # Two sizes at a time: of the largest one alone more than one may not fit.
             self._resident = {slot_size: self._make_batch(slot_size)}
@@ -365,21 +364,19 @@ class Bench:
         return replace(batch, request=replace(batch.request, last_of_step=last))
 
     def _make_batch(self, slot_size: int) -> SlotBatch:
-        dataset = self._feed.dataset
+        dataset, seed = self._feed.dataset, self.config.run.seed
         places = tuple(range(min(RESIDENT_SAMPLES, slot_size, len(dataset.reader))))
-        read = dataset.read(_request(places))
-        rows = np.arange(slot_size) % len(places)
-        index = torch.from_numpy(rows)
-        plan = None
-        if read.plan is not None:
-            plan = AugmentationPlan(read.plan.operations[rows], read.plan.strengths[rows])
-        mixing, mix = dataset.transform.mixing, None
-        if mixing.is_on:
-            mix = mixing.draw(slot_size, dataset.transform.image_size, np.random.default_rng(self.config.run.seed))
-        request = replace(_request(places), samples=tuple(rows.tolist()), batch_samples=slot_size * self.rank.ranks)
-        slot = SlotBatch(request, read.images[index], read.labels[index], plan, mix)
-        moved: SlotBatch = map_tensors(slot, lambda tensor: tensor.to(self.rank.device))
+        prepared, _ = dataset.prepare(_request(places))
+        rows = [row % len(places) for row in range(slot_size)]
+        mode = Mode(training=True, key=(seed, 0, 0, 0))
+        batch = collate(dataset.task, [prepared[row] for row in rows], mode)
+        request = replace(_request(places), samples=tuple(rows), batch_samples=slot_size * self.rank.ranks)
+        moved: SlotBatch = map_tensors(SlotBatch(request, batch), lambda tensor: tensor.to(self.rank.device))
         return moved
+
+    def example_inputs(self, size: int) -> Inputs:
+        """Return what the network takes of the task's example batch, on the device."""
+        return example_inputs(self._feed.task, size, self.rank.device)
 
     def _slots_per_rank(self, slot_size: int) -> int:
         return BatchLayout(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)

@@ -58,7 +58,7 @@ def execute(stage: Stage) -> str:
         stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
     # Who only looks is on another machine, whose ranks say nothing.
-    shards = load_shards(shards_uri, stage.config.data, ranks=1 if stage.where else ranks * nodes)
+    shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
     is_off = stage.config.profile.method == "off"
     if (followed := _find_followed(stage, shards.fingerprint)) is not None:
         stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")

@@ -118,12 +118,11 @@ def _annotate(part: str) -> AbstractContextManager[object]:
 @torch.no_grad()
 def _count_flops(bench: Bench) -> float | None:
     """Return the floating point operations of a sample, forward and backward; None where it defies counting."""
-    size = bench.config.data.image_size
-    images = torch.zeros(SMALLEST_SLOT, 3, size, size, device=bench.rank.device)
+    inputs = bench.example_inputs(SMALLEST_SLOT)
     counter = FlopCounterMode(display=False)
     try:
         with counter:
-            bench.stepper.model(images)
+            bench.stepper.model(*inputs)
     except RuntimeError:
         return None
     return BACKWARD_AND_FORWARD * counter.get_total_flops() / SMALLEST_SLOT or None

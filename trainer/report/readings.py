@@ -19,7 +19,7 @@ class Reading:
     rate: float
     """Learning rate of the newest."""
     loss: float
-    """Mean loss of the samples since the last reading, of steps that were taken; nan if none was."""
+    """Mean loss since the last reading, of steps that were taken; nan if none was."""
     found: Findings
     loss_scale: float | None
     sums: list[float]
@@ -38,7 +38,7 @@ class Readings:
         self._device, self._guard = device, guard
         self._step_loss = torch.zeros((), device=device)
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._samples = torch.zeros((), dtype=torch.float64, device=device)
+        self._count = torch.zeros((), dtype=torch.float64, device=device)
         self._pending: tuple[int, float, bool, torch.Tensor, torch.cuda.Event | None] | None = None
 
     def follow(self, guard: GradientGuard) -> None:
@@ -47,19 +47,19 @@ class Readings:
         self._guard = guard
 
     def add(self, loss: torch.Tensor) -> None:
-        """Take in the loss of a slot, summed over its samples."""
+        """Take in the sum of the loss of a slot."""
         self._step_loss += loss
 
-    def end_step(self, left_out: torch.Tensor, batch_samples: int) -> None:
+    def end_step(self, left_out: torch.Tensor, count: torch.Tensor | int) -> None:
         """Take in a step: the loss of one that was left out is no number to go on with.
 
         Args:
             left_out: [] 1.0 if it was, else 0.0.
-            batch_samples: Samples of its global batch.
+            count: What the loss of its global batch is divided by, the same on all ranks.
         """
         taken = left_out == 0
         self._loss += torch.where(taken, self._step_loss, 0.0)
-        self._samples += torch.where(taken, batch_samples, 0)
+        self._count += torch.where(taken, count, 0)
         self._step_loss.zero_()
 
     def send(self, step: int, rate: float, own: list[float], scale: torch.Tensor | None) -> None:
@@ -73,10 +73,10 @@ class Readings:
         """
         sums = torch.cat([self._loss[None], torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)])
         sum_over_ranks(sums)
-        rest = [self._samples if scale is None else scale.double(), self._samples]
+        rest = [self._count if scale is None else scale.double(), self._count]
         values = torch.cat([torch.stack(rest), self._guard.tensors(), sums])
         self._loss.zero_()
-        self._samples.zero_()
+        self._count.zero_()
         arrived = None
         if self._device.type == "cuda":
             values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
@@ -96,6 +96,6 @@ class Readings:
         self._pending = None
         if arrived is not None:
             arrived.synchronize()
-        scale, samples, *rest = values.tolist()
+        scale, count, *rest = values.tolist()
         found, loss, sums = self._guard.read(rest[:4]), rest[4], rest[5:]
-        return Reading(step, rate, loss / samples if samples else float("nan"), found, scale if scaled else None, sums)
+        return Reading(step, rate, loss / count if count else float("nan"), found, scale if scaled else None, sums)

@@ -41,6 +41,17 @@ Loss = tuple[torch.Tensor, torch.Tensor | int]
 as a tensor [] int64 on the device. Training divides the sum of a global batch by the sum of its counts."""
 
 
+class RefusedSample(Exception):
+    """Raised by `prepare` for a sample that the user's code fails on; training ends and names the sample.
+
+    A sample whose bytes are damaged raises `records.decode.UndecodableImage`: data.on_bad_sample decides about it.
+    """
+
+    def __init__(self, given: str, *, allowed: str, todo: str) -> None:
+        super().__init__(given, allowed, todo)
+        self.given, self.allowed, self.todo = given, allowed, todo
+
+
 @dataclass(frozen=True)
 class TaskContext:
     """What a task is made for: the first argument of its class; the others are `task.arguments`."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,19 +16,19 @@ from contracts import storage
 from contracts.artifacts import InitialWeights
 from trainer.checkpoint.framing import LENGTH_BYTES, Malformed, header_bytes, parse_header
 from trainer.weights.source import SAFETENSORS, WeightSource, find_source, refused
-from trainer.weights.start import require_match, take_tensors
+from trainer.weights.start import Head, require_match, take_tensors
 from trainer.weights.tensors import tensors_of_torch_file
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def check_fit(uri: str, network: nn.Module, head: Mapping[str, int], least: float) -> str:
+def check_fit(uri: str, network: nn.Module, head: Head | None, least: float) -> str:
     """Refuse weights of which too little fits a network; return why that could not be found out, empty: it was.
 
     Args:
         uri: Of the weights.
         network: On the meta device, or anywhere; it stays as it is.
-        head: Tensors of its classifier's head, with the dimension of the classes.
+        head: Its head.
         least: Share of its elements that must fit.
 
     Raises:
@@ -41,7 +40,7 @@ def check_fit(uri: str, network: nn.Module, head: Mapping[str, int], least: floa
     if shapes is None:
         return f"the names in {storage.display(uri)}: a torch file in a bucket is read when training starts"
     given = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    found = take_tensors(network, given, head, ours=(), theirs=None, looks=True)
+    found = take_tensors(network, given, head, theirs=None, looks=True)
     report = InitialWeights(source=source.uri, kind=source.kind, sha256="", **found)  # type: ignore[arg-type]
     require_match(report, least, network, source)
     return ""

@@ -1,9 +1,10 @@
-"""Initial weights copied into a network: tensors by name and shape, rows of the head by class name."""
+"""Initial weights copied into a network: tensors by name and shape, rows of a head by their meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from contracts.artifacts import InitialWeights
 from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
-from trainer.weights.head import take_head_rows
+from trainer.tasks.protocol import Task
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import other_names, plain_name, read_tensors
 
@@ -25,39 +26,58 @@ class StartWeights:
     uri: str
     sha256: str
     """Hash of the content that the training is named by."""
-    classes: tuple[str, ...]
-    """Of the training, by row of the head."""
     min_matched_fraction: float
     alive: Callable[[], None] = lambda: None
     """Called while files are read: large ones take longer than any limit."""
 
     @classmethod
-    def of(
-        cls, config: RunConfig, made_from: Mapping[str, str], classes: Sequence[str], alive: Callable[[], None]
-    ) -> StartWeights | None:
+    def of(cls, config: RunConfig, made_from: Mapping[str, str], alive: Callable[[], None]) -> StartWeights | None:
         """Return the weights of a training whose launcher has found them; None: they are random.
 
         Args:
             config: Its configuration.
             made_from: The hashes that it is named by.
-            classes: Its classes, by row of the head.
             alive: As above.
         """
         model = config.model
         if not model.weights:
             return None
-        return cls(model.weights, made_from["weights"], tuple(classes), model.min_matched_fraction, alive)
+        return cls(model.weights, made_from["weights"], model.min_matched_fraction, alive)
+
+
+class Head(Protocol):
+    """The part of a network whose rows have a meaning, so that equal shape does not say that weights fit."""
+
+    @property
+    def tensors(self) -> Mapping[str, int]:
+        """Names of its tensors, with the dimension of the rows."""
+
+    def take_rows(self, name: str, target: torch.Tensor, given: torch.Tensor, theirs: Sequence[str]) -> list[str]:
+        """Copy the rows that mean the same in both; return their names.
+
+        Args:
+            name: Of the tensor.
+            target: A tensor of the network's head; other rows stay as they were drawn.
+            given: The tensor of that name in the source.
+            theirs: Meaning of the source's rows.
+        """
+
+
+def find_head(task: Task) -> Head | None:
+    """Return the head of a task's network; None: it has none, and all that fits by name and shape is taken."""
+    head: Callable[[], Head] | None = getattr(task, "head", None)
+    return None if head is None else head()
 
 
 def start_from(
-    network: nn.Module, wanted: StartWeights, head: Mapping[str, int], alive: Callable[[], object] = lambda: None
+    network: nn.Module, wanted: StartWeights, head: Head | None, alive: Callable[[], object] = lambda: None
 ) -> InitialWeights:
     """Give a network the weights that it starts from, and return what was taken.
 
     Args:
         network: With random weights, whole, on any device.
         wanted: Where they are.
-        head: Tensors of its classifier's head, with the dimension of the classes.
+        head: Its head, whose rows are taken by their meaning.
         alive: Called while files are read.
 
     Raises:
@@ -73,7 +93,7 @@ def start_from(
             todo="run the command again: it is another training then",
         )
     given = read_tensors(source, network, alive)
-    found = take_tensors(network, given, head, ours=wanted.classes, theirs=source.classes)
+    found = take_tensors(network, given, head, theirs=source.classes)
     report = InitialWeights(source=source.uri, kind=source.kind, sha256=sha256, **found)  # type: ignore[arg-type]
     require_match(report, wanted.min_matched_fraction, network, source)
     return report
@@ -83,9 +103,8 @@ def start_from(
 def take_tensors(
     network: nn.Module,
     given: Mapping[str, torch.Tensor],
-    head: Mapping[str, int],
+    head: Head | None,
     *,
-    ours: Sequence[str],
     theirs: Sequence[str] | None,
     looks: bool = False,
 ) -> dict[str, object]:
@@ -94,12 +113,12 @@ def take_tensors(
     Args:
         network: The network.
         given: Tensors by name.
-        head: Tensors of the head, with the dimension of the classes.
-        ours: Classes of the network, by row.
-        theirs: Classes of the source, by row; None: unknown, and the head is drawn anew.
+        head: The network's head.
+        theirs: Meaning of the source's rows of the head; None: unknown, and the head is drawn anew.
         looks: Only tell: nothing is copied.
     """
     find = _name_finder(given, network)
+    head_tensors = () if head is None else head.tensors
     state = network.state_dict()
     used: set[str] = set()
     taken: list[str] = []
@@ -110,9 +129,9 @@ def take_tensors(
         found = find(name)
         if found is not None:
             used.add(found)
-        if name in head:
+        if head is not None and name in head_tensors:
             if found is not None and theirs is not None:
-                rows = take_head_rows(tensor, given[found], head[name], ours=ours, theirs=theirs)
+                rows = head.take_rows(name, tensor, given[found], theirs)
                 classes_taken = rows or classes_taken
         elif found is None:
             missing.append(name)
@@ -126,7 +145,7 @@ def take_tensors(
     holders = {name: id(tensor) for name, tensor in _named_tensors(network)}
     came = {holders.get(name) for name in taken}
     missing = [name for name in missing if holders.get(name) not in came]
-    elements = {name: state[name].numel() for name in state if name not in head}
+    elements = {name: state[name].numel() for name in state if name not in head_tensors}
     total = sum(elements.values())
     return {
         "matched_fraction": 1.0
@@ -136,7 +155,7 @@ def take_tensors(
         "missing": missing,
         "unexpected": sorted(name for name in given if name not in used),
         "other_shape": other_shape,
-        "head": sorted(head),
+        "head": sorted(head_tensors),
         "classes_taken": classes_taken,
     }
 

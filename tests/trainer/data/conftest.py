@@ -17,7 +17,7 @@ from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
+from trainer.tasks.image_classification.transforms import make_transforms
 
 BUCKET_SHARDS = "gs://bucket-1/a folder/shards"
 

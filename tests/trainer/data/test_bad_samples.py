@@ -30,8 +30,8 @@ from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
 from trainer.drill.trace import ENVIRONMENT
+from trainer.tasks.image_classification.transforms import make_transforms
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:

@@ -13,7 +13,7 @@ from tests.trainer.data.conftest import open_reader
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests, steps_per_epoch, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
-from trainer.data.transforms import make_transforms
+from trainer.tasks.image_classification.transforms import make_transforms
 
 pytestmark = [
     # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.

@@ -18,10 +18,10 @@ from contracts.config import DataSection
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import EvaluationTransform
 from trainer.export import bundle, shipped
 from trainer.export.parity import open_graph
 from trainer.export.predict import softmax
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rehearsal.gcs import BucketServer
 from tests.trainer.data.conftest import upload
 from tests.trainer.export.conftest import write_shards
 from trainer.data.evaluation import evaluation_batches
-from trainer.data.transforms import EvaluationTransform
 from trainer.export.calibration import draw_places, write_calibration
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 TRANSFORM = EvaluationTransform(32, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 DATA = DataSection(image_size=32)

@@ -8,10 +8,10 @@ import onnx
 import pytest
 import torch
 
-from trainer.data.transforms import EvaluationTransform
 from trainer.export import proof
 from trainer.export.arrays import write_array
 from trainer.export.proof import measure_batches
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.21, 0.22, 0.23)
 

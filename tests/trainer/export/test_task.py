@@ -26,13 +26,13 @@ from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import Finished, write_checkpoint
 from trainer.data.evaluation import evaluation_batches
-from trainer.data.transforms import EvaluationTransform
 from trainer.export import inputs, onnx_graph, parity, workshop
 from trainer.export.parity import Limits, open_graph
 from trainer.export.processes import Cost
 from trainer.export.targets import choose_builder, gpu_target
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
+from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 REPOSITORY = Path(__file__).parents[3]
 L4 = {"targets": ["l4"]}

@@ -23,12 +23,12 @@ from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
-from trainer.data.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
 from trainer.model.precision import Numerics
 from trainer.optim import learning_rate
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
+from trainer.tasks.image_classification.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16
 # 20 samples in slots of 4: five slots, which neither two nor three ranks share evenly; a last batch of 5 in two.

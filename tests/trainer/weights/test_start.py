@@ -16,7 +16,7 @@ from contracts import storage
 from contracts.config import ModelSection
 from contracts.errors import ModelError, UserError
 from trainer.model.build import build_model, model_builder
-from trainer.weights.head import find_head
+from trainer.tasks.image_classification.head import find_head
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from
 from trainer.weights.tensors import read_tensors

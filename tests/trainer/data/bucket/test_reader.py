@@ -27,7 +27,7 @@ from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.data.transforms import make_transforms
+from trainer.tasks.image_classification.transforms import make_transforms
 
 # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -1,4 +1,4 @@
-"""From an image file to what the model sees: decode, crop, resize, flip; normalisation of evaluation images.
+"""Image files to square crops: decode, crop, resize, flip; normalisation.
 
 Evaluation decodes the whole image, so that exported preprocessing, which has Pillow and numpy and no scaled decoder,
 gives the same bits. Training may decode at a reduction: its pixels are random anyway, and only it is short of time.
@@ -20,9 +20,9 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
-from trainer.data.augment.draw import Augmentation, Mixing
-from trainer.data.shards import normalisation
 from trainer.model.user_callable import load_callable
+from trainer.tasks.image_classification.augment.draw import Augmentation, Mixing
+from trainer.tasks.image_classification.pixels import normalisation
 
 PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]
@@ -75,6 +75,14 @@ class EvaluationTransform:
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of it."""
         return {"image_size": self.image_size, "mean": list(self.mean), "std": list(self.std)}
+
+    def decode(self, content: bytes) -> Pixels:
+        """Map an image file to [image_size, image_size, 3].
+
+        Raises:
+            UndecodableImage: It is no image that can be used.
+        """
+        return self.pixels(decode_rgb(content))
 
     def pixels(self, image: Pixels) -> Pixels:
         """Map an image [H, W, 3] to [image_size, image_size, 3]."""

@@ -5,28 +5,52 @@ Equal shape is not equal meaning: a head of ten classes fits one of ten others, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from contracts.errors import ModelError
+from trainer.model.build import complete_model
 from trainer.model.trial import random_state_kept
 
 
-def find_head(build: Callable[[int], nn.Module], num_classes: int, *, on_meta: bool) -> dict[str, int]:
+@dataclass(frozen=True)
+class Head:
+    """The head of a network."""
+
+    tensors: Mapping[str, int]
+    """Names of its tensors, with the dimension of the classes."""
+    classes: Sequence[str]
+    """By row."""
+
+    def take_rows(self, name: str, target: torch.Tensor, given: torch.Tensor, theirs: Sequence[str]) -> list[str]:
+        """Copy the rows of classes that both heads have; return these classes.
+
+        Args:
+            name: Of the tensor.
+            target: A tensor of the network's head; rows of other classes stay as they were drawn.
+            given: The tensor of that name in the source.
+            theirs: Classes of the source, by row.
+        """
+        return take_head_rows(target, given, self.tensors[name], ours=self.classes, theirs=theirs)
+
+
+def find_head(build: Callable[[int], nn.Module], num_classes: int, *, image_size: int, on_meta: bool) -> dict[str, int]:
     """Return the tensors whose shape depends on the number of classes, with the dimension that does, by name.
 
     Args:
         build: Builds the network for a number of classes. It is called for one class more, too.
         num_classes: Of the network.
+        image_size: Side of its input in pixels.
         on_meta: Build on the meta device where that can be. Not where code of others may keep tensors, in a cache, for
             the next network, which would have no values.
     """
     shapes = []
     with random_state_kept(torch.device("cpu")):
         for number in (num_classes, num_classes + 1):
-            found = _shapes(build, number, ("meta", "cpu") if on_meta else ("cpu",))
+            found = _shapes(build, number, image_size, ("meta", "cpu") if on_meta else ("cpu",))
             if found is None:
                 return {}
             shapes.append(found)
@@ -41,12 +65,13 @@ def find_head(build: Callable[[int], nn.Module], num_classes: int, *, on_meta: b
 
 
 def _shapes(
-    build: Callable[[int], nn.Module], num_classes: int, devices: Sequence[str]
+    build: Callable[[int], nn.Module], num_classes: int, image_size: int, devices: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
     for device in devices:
         try:
             with torch.device(device):
                 network = build(num_classes)
+                complete_model(network, (torch.zeros(2, 3, image_size, image_size),), name="the network")
             return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         except ModelError:
             # A network that cannot be on the meta device; or one that is made for one number of classes.

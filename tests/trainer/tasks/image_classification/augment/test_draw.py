@@ -14,11 +14,17 @@ from PIL import Image, ImageEnhance, ImageOps
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from tests.trainer.data.conftest import dataset, photograph, request
-from trainer.data.augment.draw import OPERATIONS, RAND_AUGMENT, Augmentation, AugmentationPlan, Mixing
-from trainer.data.augment.pixel_ops import apply_plan, mix_images
-from trainer.data.augment.randomness import generator_of
 from trainer.data.device import check_device, prepare
 from trainer.data.loader import make_loader, read_slots
+from trainer.data.randomness import generator_of
+from trainer.tasks.image_classification.augment.draw import (
+    OPERATIONS,
+    RAND_AUGMENT,
+    Augmentation,
+    AugmentationPlan,
+    Mixing,
+)
+from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
 
 Pixels = npt.NDArray[np.uint8]
 ALL = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from trainer.data.device import ModelInput
 from trainer.report.drawing import draw_sheet
 from trainer.report.summaries import listed, picture
+from trainer.tasks.protocol import Batch
 
 MOST_IMAGES = 16
 TAG = "images/first_slot"
@@ -28,12 +28,13 @@ class FirstSlot:
         self._classes, self._mean, self._std = classes, mean, std
         self._kept: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
-    def keep(self, given: ModelInput) -> None:
+    def keep(self, batch: Batch) -> None:
         """Keep what is to be shown of a slot; nothing waits for the device."""
-        shares = None if given.shares is None else given.shares[:MOST_IMAGES].clone()
+        shares, label = batch.get("shares"), batch["label"]
+        shares = None if shares is None else shares[:MOST_IMAGES].clone()
         # The label that an image is mixed with is that of the slot's last, the last but one, ...
-        labels = torch.stack([given.labels, given.labels.flip(0)])[:, :MOST_IMAGES].clone()
-        self._kept = given.images[:MOST_IMAGES].detach().clone(), labels, shares
+        labels = torch.stack([label, label.flip(0)])[:, :MOST_IMAGES].clone()
+        self._kept = batch["images"][:MOST_IMAGES].detach().clone(), labels, shares
 
     def take(self) -> Any:
         """Return the summary of what was kept, once; None where there is nothing. It waits for the device."""

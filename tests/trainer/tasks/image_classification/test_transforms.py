@@ -12,8 +12,8 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_size
 from tests.trainer.data.conftest import photograph
-from trainer.data.augment.randomness import generator_of
-from trainer.data.transforms import (
+from trainer.data.randomness import generator_of
+from trainer.tasks.image_classification.transforms import (
     Box,
     EvaluationTransform,
     TrainTransform,
@@ -63,7 +63,7 @@ def test_the_smallest_scale_that_is_big_enough_is_taken() -> None:
 
 @pytest.mark.parametrize("crop", ["center", "random_resized"])
 def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import trainer.data.transforms as module
+    import trainer.tasks.image_classification.transforms as module
 
     used: list[int] = []
 

@@ -1,0 +1,138 @@
+"""One sample on its way into a shard: its files checked, and all its fields as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from contracts.config import CLASS_KINDS
+from records.decode import UndecodableImage
+from records.sample import Sample, Value
+from sharding.job import Job
+from sharding.limits import encode_name, encode_path
+from sharding.sources import Reference
+from sharding.sources.fields import Fields
+from sharding.write.check import MAX_IMAGE_BYTES, Checked, Checks, check, check_unchanged
+
+
+class Accepted(NamedTuple):
+    """The files of a sample that can be used."""
+
+    image: Checked | None
+    """The first image; None where there is none."""
+    files: dict[str, tuple[bytes, str]]
+    """Of named fields, content as it is stored and format of each file by field."""
+    content: bytes
+    """What copies of the sample have in common: the file that names it as it is stored; of a row its cells."""
+
+
+def accept(
+    reference: Reference,
+    contents: Sequence[tuple[str, bytes]],
+    fields: Fields | None,
+    checks: Checks,
+    *,
+    with_pixels: bool,
+) -> Accepted:
+    """Check the files of a sample, and make the changes that are asked for in the first image.
+
+    Args:
+        reference: The sample.
+        contents: Its files, by field.
+        fields: The named fields; None: the sample is an image.
+        checks: What to do with images.
+        with_pixels: Return the pixels of the first image.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason, and the name of the field.
+    """
+    if fields is None:
+        ((_, content),) = contents
+        image = check(content, checks, with_pixels=with_pixels)
+        return Accepted(image, {}, image.content)
+    first: Checked | None = None
+    files: dict[str, tuple[bytes, str]] = {}
+    for name, content in contents:
+        try:
+            if name == fields.image:
+                first = check(content, checks, with_pixels=with_pixels)
+                files[name] = first.content, first.image_format
+            elif fields.kinds[name] == "image":
+                files[name] = content, check_unchanged(content, checks)
+            else:
+                files[name] = content, ""
+        except UndecodableImage as reason:
+            raise UndecodableImage(f"field {name}: {reason}") from None
+    total = sum(len(content) for content, _ in files.values()) + len(reference.cells)
+    if total > MAX_IMAGE_BYTES:
+        raise UndecodableImage(f"{total} bytes in all fields are more than the limit of {MAX_IMAGE_BYTES}")
+    return Accepted(first, files, files[fields.file][0] if fields.file is not None else reference.cells)
+
+
+def make_sample(reference: Reference, key: bytes, accepted: Accepted, job: Job) -> Sample:
+    """Return a sample as it is written."""
+    image = accepted.image
+    if job.fields is None:
+        assert image is not None
+        return Sample(
+            key=key,
+            content=image.content,
+            image_format=image.image_format,
+            label=reference.label,
+            class_name=encode_name(job.classes[reference.label]),
+            path=encode_path(reference.path),
+            width=image.width,
+            height=image.height,
+            mode=image.mode,
+            labels=reference.labels if job.multi_label else None,
+            class_names=tuple(encode_name(job.classes[label]) for label in reference.labels) if job.multi_label else (),
+        )
+    return Sample(
+        key=key,
+        content=b"",
+        image_format="",
+        label=reference.label,
+        class_name="",
+        path=encode_path(reference.path),
+        width=image.width if image is not None else 0,
+        height=image.height if image is not None else 0,
+        mode=image.mode if image is not None else "",
+        values=make_values(reference, job.fields, accepted.files, job.classes, job.places),
+    )
+
+
+def make_values(
+    reference: Reference,
+    fields: Fields,
+    files: Mapping[str, tuple[bytes, str]],
+    classes: Sequence[bytes],
+    places: Mapping[str, Mapping[str, int]],
+) -> tuple[Value, ...]:
+    """Return the fields of a sample as they are written, in the order of the configuration.
+
+    Args:
+        reference: The sample.
+        fields: Its fields.
+        files: Content and, of an image, format of each file by field.
+        classes: Names of the classes of the label.
+        places: Place of each class of the other fields of classes, by field and name.
+    """
+    cells = fields.unpack(reference)
+    values = []
+    for name, kind in fields.kinds.items():
+        image_format = ""
+        value: Any
+        if name in files:
+            value, image_format = files[name]
+        elif kind in CLASS_KINDS:
+            if name == fields.label:
+                named = [(label, encode_name(classes[label])) for label in reference.labels]
+            else:
+                given = [cells[name]] if kind == "class" else set(cells[name])
+                named = sorted((places[name][one], one) for one in given)
+            own, names = zip(*named, strict=True)
+            value = (own[0], names[0]) if kind == "class" else (own, names)
+        else:
+            value = cells[name]
+        values.append(Value(name, kind, value, image_format))
+    return tuple(values)

@@ -1,0 +1,429 @@
+"""Samples of named fields, from a table to shards and back: images with masks, rows of text and numbers."""
+
+import csv
+import io
+import json
+import os
+import tarfile
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import webdataset
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import ShardManifest
+from contracts.config import SPLITS
+from inspection.neighbours import export_index
+from records.fields import FieldReader
+from records.index import read_payload
+from records.samples import open_samples
+
+MASKED = {
+    "image": {"column": "uri", "kind": "image"},
+    "mask": {"column": "mask_uri", "kind": "image"},
+    "label": {"column": "label", "kind": "class"},
+}
+ROWS = {
+    "text": {"column": "review", "kind": "text"},
+    "label": {"column": "stars", "kind": "class"},
+    "tags": {"column": "tags", "kind": "classes"},
+    "language": {"column": "language", "kind": "class"},
+    "price": {"column": "price", "kind": "number"},
+    "vector": {"column": "vector", "kind": "numbers"},
+    "more": {"column": "more", "kind": "json"},
+}
+# Of ROWS, in the order of `row`.
+COLUMNS = [field["column"] for field in ROWS.values()]
+
+
+def read_samples(folder):
+    """Return the fields of every sample by its key, and its split."""
+    uri = storage.normalise(folder)
+    manifest = ShardManifest.load(uri)
+    reader = FieldReader(manifest)
+    found = {}
+    index = open_samples(manifest, uri)
+    for place in range(len(index)):
+        record = index[place]
+        stored = read_payload(manifest.shards[int(record["shard"])].uri(uri), record)
+        split = next(s for s in SPLITS if place < manifest.splits[s].first + manifest.splits[s].samples)
+        found[record["key"].tobytes().hex()] = (split, reader.read(stored, int(record["label"])))
+    return found
+
+
+def make_mask(number):
+    """Return a PNG of palette indices, which no other encoder would write the same way."""
+    pixels = np.random.default_rng(number).integers(0, 3, (12, 10), np.uint8)
+    image = Image.fromarray(pixels).convert("P")
+    image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def masked(source, write_file):
+    """Return the rows (uri, mask_uri, label) of the fixture's images, each with a mask of its own."""
+    rows = []
+    for number, path in enumerate(sorted(source.glob("*/*.*"))):
+        write_file(source, f"masks/{number}.png".encode(), make_mask(number))
+        rows.append([path.relative_to(source).as_posix(), f"masks/{number}.png", path.parent.name])
+    return rows
+
+
+def write_csv(path, header, rows):
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return path
+
+
+def write_masked(source, rows, name="list.csv"):
+    return str(write_csv(source / name, ["uri", "mask_uri", "label"], rows))
+
+
+def row(number, text=None):
+    return [
+        text or f' review {number}, of "many"\nlines and ünïcode {number * 7919}',
+        ("bad", "fine", "good")[number % 3],
+        ["new", "used"] if number % 2 else ["used"],
+        ("de", "en")[number % 2],
+        number / 7 - 1e-300,
+        [number / 3, -0.0, 1e300, 5e-324],
+        {"nested": [1, 1.0, None, "x"], "number": number},
+    ]
+
+
+def write_rows(folder, form, rows):
+    folder.mkdir(exist_ok=True)
+    path = folder / f"reviews.{form}"
+    if form == "csv":
+        cells = [[a, b, json.dumps(c), d, repr(e), json.dumps(f), json.dumps(g)] for a, b, c, d, e, f, g in rows]
+        return write_csv(path, COLUMNS, cells)
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(dict(zip(COLUMNS, one, strict=True))) + "\n" for one in rows))
+        return path
+    columns = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    # Values of several types are no column of Arrow's.
+    columns["more"] = [json.dumps(one) for one in columns["more"]]
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+# --- images with masks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+def test_images_with_masks_come_back_as_they_were(run_shard, source, masked, shard_format):
+    result = run_shard(source=write_masked(source, masked), fields=MASKED, format=shard_format)
+    assert result.code == 0, result.stderr
+    manifest = result.manifest
+    assert (manifest.format, manifest.classes, manifest.multi_label) == (shard_format, ["ant", "bee", "cow"], False)
+    assert {name: entry.kind for name, entry in manifest.sample_fields.items()} == {
+        "image": "image",
+        "mask": "image",
+        "label": "class",
+    }
+    assert list(manifest.sample_fields) == ["image", "mask", "label"]
+    assert manifest.sample_fields["label"].classes == manifest.classes
+    assert (
+        manifest.splits["train"].source_bytes
+        > sum(len((source / uri).read_bytes()) for uri, _, _ in masked) * manifest.splits["train"].samples / 60
+    )
+    found = sorted((one["image"], one["mask"], one["label"]) for _, one in read_samples(result.folder).values())
+    assert found == sorted(
+        ((source / uri).read_bytes(), (source / mask).read_bytes(), manifest.classes.index(label))
+        for uri, mask, label in masked
+    )
+
+
+def test_worker_processes_and_a_job_service_write_the_same_bytes(run_shard, source, masked, job_service, in_process):
+    here = run_shard(root="here", source=write_masked(source, masked), fields=MASKED)
+    assert here.code == 0, here.stderr
+    with job_service() as service:
+        there = run_shard(root="there", source=write_masked(source, masked), fields=MASKED, resources=service.resources)
+    assert there.code == 0, there.stderr
+    assert here.content == there.content
+
+
+def test_only_the_first_image_is_changed(run_shard, source, masked):
+    result = run_shard(source=write_masked(source, masked), fields=MASKED, resize=8)
+    assert result.code == 0, result.stderr
+    assert result.manifest.prepared.changed == {"resize": 60} and result.manifest.images.width == [8, 8]
+    for _, one in read_samples(result.folder).values():
+        assert Image.open(io.BytesIO(one["image"])).size == (8, 10)
+        assert Image.open(io.BytesIO(one["mask"])).size == (10, 12)
+    assert {one["mask"] for _, one in read_samples(result.folder).values()} == {make_mask(n) for n in range(60)}
+
+
+def test_a_mask_that_does_not_decode_is_rejected_by_name(run_shard, source, masked, write_file):
+    write_file(source, b"masks/7.png", make_mask(7)[:-30])
+    given = {"source": write_masked(source, masked), "fields": MASKED}
+    refused = run_shard(root="refused", **given)
+    assert refused.code == 2 and "field mask: " in refused.stderr, refused.stderr
+    result = run_shard(root="some", max_rejected_fraction=0.1, **given)
+    (rejected,) = result.manifest.rejected
+    assert rejected.path == masked[7][0] and rejected.reason.startswith("field mask: ")
+    assert len(read_samples(result.folder)) == 59
+    unchecked = run_shard(root="unchecked", verify="none", **given)
+    assert unchecked.code == 0 and len(read_samples(unchecked.folder)) == 60
+
+
+def test_files_that_are_not_there_are_named_by_row_and_field(run_shard, source, masked):
+    (source / "masks/7.png").unlink()
+    result = run_shard(source=write_masked(source, masked), fields=MASKED)
+    assert result.code == 2 and "masks/7.png (line 9, field mask)" in result.stderr, result.stderr
+
+
+def test_bytes_alone_name_a_sample(run_shard, source, masked):
+    fields = {
+        "note": {"column": "label", "kind": "text"},
+        "blob": {"column": "uri", "kind": "bytes"},
+        "other": {"column": "mask_uri", "kind": "bytes"},
+    }
+    (source / "masks/3.png").write_bytes(b"")
+    for shard_format in ("auto", "tfrecord"):
+        result = run_shard(root=shard_format, source=write_masked(source, masked), fields=fields, format=shard_format)
+        assert result.code == 0, result.stderr
+        manifest = result.manifest
+        assert manifest.format == ("webdataset" if shard_format == "auto" else "tfrecord")
+        assert manifest.images is None and manifest.mean is None and manifest.classes == []
+        found = sorted((one["blob"], one["other"], one["note"]) for _, one in read_samples(result.folder).values())
+        assert found == sorted((((source / a).read_bytes()), (source / b).read_bytes(), c) for a, b, c in masked)
+
+
+def test_copies_are_found_by_the_first_file(run_shard, source, masked, write_file):
+    (source / masked[5][0]).write_bytes((source / masked[4][0]).read_bytes())
+    for shard_format in ("webdataset", "tfrecord"):
+        given = {"source": write_masked(source, masked), "fields": MASKED, "format": shard_format}
+        result = run_shard(root=f"warn-{shard_format}", **given)
+        assert result.code == 0, result.stderr
+        (group,) = result.manifest.duplicates.listed
+        assert sorted(copy.path for copy in group.copies) == sorted([masked[4][0], masked[5][0]])
+        dropped = run_shard(root=f"drop-{shard_format}", duplicates="drop", **given)
+        assert len(read_samples(dropped.folder)) == 59
+
+
+# --- rows without files -----------------------------------------------------------------------------------------------
+
+
+def test_rows_of_all_forms_are_the_same_samples(run_shard, tmp_path):
+    rows = [row(number) for number in range(40)]
+    results = [
+        run_shard(root=form, source=str(write_rows(tmp_path / "rows", form, rows)), fields=ROWS)
+        for form in ("csv", "jsonl", "parquet")
+    ]
+    for result in results:
+        assert result.code == 0, result.stderr
+    assert results[0].content == results[1].content == results[2].content
+    manifest = results[0].manifest
+    assert manifest.format == "tfrecord" and manifest.classes == ["bad", "fine", "good"]
+    assert manifest.sample_fields["tags"].classes == ["new", "used"]
+    assert manifest.sample_fields["language"].classes == ["de", "en"]
+    found = sorted(read_samples(results[0].folder).values(), key=lambda one: one[1]["more"]["number"])
+    for number, (_, sample) in enumerate(found):
+        text, stars, tags, language, price, vector, more = rows[number]
+        assert sample["text"] == text and sample["more"] == more
+        assert manifest.classes[sample["label"]] == stars
+        assert [manifest.sample_fields["tags"].classes[one] for one in sample["tags"]] == tags
+        assert manifest.sample_fields["language"].classes[sample["language"]] == language
+        # Bit for bit: -0.0 equals 0.0.
+        assert sample["price"].hex() == price.hex() and [one.hex() for one in sample["vector"]] == [
+            one.hex() for one in map(float, vector)
+        ]
+        assert isinstance(sample["more"]["nested"][1], float) and isinstance(sample["more"]["nested"][0], int)
+
+
+def test_rows_in_a_tar_are_the_same_samples(run_shard, tmp_path):
+    path = str(write_rows(tmp_path / "rows", "jsonl", [row(number) for number in range(20)]))
+    records = run_shard(root="records", source=path, fields=ROWS)
+    tars = run_shard(root="tars", source=path, fields=ROWS, format="webdataset")
+    assert tars.code == 0, tars.stderr
+    assert read_samples(tars.folder) == read_samples(records.folder)
+
+
+def test_an_inserted_row_moves_no_other(run_shard, tmp_path):
+    rows = [row(number) for number in range(60)]
+    before = run_shard(root="a", source=str(write_rows(tmp_path / "a", "csv", rows)), fields=ROWS)
+    changed = [row(99), *rows[30:], rows[0], *rows[:30]]
+    after = run_shard(root="b", source=str(write_rows(tmp_path / "b", "csv", changed)), fields=ROWS)
+    old, new = read_samples(before.folder), read_samples(after.folder)
+    assert len({split for split, _ in old.values()}) == 3
+    assert {key: new[key] for key in old} == old and len(new) == 62
+    # The repeat of a row is a sample of its own, and a copy.
+    (group,) = after.manifest.duplicates.listed
+    assert [copy.path.partition("-")[0] for copy in group.copies] == [group.copies[0].path.partition("-")[0]] * 2
+
+
+def test_numbers_alone_need_no_class(run_shard, tmp_path):
+    fields = {"x": {"column": "x", "kind": "numbers"}, "y": {"column": "y", "kind": "number"}}
+    (tmp_path / "t.jsonl").write_text("".join(f'{{"x": [{n}, {n}.5], "y": {n}}}\n' for n in range(50)))
+    result = run_shard(source=str(tmp_path / "t.jsonl"), fields=fields)
+    assert result.code == 0, result.stderr
+    manifest = result.manifest
+    assert manifest.classes == [] and manifest.splits["train"].samples_by_class == []
+    assert sum(split.samples for split in manifest.splits.values()) == 50
+    assert sorted(one["y"] for _, one in read_samples(result.folder).values()) == [float(n) for n in range(50)]
+    again = run_shard(source=str(tmp_path / "t.jsonl"), fields=fields)
+    assert again.folder == result.folder
+    printed = run_shard("--dry-run", source=str(tmp_path / "t.jsonl"), fields=fields, printed=True, root="dry")
+    written = {entry.name: entry.bytes for entry in manifest.shards}
+    assert all(f"{name}  {size} bytes" in printed.stdout for name, size in written.items()), printed.stdout
+
+
+def test_a_dry_run_knows_the_bytes_of_files_and_cells(run_shard, source, masked):
+    given = {"source": write_masked(source, masked), "fields": MASKED}
+    result = run_shard(**given)
+    printed = run_shard("--dry-run", printed=True, root="dry", **given)
+    # Digits of width and height are guessed, and the names of the images' formats.
+    for entry in result.manifest.shards:
+        assert any(line.startswith(entry.name) for line in printed.stdout.splitlines())
+    assert f"from 60 files of {sum(s.source_bytes for s in result.manifest.splits.values())} bytes" in printed.stdout
+
+
+# --- increments -------------------------------------------------------------------------------------------------------
+
+
+def test_an_increment_adds_and_edits_rows(run_shard, tmp_path):
+    rows = [row(number) for number in range(40)]
+    given = {"fields": ROWS, "incremental": True, "splits": {"train": 1.0, "validation": 0.0, "test": 0.0}}
+    place = tmp_path / "rows"
+    first = run_shard(source=str(write_rows(place, "jsonl", rows)), **given)
+    assert first.code == 0, first.stderr
+    added = row(100)
+    added[2], added[3] = ["aaa", "used"], "aa"
+    rows[3] = [*rows[3][:4], 123.0, *rows[3][5:]]
+    second = run_shard(source=str(write_rows(place, "jsonl", [*rows[:39], added])), **given)
+    assert second.code == 0, second.stderr
+    assert "2 new, 0 changed, 2 gone" in second.stderr
+    # Places in old shards stay right.
+    assert second.manifest.sample_fields["tags"].classes == ["new", "used", "aaa"]
+    assert second.manifest.sample_fields["language"].classes == ["de", "en", "aa"]
+    found = {one["more"]["number"]: one for _, one in read_samples(second.folder).values()}
+    assert found.keys() == {*range(39), 100}
+    assert found[3]["price"] == 123.0 and found[100]["tags"] == (1, 2) and found[100]["language"] == 2
+    assert found[5]["tags"] == (0, 1)
+
+
+def test_an_increment_writes_a_sample_again_whose_mask_or_cell_changed(run_shard, source, masked, write_file):
+    fields = {**MASKED, "note": {"column": "note", "kind": "text"}}
+
+    def write(notes):
+        rows = [[*one, notes.get(number, "a note")] for number, one in enumerate(masked)]
+        return str(write_csv(source / "list.csv", ["uri", "mask_uri", "label", "note"], rows))
+
+    first = run_shard(source=write({}), fields=fields, incremental=True)
+    assert first.code == 0, first.stderr
+    write_file(source, b"masks/7.png", make_mask(777))
+    os.utime(source / "masks/7.png")
+    second = run_shard(source=write({9: "another"}), fields=fields, incremental=True)
+    assert "0 new, 2 changed, 0 gone" in second.stderr, second.stderr
+    samples = [one for _, one in read_samples(second.folder).values()]
+    assert len(samples) == 60
+    assert {one["mask"] for one in samples} == {make_mask(777 if n == 7 else n) for n in range(60)}
+    assert sorted(one["note"] for one in samples) == ["a note"] * 59 + ["another"]
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        ("review", None, "column 'review' (field text, text) is empty"),
+        ("review", "", "column 'review' (field text, text) is empty"),
+        ("review", 3, "column 'review' (field text, text) is 3 (int)"),
+        ("review", "\ud800", "it is not UTF-8"),
+        ("stars", ["a"], "(field label, class) is ['a'] (list): a list"),
+        ("stars", 2.5, "the label is 2.5 (float)"),
+        ("tags", "new", "(field tags, classes) is 'new' (str): no list"),
+        ("price", "3", "(field price, number) is '3' (str): no number"),
+        ("price", float("nan"), "(field price, number) is nan (float): not finite"),
+        ("price", True, "(field price, number) is True (bool): no number"),
+        ("price", 10**400, "(field price, number) is 1000"),
+        ("vector", [1, float("inf")], "(field vector, numbers) is [1, inf] (list): not finite"),
+        ("vector", [], "(field vector, numbers) is [] (list): no list of numbers"),
+        ("more", {"a": float("nan")}, "(field more, json) is {'a': nan}"),
+    ],
+)
+def test_a_wrong_cell_is_named_before_anything_is_written(run_shard, tmp_path, column, cell, message):
+    path = write_rows(tmp_path / "rows", "jsonl", [row(number) for number in range(5)])
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), column: cell})
+    path.write_text("\n".join(lines))
+    result = run_shard(source=str(path), fields=ROWS)
+    assert result.code == 2 and "line 3" in result.stderr and message in result.stderr, result.stderr
+    assert not [path for path in result.root.iterdir() if path.name != "attempts"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_column_that_is_missing_is_named_with_those_that_are_there(run_shard, tmp_path, form):
+    path = write_rows(tmp_path / "rows", form, [row(number) for number in range(5)])
+    result = run_shard(source=str(path), fields={**ROWS, "extra": {"column": "nowhere", "kind": "text"}})
+    assert result.code == 2
+    assert "no column 'nowhere'; it has 'review', 'stars'" in result.stderr
+    assert "sharding.fields.extra.column" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"fields": MASKED, "uri_column": "x"}, "uri_column is not used beside fields"),
+        ({"fields": {"Mask": MASKED["mask"]}}, "sharding.fields.Mask"),
+        ({"fields": {"mask": {"column": "x", "kind": "picture"}}}, "sharding.fields.mask.kind = 'picture'"),
+        ({"fields": MASKED}, "has no columns"),
+    ],
+)
+def test_a_configuration_that_cannot_hold_is_refused(run_shard, section, message):
+    result = run_shard(**section)
+    assert result.code == 2 and message in result.stderr, result.stderr
+
+
+# --- what others read -------------------------------------------------------------------------------------------------
+
+
+def test_webdataset_reads_images_masks_and_json(run_shard, source, masked):
+    fields = {
+        **MASKED,
+        "note": {"column": "label", "kind": "text"},
+        "file": {"column": "uri", "kind": "bytes"},
+        "kinds": {"column": "kinds", "kind": "classes"},
+    }
+    rows = [[*one, json.dumps(["x", one[2]])] for one in masked]
+    path = write_csv(source / "list.csv", ["uri", "mask_uri", "label", "kinds"], rows)
+    result = run_shard(source=str(path), fields=fields)
+    assert result.code == 0, result.stderr
+    samples = []
+    decode = webdataset.autodecode.Decoder([webdataset.autodecode.basichandlers])
+    for entry in result.manifest.shards:
+        # Its Dataset leaves files open, which is a warning here.
+        with (result.folder / entry.name).open("rb") as stream:
+            members = webdataset.tariterators.tar_file_expander([{"url": entry.name, "stream": stream}])
+            samples += map(decode, webdataset.tariterators.group_by_keys(members))
+    assert len(samples) == 60
+    by_path = {one[0]: one for one in masked}
+    raw = {}
+    for entry in result.manifest.shards:
+        with tarfile.open(result.folder / entry.name) as archive:
+            raw |= {member.name: archive.extractfile(member).read() for member in archive}
+    for sample in samples:
+        uri, mask, label = by_path[sample["json"]["path"]]
+        assert raw[f"{sample['__key__']}.mask.png"] == (source / mask).read_bytes()
+        extension = "jpg" if uri.endswith("jpg") else "png"
+        assert raw[f"{sample['__key__']}.{extension}"] == (source / uri).read_bytes()
+        assert sample["note.txt"] == label and sample["file.bin"] == (source / uri).read_bytes()
+        assert sample["json"]["fields"]["label"] == {"index": sample["cls"], "name": label}
+        assert sample["json"]["fields"]["kinds"]["name"] == sorted([label, "x"])
+    # DALI's index has a component for each member.
+    export_index(storage.normalise(result.folder))
+    entry = result.manifest.shards[0]
+    lines = (result.folder / f"{entry.name.rpartition('.')[0]}.idx").read_text().splitlines()
+    assert lines[0] == f"v1.2 {entry.samples}" and len(lines) == entry.samples + 1
+    content = (result.folder / entry.name).read_bytes()
+    parts = lines[1].split(" ")
+    assert {parts[at] for at in range(0, len(parts), 4)} >= {"mask.png", "note.txt", "file.bin", "cls", "json"}
+    for at in range(0, len(parts), 4):
+        _, offset, size, name = parts[at : at + 4]
+        assert content[int(offset) : int(offset) + int(size)] == raw[name]

@@ -1,0 +1,9 @@
+"""Image classification: one of several classes for each image, decoded from RGB and cropped to a square.
+
+task.py        the task: members in the order in which a sample meets them
+network.py     the network of the configuration: transformers, or module:callable
+transforms.py  image file to square crop; normalisation
+augment/       RandAugment, colour jitter, mixup, CutMix
+losses.py      cross-entropy and focal loss, class weights
+head.py        the classifier's head, and rows of another head by class name
+"""

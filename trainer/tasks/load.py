@@ -1,0 +1,111 @@
+"""The task that the configuration names, made and held against the interface (trainer/tasks/protocol.py)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from contracts.artifacts import ShardManifest
+from contracts.artifacts.signature import Signature
+from contracts.config import RunConfig
+from contracts.errors import ConfigError, UserError
+from trainer.model.user_callable import load_callable
+from trainer.tasks.needs import check_fields
+from trainer.tasks.protocol import Task, TaskContext
+
+_METHODS = ("build_model", "prepare", "collate", "example", "to_model", "loss", "metrics", "update")
+_ATTRIBUTES = ("fields", "signature", "headline")
+
+
+def load_task(config: RunConfig, shards: ShardManifest) -> Task:
+    """Return the task of a configuration, made for the shards.
+
+    Raises:
+        ConfigError: Its class cannot be imported or made, or lacks a member.
+        DataError: The shards lack a field that it needs, or have it in another kind.
+    """
+    task = _make(_find_class(config), config, shards)
+    check_fields(task.fields, shards, name=config.task.name)
+    return task
+
+
+def check_members(found: object, name: str) -> None:
+    """Refuse what lacks a member of a task that can be seen before it is made.
+
+    Args:
+        found: What task.name names.
+        name: task.name.
+
+    Raises:
+        ConfigError: It is no class, or lacks a method.
+    """
+    if not inspect.isclass(found):
+        raise ConfigError(
+            f"task.name {name!r} is a {type(found).__name__}",
+            allowed="a class with the members of a task (docs/tasks.md)",
+            todo="name a class",
+        )
+    if missing := [method for method in _METHODS if not callable(getattr(found, method, None))]:
+        raise ConfigError(
+            f"task.name {name!r}: class {found.__name__} lacks {', '.join(missing)}",
+            allowed=f"a class with the methods {', '.join(_METHODS)} (docs/tasks.md)",
+            todo=f"write {missing[0]}",
+        )
+
+
+def network_name(config: RunConfig) -> str:
+    """Return how messages call the network."""
+    return f"the network of task {config.task.name}" if config.task.is_own else config.model.architecture
+
+
+def is_own_network(config: RunConfig) -> bool:
+    """Whether the network is made by own code, which may keep tensors outside of it."""
+    return config.task.is_own or ":" in config.model.architecture
+
+
+def task_error(config: RunConfig, member: str, found: str, *, allowed: str) -> ConfigError:
+    """Return the error of a member of the task that does not what it should.
+
+    Args:
+        config: The configuration.
+        member: The member.
+        found: What it did, in words that follow its name.
+        allowed: What it may do.
+    """
+    return ConfigError(
+        f"task {config.task.name}: {member} {found}", allowed=allowed, todo=f"correct {member} (docs/tasks.md)"
+    )
+
+
+def _find_class(config: RunConfig) -> Any:
+    if config.task.is_own:
+        found = load_callable("task.name", config.task.name, ConfigError)
+        check_members(found, config.task.name)
+        return found
+    from trainer.tasks.image_classification.task import ImageClassification
+
+    return ImageClassification
+
+
+def _make(kind: Any, config: RunConfig, shards: ShardManifest) -> Task:
+    name, arguments = config.task.name, config.task.arguments
+    try:
+        task = kind(TaskContext(config, shards), **arguments)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise ConfigError(
+            f"task {name} with task.arguments {arguments} cannot be made: {type(error).__name__}: {error}",
+            allowed="arguments that its class takes, besides the context",
+            todo="correct task.arguments, or the class",
+        ) from error
+    if missing := [attribute for attribute in _ATTRIBUTES if not hasattr(task, attribute)]:
+        raise ConfigError(
+            f"task.name {name!r}: a {type(task).__name__} lacks {', '.join(missing)}",
+            allowed=f"an object with the attributes {', '.join(_ATTRIBUTES)} (docs/tasks.md)",
+            todo=f"set {missing[0]} in the class or in __init__",
+        )
+    if not isinstance(task.signature, Signature):
+        raise task_error(config, "signature", f"is a {type(task.signature).__name__}", allowed="a Signature")
+    checked: Task = task
+    return checked
