@@ -1,4 +1,4 @@
-"""The component that reports on a training: what `report` gives out, and how the classes came out."""
+"""The component that reports on a training: what `report` gives out, and the classification, where its task is one."""
 
 from kfp import dsl
 
@@ -24,7 +24,7 @@ def report_training(
         metrics: Its numbers, and nothing else.
         summary: The same and more in Markdown; URIs and hashes are in the metadata.
         page: The training in pictures, one HTML document; the same metadata.
-        classification: Confusion matrix and ROC curve on the test split.
+        classification: Of a classification: confusion matrix and ROC curve on the test split.
     """
     return dsl.ContainerSpec(
         image=BASE_IMAGE,

@@ -16,6 +16,7 @@ from contracts.errors import DataError
 from inspection.outputs import bound_metadata
 from inspection.stages import export, profile, train
 from inspection.stages.told import finite
+from inspection.tasks import find_pages
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView
@@ -51,12 +52,10 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     run.log_params(describe_params(record, config, _parameters(job), view.checkpoint))
     run.log_metrics(describe_metrics(record, view))
     run.log(pipeline_job=job)
-    if view.evaluation is not None and not _has_classification(run):
-        from inspection.stages.classification import tell_classification
-
-        run.log_classification_metrics(
-            display_name=CLASSIFICATION_NAME, **_figures(tell_classification(view.evaluation))
-        )
+    pages = find_pages(view.evaluation.task) if view.evaluation is not None else None
+    if view.evaluation is not None and pages is not None and not _has_classification(run):
+        told = pages.classification(view.evaluation)
+        run.log_classification_metrics(display_name=CLASSIFICATION_NAME, **_figures(told))
     states: Any = aiplatform.gapic.Execution.State
     run.end_run(state=states.COMPLETE if record.state == "succeeded" else states.FAILED)
     return name
@@ -87,6 +86,7 @@ def describe_params(
     made_from = {name: value for name, value in record.made_from.items() if name in ("shard", "config")}
     return {
         "line": config.run.name,
+        "task": config.task.name,
         "seed": config.run.seed,
         "architecture": config.model.architecture or "own",
         "image_size": config.data.image_size,

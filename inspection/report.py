@@ -55,8 +55,9 @@ def result_rows(record: RunRecord) -> list[Row]:
     """Return what came out, as far as the run got."""
     results = record.results
     rows = [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
-    if (accuracy := results.get("metrics", {}).get("test_accuracy")) is not None:
-        rows.append(Row("test accuracy", None, f"{accuracy:.4f}"))
+    if (found := record.find_headline()) is not None:
+        headline, value = found
+        rows.append(Row(f"test {headline.metric.replace('_', ' ')}", None, f"{value:.4f}"))
     if batch := results.get("batch"):
         rows.append(Row("global batch", None, describe_batch(batch)))
         rows.append(Row("num_workers", None, str(batch["num_workers"])))

@@ -34,10 +34,10 @@ from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
 from inspection.outputs import bound_metadata, write_metadata, write_parameter
 from inspection.stages import export, profile, shard, train
-from inspection.stages.classification import tell_classification
 from inspection.stages.markdown import cell, code, cut, first
 from inspection.stages.plain import plain_page
 from inspection.stages.told import Told
+from inspection.tasks import find_pages
 from pages.markup import shorten
 
 if TYPE_CHECKING:
@@ -248,5 +248,8 @@ def _read_account(line: str, run_id: str) -> GoodputRecord:
 def _classify(evaluation: EvaluationReport | str) -> dict[str, Any]:
     if isinstance(evaluation, str):
         return {"note": str(evaluation)}
-    found = _look("the classification", lambda: tell_classification(evaluation))
+    pages = find_pages(evaluation.task)
+    if pages is None:
+        return {"note": f"The task {shorten(evaluation.task, 200)} is no classification."}
+    found = _look("the classification", lambda: pages.classification(evaluation))
     return {"note": str(found)} if isinstance(found, Said) else found

@@ -127,6 +127,7 @@ def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, 
     num_slots = math.ceil(batch / slot_size)
     return {
         "metrics": trained.metrics,
+        "headline": trained.headline.model_dump() if trained.headline is not None else None,
         "best_step": trained.best_step,
         "parameters_sha256": trained.parameters_sha256,
         "batch": {

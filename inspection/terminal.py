@@ -44,7 +44,7 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
     table = Table(box=SIMPLE)
     for name in ("run", "state", "where", "started (UTC)"):
         table.add_column(name, no_wrap=name == "run")
-    for name in ("took", "accuracy", "ships", "goodput", "preempted", "USD"):
+    for name in ("took", "test result", "ships", "goodput", "preempted", "USD"):
         table.add_column(name, justify="right")
     for line in lines:
         ships = " ".join(filter(None, (line.precision, line.verdict)))
@@ -54,7 +54,7 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
             _text(line.problem or line.stage or line.error),
             _moment(line.started_at),
             NOT_KNOWN if line.wall_s is None else seconds(line.wall_s),
-            NOT_KNOWN if line.test_accuracy is None else f"{line.test_accuracy:.4f}",
+            NOT_KNOWN if line.test_value is None else _text(f"{line.test_value:.4f} {line.headline}"),
             _text(ships),
             NOT_KNOWN if line.goodput_percent is None else f"{line.goodput_percent:.0f} %",
             NOT_KNOWN if line.preemptions is None else str(line.preemptions),

@@ -111,8 +111,9 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
 
 def _describe(result: CheckpointManifest) -> str:
     parts = [f"best checkpoint at step {result.step}"]
-    if "test_accuracy" in result.metrics:
-        parts.append(f"test accuracy {result.metrics['test_accuracy']:.4f}")
+    headline = result.headline
+    if headline is not None and (value := headline.value(result.metrics, "test")) is not None:
+        parts.append(f"test {headline.metric.replace('_', ' ')} {value:.4f}")
     return ", ".join(parts)
 
 

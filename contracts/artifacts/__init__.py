@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
-from contracts.artifacts.evaluation import EVALUATION_NAME, ClassOutcome, EvaluationReport, RocCurve, WorstSample
+from contracts.artifacts.evaluation import EVALUATION_NAME, FORMER_TASK, LOSS, Direction, EvaluationReport, Headline
 from contracts.artifacts.export import (
     Attempt,
     Calibration,
@@ -53,15 +53,17 @@ from contracts.artifacts.training import CheckpointManifest, EarlyStopping, Init
 __all__ = [
     "CONTRACTS",
     "EVALUATION_NAME",
+    "FORMER_TASK",
+    "LOSS",
     "MANIFEST_NAME",
     "Attempt",
     "Calibration",
     "CheckpointManifest",
-    "ClassOutcome",
     "ComputePoint",
     "Contract",
     "Copy",
     "Dimension",
+    "Direction",
     "Document",
     "DuplicateGroup",
     "Duplicates",
@@ -77,6 +79,7 @@ __all__ = [
     "Gate",
     "GoodputRecord",
     "GraphEntry",
+    "Headline",
     "ImageStatistics",
     "IndexPart",
     "Indicators",
@@ -93,7 +96,6 @@ __all__ = [
     "ProfileReport",
     "Recommendation",
     "Rejected",
-    "RocCurve",
     "RunRecord",
     "SampleOrder",
     "Settings",
@@ -106,7 +108,6 @@ __all__ = [
     "TensorSpec",
     "TrainingEstimate",
     "Verification",
-    "WorstSample",
     "find_damage",
     "hash_content",
     "tensor_file",

@@ -1,55 +1,38 @@
-"""What training leaves beside its best checkpoint: how it did on the test split, and on which samples worst."""
+"""The document evaluation.json: how the best checkpoint did on the test split."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from contracts.artifacts.document import Contract, Document
+from pydantic import Field, model_validator
+
+from contracts.artifacts.document import Contract, Document, FileEntry
 
 EVALUATION_NAME = "evaluation.json"
+LOSS = "loss"
+"""Name that stands for the loss among the metrics; no metric has it."""
+
+Direction = Literal["max", "min"]
+"""Which values of a metric are better: higher ones, or lower ones."""
 
 
-class RocCurve(Document):
-    """How well the probability of one class tells its samples from all others (one against the rest).
+class Headline(Document):
+    """The metric that tells how good a model is."""
 
-    Samples are counted in bins of the log-odds: points are exact where they are, and the area takes samples of one bin
-    as tied.
-    """
+    metric: str
+    """Its name, or `loss`."""
+    direction: Direction
 
-    area: float
-    """Area under the curve, in [0, 1]."""
-    points: list[tuple[float, int, int]]
-    """Threshold, samples of other classes at or above it, samples of the class at or above it; falling thresholds. The
-    curve begins at (0, 0), which is not listed. Divided by the samples outside and inside the class: the rates."""
+    def value(self, metrics: Mapping[str, float], split: str) -> float | None:
+        """Return its value on a split out of a checkpoint's metrics; None where that was not measured."""
+        return metrics.get(f"{split}_{self.metric}")
 
 
-class ClassOutcome(Document):
-    """What became of the samples of one class."""
-
-    name: str
-    samples: int
-    predicted: int
-    """Samples of any class that were taken for it."""
-    right: int
-    roc: RocCurve | None
-    """None where the split has no sample of the class, or no other."""
-
-
-class WorstSample(Document):
-    """A sample whose label got a low probability."""
-
-    shard: str
-    """Path of its shard, seen from the shards' folder."""
-    key: str
-    """Its key in the shard."""
-    place: int
-    """Its place in the split."""
-    label: int
-    """Place of its class in `classes`."""
-    predicted: int
-    probability: float
-    """What the model gave to the label."""
-    predicted_probability: float
+# What releases up to 0.1.0 measured: nothing else was learnt.
+FORMER_TASK = "image_classification"
+FORMER_HEADLINE = {"metric": "accuracy", "direction": "max"}
+_FORMER_DETAILS = ("classes", "confusion", "confusion_left_out", "worst")
 
 
 class EvaluationReport(Contract):
@@ -66,15 +49,28 @@ class EvaluationReport(Contract):
     split: Literal["test"] = "test"
     samples: int
     """Each counts once."""
-    accuracy: float
-    """Share of samples whose largest logit is their label."""
+    task: str = FORMER_TASK
+    """Name of the task (task.name)."""
+    headline: Headline
+    metrics: dict[str, float]
+    """Metrics of the task by name, without the loss."""
     loss: float
-    """Mean cross-entropy in nats."""
-    classes: list[ClassOutcome]
-    """In the order of the checkpoint's classes, which labels and predictions count from 0."""
-    confusion: list[tuple[int, int, int]]
-    """The cells of the confusion matrix that are not empty: label, prediction, samples. In this order."""
-    confusion_left_out: int
-    """Samples in cells off the diagonal that are left out, being the smallest of too many; 0 for few classes."""
-    worst: list[WorstSample]
-    """The samples with the lowest probability of their label, the lowest first."""
+    """Sum of the task's loss over the sum of its counts."""
+    details: dict[str, Any] = Field(default_factory=dict)
+    """What the task itself knows beyond numbers; only pages of the task read it."""
+    pictures: list[FileEntry] = Field(default=[])
+    """Pictures of the task, PNG files; their names are seen from this document."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former(cls, values: Any) -> Any:
+        """Read documents of release 0.1.0, whose only metric was the accuracy."""
+        if not isinstance(values, dict) or "accuracy" not in values or "metrics" in values:
+            return values
+        rest = {name: value for name, value in values.items() if name not in ("accuracy", *_FORMER_DETAILS)}
+        details = {name: values[name] for name in _FORMER_DETAILS if name in values}
+        return rest | {"metrics": {"accuracy": values["accuracy"]}, "headline": FORMER_HEADLINE, "details": details}
+
+    def value(self, metric: str) -> float | None:
+        """Return a metric, or the loss, by its name; None: there is none of that name."""
+        return self.loss if metric == LOSS else self.metrics.get(metric)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import ValidationError, field_validator
+
 from contracts.artifacts.document import Contract, Document
+from contracts.artifacts.evaluation import FORMER_HEADLINE, Headline
 from contracts.artifacts.goodput import GoodputRecord
 
 
@@ -43,6 +46,26 @@ class RunRecord(Contract):
     process_start_s: float
     """Process starts and imports of the stages."""
     results: dict[str, Any]
-    """Test accuracy, how the global batch was cut, the engine and its parity."""
+    """Metrics and the headline one, how the global batch was cut, the engine and its parity."""
     goodput: GoodputRecord | None = None
     """Where the time of the training that it used went, over all attempts; None: training was never started."""
+
+    @field_validator("results")
+    @classmethod
+    def _read_former(cls, results: dict[str, Any]) -> dict[str, Any]:
+        """Read records of release 0.1.0, whose only metric was the accuracy."""
+        return results if "metrics" not in results else {"headline": FORMER_HEADLINE, **results}
+
+    def find_headline(self) -> tuple[Headline, float] | None:
+        """Return the headline metric and its value on the test split; None: it was not measured."""
+        metrics, found = self.results.get("metrics"), self.results.get("headline")
+        if not isinstance(metrics, dict) or not isinstance(found, dict):
+            return None
+        try:
+            headline = Headline.model_validate(found)
+        except ValidationError:
+            return None
+        value = metrics.get(f"test_{headline.metric}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        return headline, float(value)

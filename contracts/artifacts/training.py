@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Direction, Headline
 
 
 class SampleOrder(Document):
@@ -112,21 +113,26 @@ class CheckpointManifest(Contract):
     knew one order only."""
     model: dict[str, Any]
     """The model section that built the network."""
+    task: dict[str, Any] = Field(default={"name": FORMER_TASK, "arguments": {}})
+    """The task section."""
     classes: list[str]
+    """Names of the classes of image classification; other tasks have none here."""
     data: dict[str, Any]
-    """The evaluation transform: image_size, mean, std."""
+    """The evaluation transform of image classification: image_size, mean, std; other tasks have none here."""
     shards_fingerprint: str
+    headline: Headline | None = None
+    """Of the task; None before the first evaluation."""
+    directions: dict[str, Direction] = Field(default_factory=dict)
+    """Of each metric of the task by its name; empty before the first evaluation."""
     metrics: dict[str, float]
-    """validation_accuracy in [0, 1] and validation_loss; at the top also test_accuracy and test_loss."""
+    """validation_NAME of each metric of the task, and validation_loss; at the top also test_NAME and test_loss."""
     best_step: int
-    """Step of the best checkpoint so far, by validation accuracy."""
+    """Step of the best checkpoint so far, by checkpoint.best_metric."""
+    best_metrics: dict[str, float] = Field(default_factory=dict)
+    """Its metrics; empty before the first evaluation, and without a validation split."""
     evaluated: Literal["model", "ema"] | None = None
     """Group of the weights that `metrics` were measured on, at this very step: the parameters, or their moving average
     (train.ema_decay); None: metrics are of an earlier step. At the top: which of them the file holds."""
-    best_validation_accuracy: float | None = None
-    """None before the first evaluation, and without a validation split."""
-    best_validation_loss: float | None = None
-    """Decides between checkpoints of equal accuracy."""
     evaluation_due: bool = False
     """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
     parameters_sha256: str
@@ -156,6 +162,18 @@ class CheckpointManifest(Contract):
     files: list[FileEntry]
     """A safetensors file for each group of tensors (model, optimizer, ...), or one for each group and rank (at the top:
     the best weights only)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former(cls, values: Any) -> Any:
+        """Read documents of release 0.1.0, whose only metric was the accuracy."""
+        if not isinstance(values, dict) or "best_validation_accuracy" not in values:
+            return values
+        names = {"best_validation_accuracy": "validation_accuracy", "best_validation_loss": "validation_loss"}
+        best = {new: values[old] for old, new in names.items() if values.get(old) is not None}
+        rest = {name: value for name, value in values.items() if name not in names}
+        directions = {FORMER_HEADLINE["metric"]: FORMER_HEADLINE["direction"]}
+        return rest | {"best_metrics": best, "headline": FORMER_HEADLINE, "directions": directions}
 
     @field_validator("files")
     @classmethod

@@ -8,6 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from contracts.config.base import Auto, Fraction, NotBool, PositiveInt, Section
 
+METRIC = r"^(validation_)?[A-Za-z]\w*$"
+"""Name of a metric of the task, or `loss`, on the validation split."""
+
 
 class ModelSection(Section):
     """The network."""
@@ -29,8 +32,8 @@ class ModelSection(Section):
 class EarlyStoppingSection(Section):
     """When training ends before its last epoch, since it no longer gets better."""
 
-    metric: Literal["validation_accuracy", "validation_loss"] = "validation_loss"
-    """What is watched: a higher accuracy is better, or a lower loss."""
+    metric: Annotated[str, Field(pattern=METRIC)] = "validation_loss"
+    """What is watched: `validation_loss`, or `validation_NAME` of a metric of the task."""
     patience: PositiveInt = 3
     """Evaluations in a row without anything better after which training ends."""
     min_delta: Annotated[float, Field(ge=0), NotBool] = 0.0
@@ -154,8 +157,10 @@ class CheckpointSection(Section):
     """Number of newest checkpoints kept."""
     keep_best: PositiveInt = 1
     """Number of best checkpoints kept, of those written at an evaluation."""
-    best_metric: Literal["validation_accuracy", "validation_loss"] = "validation_accuracy"
-    """What keep_best goes by: the highest accuracy (of equal ones the lower loss), or the lowest loss."""
+    best_metric: Annotated[str, Field(pattern=f"^$|{METRIC}")] = ""
+    """What keep_best goes by: `validation_loss`, or `validation_NAME` of a metric of the task; empty: its headline
+    metric, which for image classification is the accuracy. Of equal ones the lower loss is better; of equal losses, the
+    better headline metric."""
     keep_every_steps: PositiveInt | None = None
     """Of each run of this many steps the first checkpoint is kept for good; unset: none."""
     num_buffers: Annotated[int, Field(strict=True, ge=1, le=2)] = 1

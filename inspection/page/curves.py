@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from inspection.page.chart import Axis, Line, count_axis, legend, plot, time_axis, value_axis
 from inspection.page.marks import MARKS, STOPS, find_gaps, mark_counts, mark_strip
+from inspection.page.results import title
 from inspection.page.subject import NO_VALUE, Limits, Subject, evenly, finite
-from inspection.run.view import Curve, Mark
+from inspection.run.view import Curve, Mark, RunView
+from inspection.tasks import is_share
 from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, number, percent, seconds, size
 
 TITLE = "Learning curves"
 
-# Title of a chart, and the tags that are on it, in the order of their colours; what no chart names gets its own.
+# Title of a chart, and the tags that are on it, in the order of their colours. Each metric of the task gets a chart
+# after the first of these; what no chart names gets its own.
 CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Loss", ("train/loss", "validation/loss")),
-    ("Accuracy", ("train/accuracy", "validation/accuracy", "test/accuracy")),
     ("Learning rate", ("train/learning_rate",)),
     ("Throughput, samples/s", ("train/samples_per_s", "throughput/samples_per_s", "data/samples_per_s")),
     ("Data time, % of the time", ("train/data_time_percent", "data/time_percent", "data/loader_percent")),
@@ -28,8 +30,8 @@ CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
     ),
 )
-OVER_TIME = ("Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time")
-FRACTIONS = ("accuracy", "fraction")
+OVER_TIME = ("Loss", "Throughput, samples/s", "Data time, % of the time")
+_SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Chart:
 
     title: str
     curves: Sequence[Curve]
+    task: str = ""
+    """Name of the run's task, which knows which metrics are shares."""
 
     @property
     def is_fraction(self) -> bool:
         """Whether all values are shares of 1, shown in percent."""
-        return all(curve.name.endswith(FRACTIONS) for curve in self.curves)
+        return all(is_share(self.task, curve.name) or curve.name.endswith("fraction") for curve in self.curves)
 
     @property
     def is_bytes(self) -> bool:
@@ -65,7 +69,8 @@ def curves(subject: Subject) -> Html:
     if not drawn:
         why = subject.absent("curves", "train", "Learning curves")
         return section("curves", TITLE, why, *_happened(subject, []))
-    charts = group(drawn, subject.limits)
+    first = _headline(subject.view)
+    charts = group(drawn, subject.limits, task=subject.view.task, headline=first)
     many, points = found.rows if found else 0, max(len(curve.values) for curve in drawn)
     thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
     shown = min(points, subject.limits.points)
@@ -79,19 +84,36 @@ def curves(subject: Subject) -> Html:
         element("p", said, class_="note", data_text="curves.rows"),
         element("h3", "Over steps"),
         element("div", *(_over_steps(subject, chart) for chart in charts), class_="charts"),
-        *_happened(subject, [chart for chart in charts if chart.title in OVER_TIME] or charts[:1]),
+        *_happened(subject, [chart for chart in charts if chart.title in (*OVER_TIME, title(first))] or charts[:1]),
         _values(subject, charts),
         *(element("p", subject.name(words), class_="missing") for words in (found.missing if found else [])),
     )
 
 
-def group(drawn: Sequence[Curve], limits: Limits) -> list[Chart]:
-    """Return the charts: those that are known by their tags first, then a chart for each other curve."""
+def _headline(view: RunView) -> str:
+    """Return the name of the task's headline metric; empty: not known."""
+    found = view.evaluation or view.checkpoint
+    return found.headline.metric if found is not None and found.headline is not None else ""
+
+
+def group(drawn: Sequence[Curve], limits: Limits, *, task: str = "", headline: str = "") -> list[Chart]:
+    """Return the charts: those that are known by their tags first, then a chart for each other curve.
+
+    Args:
+        drawn: All curves.
+        limits: Of the page.
+        task: Name of the task.
+        headline: Its headline metric, which comes before its others; empty: not known.
+    """
     by_name = {curve.name: curve for curve in drawn}
-    charts = [Chart(title, [by_name.pop(tag) for tag in tags if tag in by_name]) for title, tags in CHARTS]
+    found = {name.partition("/")[2] for name in by_name if name.startswith(("validation/", "test/"))} - {"loss"}
+    names = sorted(found, key=lambda name: (name != headline, name))
+    metrics = [(title(name), tuple(f"{split}/{name}" for split in _SPLITS)) for name in names]
+    wanted = (*CHARTS[:1], *metrics[: max(0, limits.curves // 2)], *CHARTS[1:])
+    charts = [Chart(words, [by_name.pop(tag) for tag in tags if tag in by_name], task) for words, tags in wanted]
     charts = [chart for chart in charts if chart.curves]
     room = max(0, limits.curves - sum(len(chart.curves) for chart in charts))
-    return charts + [Chart(curve.name, [curve]) for curve in list(by_name.values())[:room]]
+    return charts + [Chart(curve.name, [curve], task) for curve in list(by_name.values())[:room]]
 
 
 def _thin(curve: Curve, limit: int) -> Curve:

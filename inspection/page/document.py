@@ -19,6 +19,7 @@ from inspection.page.state import chip
 from inspection.page.style import STYLE as OWN_STYLE
 from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
+from inspection.run.door import HARM
 from inspection.run.view import RunView
 from pages.markup import Html, absent, element, join, section, shorten
 from pages.quantities import instant
@@ -181,7 +182,7 @@ def _section(subject: Subject, name: str) -> Html:
     """
     try:
         return _MAKERS[name](subject)
-    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except HARM as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         words = f"This part cannot be shown: what the run holds cannot be drawn ({shorten(why, 300)})."
         return section(name, dict(SECTIONS)[name], absent(name, words))

@@ -7,11 +7,12 @@ from contracts.proof import find_unproven_targets
 from inspection.page.account import usd_range
 from inspection.page.dag import dag
 from inspection.page.links import console, console_page, folder_link, link
+from inspection.page.results import show_metric
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.view import AttemptView, StageView
-from pages.markup import Html, bar, element, figure, join, section, table
-from pages.quantities import count, exact_percent, instant, percent, seconds
+from pages.markup import Html, bar, element, figure, join, section, shorten, table
+from pages.quantities import count, instant, percent, seconds
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -47,11 +48,15 @@ def overview(subject: Subject) -> Html:
 
 def _headline(subject: Subject) -> Html:
     view = subject.view
-    accuracy = test_accuracy(subject)
+    name, result = headline(subject)
     pending = _pending(subject)
     tiles = [
         tile("State", chip(view.state), STATES[view.state]),
-        tile("Test accuracy", figure("overview.test_accuracy", accuracy, exact_percent, pending), _samples(subject)),
+        tile(
+            f"Test {shorten(name.replace('_', ' '), 40) or 'result'}",
+            figure("overview.headline", result, show_metric(subject.view.task, name), pending),
+            _samples(subject),
+        ),
         _precision(subject),
         tile(
             "Wall time",
@@ -78,17 +83,25 @@ def _pending(subject: Subject) -> str:
     return "not yet" if subject.view.state in ("running", "silent") else "none"
 
 
-def test_accuracy(subject: Subject) -> float | None:
-    """Return the share of right answers on the test split, by the evaluation or the checkpoint."""
-    view = subject.view
-    if view.evaluation is not None:
-        return view.evaluation.accuracy
-    return view.checkpoint.metrics.get("test_accuracy") if view.checkpoint is not None else None
+def headline(subject: Subject) -> tuple[str, float | None]:
+    """Return the name of the task's headline metric, and its value on the test split.
+
+    They are those of the evaluation, or else of the checkpoint; empty, and None: not known.
+    """
+    if (found := subject.view.evaluation) is not None:
+        return found.headline.metric, found.value(found.headline.metric)
+    trained = subject.view.checkpoint
+    if trained is None or trained.headline is None:
+        return "", None
+    return trained.headline.metric, trained.headline.value(trained.metrics, "test")
 
 
 def _samples(subject: Subject) -> str:
     found = subject.view.evaluation
-    return f"{sum(each.right for each in found.classes):,} of {found.samples:,} samples" if found is not None else ""
+    if found is None:
+        return ""
+    better = "higher" if found.headline.direction == "max" else "lower"
+    return f"{found.samples:,} samples; {better} is better"
 
 
 def verdict(subject: Subject) -> str:

@@ -1,21 +1,19 @@
-"""What the trained network does on the test split: its metrics, what it confuses, and what it is most wrong about."""
+"""What the trained network does on the test split: its metrics, its pictures, and what its task shows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.artifacts import CheckpointManifest, ClassOutcome, EvaluationReport
-from inspection.page.confusion import confusion
+from contracts.artifacts import CheckpointManifest, EvaluationReport
 from inspection.page.data import picture
-from inspection.page.roc import roc
-from inspection.page.subject import NO_VALUE, Subject, left_out, tile
-from inspection.run.view import WorstView
-from pages.markup import Html, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, exact_percent, number, percent
+from inspection.page.subject import Subject, left_out, tile
+from inspection.tasks import find_pages, is_share
+from pages.markup import Html, element, figure, join, section, shorten, table
+from pages.quantities import exact_percent, number
 
 TITLE = "Results"
-BESIDE = 12
-"""Classes whose matrix leaves room beside it."""
+# More of a task are in the table.
+_MOST_TILES = 8
 
 
 def results(subject: Subject) -> Html:
@@ -28,13 +26,55 @@ def result_parts(subject: Subject) -> list[Html]:
     found = subject.view.evaluation
     if found is None:
         return [_metrics(subject), subject.absent("results", "train", "The evaluation on the test split")]
-    matrix = join([element("h3", "Confusion"), confusion(subject, found)])
-    classes = join([element("h3", "Classes"), _classes(subject, found)])
-    curves = roc(subject, found)
-    if len(found.classes) <= BESIDE:
-        both = element("div", element("div", matrix, curves), element("div", classes), class_="duo")
-        return [_tiles(found), both, _worst(subject), _metrics(subject)]
-    return [_tiles(found), matrix, classes, curves, _worst(subject), _metrics(subject)]
+    pages = find_pages(found.task)
+    parts = [_tiles(found)] if pages is None else pages.results(subject, found)
+    return [*parts, _pictures(subject), _metrics(subject)]
+
+
+def show_metric(task: str, name: str) -> Callable[[float], str]:
+    """Return what shows a metric as text: in percent where its task says that it is a share, else as a number."""
+    return exact_percent if is_share(task, name) else number
+
+
+def _tiles(found: EvaluationReport) -> Html:
+    first = found.headline.metric
+    names = sorted(found.metrics, key=lambda name: (name != first, name))
+    tiles = [
+        tile(
+            shorten(title(name), 40),
+            figure(f"results.{name}", found.metrics[name], show_metric(found.task, name)),
+            f"test split, {found.samples:,} samples" if name == first else "test split",
+        )
+        for name in names[:_MOST_TILES]
+    ]
+    tiles.append(tile("Loss", figure("results.loss", found.loss, number), "test split"))
+    return element("div", *tiles, class_="tiles")
+
+
+def title(metric: str) -> str:
+    """Return a metric's name in words."""
+    return metric.replace("_", " ").capitalize()
+
+
+def _pictures(subject: Subject) -> Html:
+    found = subject.view.task_pictures
+    if not found:
+        return Html("")
+    shown = found[: subject.limits.worst]
+    return join(
+        [
+            element("h3", "Pictures"),
+            element(
+                "div",
+                *(
+                    element("figure", element("figcaption", subject.name(each.label)), picture(each, each.width))
+                    for each in shown
+                ),
+                id="task-pictures",
+            ),
+            element("p", left_out(len(shown), len(found), "pictures"), class_="note"),
+        ]
+    )
 
 
 def _metrics(subject: Subject) -> Html:
@@ -42,7 +82,10 @@ def _metrics(subject: Subject) -> Html:
     if trained is None:
         return Html("")
     rows = [
-        [element("code", shorten(name, 60)), figure(f"metrics.{name}", value, _metric(name))]
+        [
+            element("code", shorten(name, 60)),
+            figure(f"metrics.{name}", value, show_metric(subject.view.task, name)),
+        ]
         for name, value in sorted(trained.metrics.items())[: subject.limits.rows]
     ]
     said = (
@@ -76,95 +119,3 @@ def _of_steps(subject: Subject, trained: CheckpointManifest) -> str:
     if account is None or account.steps < max(trained.best_step, trained.step):
         return ""
     return f" of {account.steps:,} that the training had"
-
-
-def _metric(name: str) -> Callable[[float], str]:
-    return exact_percent if name.endswith("accuracy") else number
-
-
-def _tiles(found: EvaluationReport) -> Html:
-    right = sum(outcome.right for outcome in found.classes)
-    recalls = [outcome.right / outcome.samples for outcome in found.classes if outcome.samples]
-    areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
-    tiles = [
-        tile("Accuracy", figure("results.accuracy", found.accuracy, exact_percent), "test split"),
-        tile("Wrong", figure("results.wrong", found.samples - right, count), f"of {found.samples:,} samples"),
-        tile("Loss", figure("results.loss", found.loss, number), "mean cross-entropy, nats"),
-        tile(
-            "Mean recall",
-            figure("results.recall", sum(recalls) / len(recalls) if recalls else None, percent),
-            "over classes: each counts the same",
-        ),
-        tile(
-            "Mean ROC area",
-            figure("results.roc_area", sum(areas) / len(areas) if areas else None, lambda v: f"{v:.4f}"),
-            "one class against the rest",
-        ),
-    ]
-    return element("div", *tiles, class_="tiles")
-
-
-def _recall(outcome: ClassOutcome) -> float | None:
-    return outcome.right / outcome.samples if outcome.samples else None
-
-
-def _classes(subject: Subject, found: EvaluationReport) -> Html:
-    places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
-    if len(places) > limit:
-        # Those without a sample say nothing, and come last.
-        places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
-        note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
-    rows = []
-    for place in places[:limit]:
-        outcome = found.classes[place]
-        recall = _recall(outcome)
-        precision = outcome.right / outcome.predicted if outcome.predicted else None
-        area = outcome.roc.area if outcome.roc is not None else None
-        rows.append(
-            [
-                subject.name(outcome.name),
-                figure(f"class.{place}.samples", outcome.samples, count),
-                figure(f"class.{place}.right", outcome.right, count),
-                join([figure(f"class.{place}.recall", recall, percent, "no sample"), bar(recall)]),
-                join([figure(f"class.{place}.precision", precision, percent, "never predicted"), bar(precision)]),
-                figure(f"class.{place}.roc_area", area, lambda v: f"{v:.4f}", NO_VALUE),
-            ]
-        )
-    head = ["Class", "Samples", "Right", "Recall", "Precision", "ROC area"]
-    return table("Each class on the test split", head, rows, id_="class-outcomes", note=note)
-
-
-def _worst(subject: Subject) -> Html:
-    found = subject.view.worst
-    if not found:
-        return Html("")
-    shown = found[: subject.limits.worst]
-    more = left_out(len(shown), len(found), "samples")
-    return join(
-        [
-            element("h3", "Worst classified"),
-            element("ul", *(_sample(each) for each in shown), class_="sheet worst", id="worst"),
-            element("p", f"Samples whose label got the lowest probability, the lowest first. {more}", class_="note"),
-        ]
-    )
-
-
-def _sample(each: WorstView) -> Html:
-    shown = (
-        picture(each.picture, 96) if each.picture is not None else element("span", "no image", class_="missing picture")
-    )
-    right = each.label == each.predicted
-    return element(
-        "li",
-        shown,
-        element(
-            "span", element("small", "label "), element("b", shorten(each.label, 40)), f" {percent(each.probability)}"
-        ),
-        element(
-            "span",
-            element("small", "said "),
-            element("b", shorten(each.predicted, 40), class_="good" if right else "bad"),
-            f" {percent(each.predicted_probability)}",
-        ),
-        title=shorten(each.key, 120),
-    )

@@ -1,24 +1,31 @@
-"""Images out of a run's shards, as small JPEGs: a contact sheet, and the samples that were classified worst."""
+"""Images of a run as small JPEGs: a contact sheet out of its shards, and the pictures of its task."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts import FileEntry, ShardManifest
 from contracts.errors import ShardlineError
-from inspection.run.door import HARM, Door
-from inspection.run.view import PictureView, WorstView
+from inspection.run.door import Door
+from inspection.run.view import PictureView
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # A contact sheet of 60 such pictures is some 150 KB.
 SIDE_PIXELS = 72
 CONTACTS = 60
-WORST = 24
+# Side of a task's picture, and bytes of its file.
+PICTURE_PIXELS = 640
+_PICTURE_BYTES = 8 << 20
+PICTURES = 24
 _QUALITY = 75
 # Records of the index, 40 bytes each: of a hundred million samples not all are read for sixty pictures.
 _LOOKED_AT = 1 << 17
-_NAME = 200
+NAME = 200
 
 
 def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[PictureView]:
@@ -30,58 +37,63 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
     """
     from inspection.show import choose
 
-    _require_index(door, folder_uri, manifest)
+    require_index(door, folder_uri, manifest)
     chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
-    return _draw(door, folder_uri, manifest, list(chosen), "train")
+    return draw(door, folder_uri, manifest, list(chosen), "train")
 
 
-def worst_samples(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
-) -> list[WorstView]:
-    """Return the samples with the lowest probability of their label; one whose image cannot be read has no picture."""
-    names = [outcome.name[:_NAME] for outcome in evaluation.classes]
-    split = manifest.splits[evaluation.split]
-    _require_index(door, folder_uri, manifest)
+def task_pictures(door: Door, folder_uri: str, entries: Sequence[FileEntry]) -> list[PictureView]:
+    """Return the pictures that a task has made of the test split, by name.
 
-    def name_of(place: int) -> str:
-        return names[place] if 0 <= place < len(names) else str(place)
+    Args:
+        door: Of the line.
+        folder_uri: Folder of the evaluation.
+        entries: Its pictures.
 
-    def picture_of(place: int, key: str) -> PictureView | None:
-        from records.index import key_of
-        from records.samples import open_samples
+    Raises:
+        ValueError: One is too large, or no picture.
+        ImportError: Pillow or numpy is not installed.
+    """
+    from PIL import Image as images
 
-        if manifest.fingerprint != evaluation.shards_fingerprint or not 0 <= place < split.samples:
-            return None
+    from records.decode import UndecodableImage, decode_rgb
+
+    found = []
+    for entry in entries[:PICTURES]:
         try:
-            record = open_samples(manifest, folder_uri)[split.first + place]
-            if key_of(record) != key:
-                return None
-            return _draw(door, folder_uri, manifest, [record], evaluation.split)[0]
-        except HARM:
-            return None
-
-    return [
-        WorstView(
-            picture=picture_of(sample.place, sample.key) if pictures else None,
-            key=sample.key[:_NAME],
-            label=name_of(sample.label),
-            predicted=name_of(sample.predicted),
-            probability=sample.probability,
-            predicted_probability=sample.predicted_probability,
-        )
-        for sample in evaluation.worst[:WORST]
-    ]
+            image = images.fromarray(decode_rgb(door.read(entry.uri(folder_uri), _PICTURE_BYTES)))
+        except UndecodableImage as error:
+            raise ValueError(f"{entry.name[:NAME]} is no picture: {error}") from None
+        image.thumbnail((PICTURE_PIXELS, PICTURE_PIXELS))
+        name = entry.name.rpartition("/")[2].rpartition(".")[0]
+        found.append(_as_jpeg(image, label=name, key=name, split="test"))
+    return found
 
 
-def _require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
+def _as_jpeg(image: Image, *, label: str, key: str, split: str) -> PictureView:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=_QUALITY)
+    return PictureView(
+        jpeg=base64.b64encode(stream.getvalue()).decode(),
+        width=image.width,
+        height=image.height,
+        label=label[:NAME],
+        key=key[:NAME],
+        split=split,
+    )
+
+
+def require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
+    """Raise ValueError unless the files of an index are in the line."""
     for entry in manifest.index_files():
         door.require(entry.uri(folder_uri))
 
 
-def _draw(
+def draw(
     door: Door, folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str
 ) -> list[PictureView]:
-    from PIL import Image
+    """Return pictures of samples, small; those that cannot be decoded are left out."""
+    from PIL import Image as images
 
     from inspection.payloads import read_images
     from records.decode import UndecodableImage, decode_rgb
@@ -92,23 +104,13 @@ def _draw(
         door.require(uri)
     for record, content in zip(records, read_images(folder_uri, manifest, records), strict=True):
         try:
-            image = Image.fromarray(decode_rgb(content))
+            image = images.fromarray(decode_rgb(content))
         except UndecodableImage:
             continue
         image.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
-        stream = io.BytesIO()
-        image.save(stream, "JPEG", quality=_QUALITY)
         label = int(record["label"])  # type: ignore[index]
-        drawn.append(
-            PictureView(
-                jpeg=base64.b64encode(stream.getvalue()).decode(),
-                width=image.width,
-                height=image.height,
-                label=manifest.classes[label][:_NAME] if 0 <= label < len(manifest.classes) else "",
-                key=key_of(record)[:_NAME],
-                split=split,
-            )
-        )
+        name = manifest.classes[label] if 0 <= label < len(manifest.classes) else ""
+        drawn.append(_as_jpeg(image, label=name, key=key_of(record), split=split))
     return drawn
 
 

@@ -41,6 +41,8 @@ from inspection.run.training import read_evaluation, read_training, training_fol
 from inspection.run.view import Missing, RunView, StageView
 
 VERIFIED_FOLDER = "verified"
+# What the parts are called that come out of shards and pictures.
+CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
 _CONTRACTS: dict[str, type[Contract]] = {
     "shard": ShardManifest,
     "profile": ProfileReport,
@@ -186,7 +188,7 @@ def _read_stage_parts(
         parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards))
         if pictures:
             parts["pictures"] = (
-                reading.attempt("the contact sheet", lambda: _contacts(reading.door, uris["shard"], shards)) or []
+                reading.attempt(CONTACT_SHEET, lambda: _contacts(reading.door, uris["shard"], shards)) or []
             )
     profile = documents.get("profile")
     if isinstance(profile, ProfileReport):
@@ -199,8 +201,12 @@ def _read_stage_parts(
         evaluation = read_evaluation(reading, uris["train"], trained)
         parts["evaluation"] = evaluation
         if evaluation is not None and isinstance(shards, ShardManifest):
-            drawn = partial(_worst, reading.door, uris["shard"], shards, evaluation, pictures)
-            parts["worst"] = reading.attempt("the worst-classified samples", drawn) or []
+            read = partial(_task_parts, reading.door, uris["shard"], shards, evaluation, pictures)
+            parts["task_parts"] = reading.attempt(OF_TASK, read) or {}
+        if evaluation is not None and evaluation.pictures and pictures and trained.evaluation is not None:
+            folder = trained.evaluation.uri(uris["train"]).rpartition("/")[0]
+            drawn = partial(_task_pictures, reading.door, folder, evaluation)
+            parts["task_pictures"] = reading.attempt(TASK_PICTURES, drawn) or []
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
@@ -238,10 +244,17 @@ def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
     return contact_sheet(door, uri, shards)
 
 
-def _worst(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:
-    from inspection.run.pictures import worst_samples
+def _task_parts(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:
+    from inspection.tasks import find_pages
 
-    return worst_samples(door, uri, shards, evaluation, pictures=pictures)
+    pages = find_pages(evaluation.task)
+    return None if pages is None else pages.read(door, uri, shards, evaluation, pictures)
+
+
+def _task_pictures(door: Door, folder: str, evaluation: EvaluationReport) -> Any:
+    from inspection.run.pictures import task_pictures
+
+    return task_pictures(door, folder, evaluation.pictures)
 
 
 def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:

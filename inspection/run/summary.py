@@ -24,6 +24,7 @@ from inspection.run.state import find_state
 from inspection.run.view import Missing, RunLine, State
 
 _THREADS = 16
+_NAME = 200
 # A run that was killed does not come back under its id.
 _ENDED = ("succeeded", "failed", "interrupted", "stopped")
 
@@ -80,6 +81,7 @@ def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
     results = record.results
     at = next((s.name for s in record.stages if s.state in ("failed", "interrupted", "not started")), "")
     exported = as_object(results.get("export"))
+    found = record.find_headline()
     return _line(
         place,
         state=record.state,
@@ -87,7 +89,8 @@ def _of_record(place: RunPlace, record: RunRecord) -> RunLine:
         error=(record.error.splitlines() or [""])[0][:300],
         started_at=as_moment(record.started_at),
         wall_s=record.wall_s,
-        test_accuracy=as_number(as_object(results.get("metrics")).get("test_accuracy")),
+        headline=found[0].metric[:_NAME] if found else "",
+        test_value=as_number(found[1]) if found else None,
         precision=str(exported.get("precision", ""))[:20],
         verdict=str(exported.get("verdict", ""))[:20],
         config=record.config,
@@ -144,7 +147,8 @@ def _line(
     error: str = "",
     started_at: float | None = None,
     wall_s: float | None = None,
-    test_accuracy: float | None = None,
+    headline: str = "",
+    test_value: float | None = None,
     precision: str = "",
     verdict: str = "",
     config: Mapping[str, Any] | None = None,
@@ -161,7 +165,8 @@ def _line(
         error=error,
         started_at=started_at,
         wall_s=wall_s,
-        test_accuracy=test_accuracy,
+        headline=headline,
+        test_value=test_value,
         precision=precision,
         verdict=verdict,
         goodput_percent=goodput.goodput_percent if goodput else None,

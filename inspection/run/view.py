@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from contracts.artifacts import (
+    FORMER_TASK,
     CheckpointManifest,
     Document,
     EvaluationReport,
@@ -217,18 +218,6 @@ class LineageView(Document):
     """Hashes of what went into it, by name."""
 
 
-class WorstView(Document):
-    """A sample whose label got a low probability."""
-
-    picture: PictureView | None
-    """None: the image could not be read."""
-    key: str
-    label: str
-    predicted: str
-    probability: float
-    predicted_probability: float
-
-
 class RunView(Document):
     """Everything that is known of a run."""
 
@@ -266,13 +255,25 @@ class RunView(Document):
     money: MoneyView | None = None
     checkpoint: CheckpointManifest | None = None
     evaluation: EvaluationReport | None = None
-    worst: list[WorstView] = Field(default=[])
+    task_pictures: list[PictureView] = Field(default=[])
+    """Pictures that the task has made of the test split."""
+    task_parts: dict[str, Any] = Field(default_factory=dict)
+    """What the task's own page shows besides (inspection/tasks/)."""
     export: ExportManifest | None = None
     verifications: list[Verification] = Field(default=[])
     registration: dict[str, Any] | None = None
     """What became of it in the model registry."""
     lineage: list[LineageView] = Field(default=[])
     missing: list[Missing] = Field(default=[])
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        if self.evaluation is not None:
+            return self.evaluation.task
+        section = self.config.get("task")
+        # Runs of release 0.1.0 name none.
+        return str(section.get("name")) if isinstance(section, dict) else FORMER_TASK
 
     def stage(self, name: str) -> StageView | None:
         """Return a stage by its name."""
@@ -294,7 +295,10 @@ class RunLine(Document):
     """First line."""
     started_at: float | None
     wall_s: float | None
-    test_accuracy: float | None
+    headline: str
+    """The task's metric that tells how good a model is; empty: not known."""
+    test_value: float | None
+    """Its value on the test split."""
     precision: str
     """What ships; empty: nothing yet."""
     verdict: str

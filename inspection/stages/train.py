@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
+from contracts.errors import DataError
 from inspection.run.view import MoneyView
 from inspection.stages.markdown import cell, first, section, table
 from inspection.stages.told import Told, finite, several
+from inspection.tasks import find_pages
 from pages.quantities import percent, seconds, usd
 
-# Rows of the hardest classes and of the most frequent mistakes.
-MAX_CLASSES, MAX_MISTAKES = 10, 10
 # Of the goodput record: what a comparison of runs is about.
 _ACCOUNT = (
     "goodput_percent",
@@ -95,8 +95,7 @@ def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
         *_result(trained),
         *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
         *section("Where the time went", list(_time(beside))),
-        *section("Hardest classes", list(_hardest(beside.evaluation))),
-        *section("Most frequent mistakes", list(_mistakes(beside.evaluation))),
+        *_of_task(beside.evaluation),
         *section("Computed in", list(_numerics(trained))),
     ]
 
@@ -160,39 +159,14 @@ def _time(beside: Beside) -> Iterator[str]:
         yield f"The same hours on demand: {usd(money.on_demand_low_usd)} to {usd(money.on_demand_high_usd)}."
 
 
-def _hardest(found: EvaluationReport | str) -> Iterator[str]:
+def _of_task(found: EvaluationReport | str) -> list[str]:
     if isinstance(found, str):
-        yield cell(found)
-        return
-    counted = [entry for entry in found.classes if entry.samples]
-    hardest = sorted(counted, key=lambda entry: entry.right / entry.samples)[:MAX_CLASSES]
-    rows = (
-        (
-            cell(entry.name),
-            f"{entry.samples:,}",
-            f"{entry.right / entry.samples:.4f}",
-            f"{entry.right / entry.predicted:.4f}" if entry.predicted else "never predicted",
-            f"{entry.roc.area:.4f}" if entry.roc is not None else "no curve",
-        )
-        for entry in hardest
-    )
-    yield from table(["class", "test samples", "recall", "precision", "area under ROC"], rows)
-
-
-def _mistakes(found: EvaluationReport | str) -> Iterator[str]:
-    if isinstance(found, str):
-        return
-    places = range(len(found.classes))
-    wrong = [entry for entry in found.confusion if entry[0] != entry[1] and entry[0] in places and entry[1] in places]
-    if not wrong:
-        yield "None."
-        return
-    wrong.sort(key=lambda entry: -entry[2])
-    rows = (
-        (cell(found.classes[label].name), cell(found.classes[guess].name), f"{count:,}")
-        for label, guess, count in wrong[:MAX_MISTAKES]
-    )
-    yield from table(["label", "taken for", "samples"], rows, words=2)
+        return section("Evaluation", [cell(found)])
+    pages = find_pages(found.task)
+    try:
+        return [] if pages is None else pages.summary(found)
+    except DataError as error:
+        return section("Evaluation", [cell(error.given)])
 
 
 def _numerics(trained: CheckpointManifest) -> Iterator[str]:

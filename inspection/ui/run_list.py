@@ -55,11 +55,16 @@ def _precision(line: RunLine) -> Html:
     return join([shorten(line.precision, 40), " ", element("small", shorten(line.verdict, 80))])
 
 
+def _test_result(line: RunLine) -> Html:
+    shown = _shown(line.test_value, lambda value: f"{value:.4f}")
+    return join([shown, " ", element("small", shorten(line.headline.replace("_", " "), 40))]) if shown else shown
+
+
 COLUMNS = (
     Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
     Column("Duration", lambda line: _shown(line.wall_s, seconds), lambda line: line.wall_s),
-    Column("Test accuracy", lambda line: _shown(line.test_accuracy, percent), lambda line: line.test_accuracy),
+    Column("Test result", _test_result, lambda line: line.test_value),
     Column("Engine", _precision, lambda line: f"{line.precision} {line.verdict}".strip() or None, words=True),
     Column(
         "Goodput",

@@ -13,7 +13,7 @@ from contracts.config import STAGES
 from contracts.result import RUNS_FOLDER
 from inspection.page import navigation, render_body, render_header
 from inspection.run.find import RunPlace, list_places
-from inspection.run.read import read_run
+from inspection.run.read import CONTACT_SHEET, OF_TASK, TASK_PICTURES, read_run
 from inspection.run.summary import RunLister, read_line
 from inspection.run.view import RunLine, RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
@@ -32,8 +32,8 @@ _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
 _PATIENCE_S = 0.5
 _ENDED = ("succeeded", "failed", "interrupted", "stopped")
-# What `read_run` calls the parts that come out of shards.
-_PICTURED = ("the contact sheet", "the worst-classified samples")
+# Parts with images, which are read once.
+_PICTURED = ("pictures", "task_pictures", "task_parts")
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,9 @@ class _Remembered:
         if last is not None and last.view.pictures:
             if _sources(view) == _sources(last.view):
                 # Why one of them could not be read stays true with them.
-                unread = [each for each in last.view.missing if each.what in _PICTURED]
-                kept = {"pictures": last.view.pictures, "worst": last.view.worst, "missing": [*view.missing, *unread]}
+                unread = [each for each in last.view.missing if each.what in (CONTACT_SHEET, OF_TASK, TASK_PICTURES)]
+                kept = {name: getattr(last.view, name) for name in _PICTURED}
+                kept["missing"] = [*view.missing, *unread]
                 view = view.model_copy(update=kept)
             else:
                 view = read_run(self.place)

@@ -19,7 +19,6 @@ from contracts import storage
 from contracts.artifacts import (
     Attempt,
     CheckpointManifest,
-    ClassOutcome,
     Contract,
     EngineEntry,
     EvaluationReport,
@@ -28,14 +27,14 @@ from contracts.artifacts import (
     Gate,
     GoodputRecord,
     GraphEntry,
+    Headline,
     Latency,
     Parity,
-    RocCurve,
     RunRecord,
     ShardManifest,
     StageRecord,
-    WorstSample,
 )
+from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from contracts.config import STAGES
 from contracts.goodput import account
 from contracts.output import Lock
@@ -157,6 +156,7 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
         shards_fingerprint=manifest.fingerprint,
         metrics={"validation_accuracy": 0.95, "validation_loss": 0.2, "test_accuracy": 0.9375, "test_loss": 0.25},
         best_step=180,
+        headline=Headline(metric="accuracy", direction="max"),
         parameters_sha256="b" * 64,
         environment={"ranks": "2", "num_workers": "0", "torch": "2.13.0+cpu"},
         evaluation=entry,
@@ -192,21 +192,24 @@ def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
         parameters_sha256="b" * 64,
         shards_fingerprint=manifest.fingerprint,
         samples=16,
-        accuracy=0.9375,
+        headline=Headline(metric="accuracy", direction="max"),
+        metrics={"accuracy": 0.9375},
         loss=0.25,
-        classes=[
-            ClassOutcome(
-                name=name,
-                samples=5,
-                predicted=5,
-                right=4,
-                roc=RocCurve(area=0.97, points=[(0.9, 0, 3), (0.5, 1, 5), (0.0, 11, 5)]),
-            )
-            for name in names
-        ],
-        confusion=[(place, place, 5) for place in range(len(names))] + [(0, len(names) - 1, 1)],
-        confusion_left_out=0,
-        worst=worst,
+        details=ClassificationDetails(
+            classes=[
+                ClassOutcome(
+                    name=name,
+                    samples=5,
+                    predicted=5,
+                    right=4,
+                    roc=RocCurve(area=0.97, points=[(0.9, 0, 3), (0.5, 1, 5), (0.0, 11, 5)]),
+                )
+                for name in names
+            ],
+            confusion=[(place, place, 5) for place in range(len(names))] + [(0, len(names) - 1, 1)],
+            confusion_left_out=0,
+            worst=worst,
+        ).model_dump(mode="json"),
     )
 
 

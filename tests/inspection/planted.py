@@ -13,20 +13,19 @@ from PIL import Image
 from contracts.artifacts import (
     Attempt,
     CheckpointManifest,
-    ClassOutcome,
     EngineEntry,
     EvaluationReport,
     ExportManifest,
     Gate,
     GoodputRecord,
     GraphEntry,
+    Headline,
     Latency,
     Parity,
     Rejected,
-    RocCurve,
     Verification,
-    WorstSample,
 )
+from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from inspection.run.view import (
     AttemptView,
     Curve,
@@ -43,8 +42,8 @@ from inspection.run.view import (
     ShardView,
     SplitView,
     StageView,
-    WorstView,
 )
+from inspection.tasks.image_classification.worst import WorstView
 from tests.trainer.profiling.reports import gpu_report
 
 LINE = "file:///lines/flowers"
@@ -217,6 +216,7 @@ def make_checkpoint(classes: list[str]) -> CheckpointManifest:
         shards_fingerprint="5" * 16,
         metrics={"test_accuracy": 0.9375, "test_loss": 0.21, "validation_accuracy": 0.95, "validation_loss": 0.19},
         best_step=3900,
+        headline=Headline(metric="accuracy", direction="max"),
         evaluated="ema",
         parameters_sha256="a1" * 32,
         ended_by="epochs",
@@ -254,29 +254,34 @@ def make_evaluation(classes: list[str] | None = None, *, each: int = 40) -> Eval
         parameters_sha256="a1" * 32,
         shards_fingerprint="5" * 16,
         samples=each * number,
-        accuracy=(each - 3) / each,
+        headline=Headline(metric="accuracy", direction="max"),
+        metrics={"accuracy": (each - 3) / each},
         loss=0.21,
-        classes=outcomes,
-        confusion=sorted(cells),
-        confusion_left_out=0,
-        worst=[
-            WorstSample(
-                shard="test-0.tar",
-                key=f"{place:04d}",
-                place=place,
-                label=place % number,
-                predicted=(place + 1) % number,
-                probability=0.02 + 0.01 * place,
-                predicted_probability=0.9 - 0.01 * place,
-            )
-            for place in range(12)
-        ],
+        details=ClassificationDetails(
+            classes=outcomes,
+            confusion=sorted(cells),
+            confusion_left_out=0,
+            worst=[
+                WorstSample(
+                    shard="test-0.tar",
+                    key=f"{place:04d}",
+                    place=place,
+                    label=place % number,
+                    predicted=(place + 1) % number,
+                    probability=0.02 + 0.01 * place,
+                    predicted_probability=0.9 - 0.01 * place,
+                )
+                for place in range(12)
+            ],
+        ).model_dump(mode="json"),
     )
 
 
-def make_worst(evaluation: EvaluationReport) -> list[WorstView]:
-    names = [outcome.name for outcome in evaluation.classes]
-    return [
+def make_task_parts(evaluation: EvaluationReport) -> dict[str, Any]:
+    details = ClassificationDetails.of(evaluation)
+    assert details is not None
+    names = [outcome.name for outcome in details.classes]
+    worst = [
         WorstView(
             picture=picture(each.place, names[each.label]) if each.place % 5 else None,
             key=each.key,
@@ -285,8 +290,9 @@ def make_worst(evaluation: EvaluationReport) -> list[WorstView]:
             probability=each.probability,
             predicted_probability=each.predicted_probability,
         )
-        for each in evaluation.worst
+        for each in details.worst
     ]
+    return {"worst": [each.model_dump(mode="json") for each in worst]}
 
 
 FILE = {"bytes": 604_316, "crc32c": "0" * 8}
@@ -527,7 +533,7 @@ def fresh(**changes: Any) -> RunView:
         "money": make_money(),
         "checkpoint": make_checkpoint(CLASSES),
         "evaluation": evaluation,
-        "worst": make_worst(evaluation),
+        "task_parts": make_task_parts(evaluation),
         "export": make_export(),
         "lineage": make_lineage(),
     }
@@ -587,10 +593,10 @@ ERROR = "the source holds no images\n  allowed: at least one image a split\n  to
 _OF_STAGE: dict[str, tuple[str, ...]] = {
     "shard": ("data", "pictures"),
     "profile": ("profile", "profile_page"),
-    "train": ("curves", "marks", "goodput", "money", "checkpoint", "evaluation", "worst"),
+    "train": ("curves", "marks", "goodput", "money", "checkpoint", "evaluation", "task_parts"),
     "export": ("export",),
 }
-_EMPTY: dict[str, Any] = {"pictures": [], "worst": []}
+_EMPTY: dict[str, Any] = {"pictures": [], "task_parts": {}}
 STAGES = tuple(_OF_STAGE)
 
 
@@ -700,7 +706,7 @@ def large() -> RunView:
         marks=make_marks(preemptions=200, checkpoints=300),
         checkpoint=make_checkpoint(classes),
         evaluation=evaluation,
-        worst=make_worst(evaluation),
+        task_parts=make_task_parts(evaluation),
         stages=[
             make_stage("shard"),
             make_stage("profile"),

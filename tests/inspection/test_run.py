@@ -42,8 +42,8 @@ def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
     assert [split.name for split in view.data.splits] == ["train", "validation", "test"]
     assert len(view.pictures) == 60 and {picture.label for picture in view.pictures} == {"blue", "green", "red"}
     assert view.profile is not None and view.checkpoint is not None and view.export is not None
-    assert view.evaluation is not None and view.evaluation.accuracy == 0.9375
-    assert len(view.worst) == 5 and all(sample.picture is not None for sample in view.worst)
+    assert view.evaluation is not None and view.evaluation.metrics["accuracy"] == 0.9375
+    assert len(worst := view.task_parts["worst"]) == 5 and all(sample["picture"] is not None for sample in worst)
     assert view.curves is not None and {curve.name for curve in view.curves.curves} == {
         "train/loss",
         "train/learning_rate",
@@ -184,7 +184,9 @@ def test_a_list_has_a_line_for_each_run(tmp_path: Path, small_shards: str) -> No
     lister = RunLister(str(tmp_path))
     lines = {entry.name: entry for entry in lister.read()}
     assert set(lines) == {kind.replace(" ", "-") for kind in KINDS}
-    assert lines["fresh"].test_accuracy == 0.9375 and lines["fresh"].precision == "fp16"
+    assert (lines["fresh"].headline, lines["fresh"].test_value) == ("accuracy", 0.9375) and lines[
+        "fresh"
+    ].precision == "fp16"
     assert lines["failed"].stage == "train" and lines["failed"].state == "failed"
     assert lines["resumed"].preemptions == 1
     # What has ended is not read again.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RocCurve, RunRecord
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
+from contracts.artifacts.image_classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin

@@ -152,8 +152,7 @@ class Committer:
             "attempt": self.number,
             "parameters_sha256": parameters_sha256(whole[0].tensors) if whole else "",
             "best_step": best.step,
-            "best_validation_accuracy": best.accuracy,
-            "best_validation_loss": best.loss,
+            "best_metrics": dict(best.metrics),
         }
         manifest = manifest.model_copy(update=update)
         listing = self.listing()

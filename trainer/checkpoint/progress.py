@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from contracts.artifacts import CheckpointManifest, EarlyStopping
+from contracts.artifacts import CheckpointManifest, Direction, EarlyStopping, Headline
 from contracts.config import EarlyStoppingSection
 from trainer.evaluate import Evaluation
 from trainer.supervise.early_stopping import judge
@@ -16,6 +17,10 @@ class Progress:
 
     position: int = 0
     metrics: dict[str, float] | None = None
+    headline: Headline | None = None
+    """Of the task; None before the first evaluation."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """Of the task's metrics, by name."""
     evaluated_step: int = 0
     """Step of the newest evaluation of this attempt."""
     evaluation_due: bool = False
@@ -26,16 +31,30 @@ class Progress:
     @classmethod
     def of(cls, manifest: CheckpointManifest) -> Progress:
         """Return the progress that a checkpoint records."""
-        seen = manifest.early_stopping
-        return cls(manifest.position, manifest.metrics, evaluation_due=manifest.evaluation_due, early_stopping=seen)
+        return cls(
+            manifest.position,
+            manifest.metrics,
+            manifest.headline,
+            manifest.directions,
+            evaluation_due=manifest.evaluation_due,
+            early_stopping=manifest.early_stopping,
+        )
 
     def with_evaluation(self, found: Evaluation | None, step: int, rule: EarlyStoppingSection | None) -> Progress:
         """Take in an evaluation; None: there is no validation split."""
-        metrics = {} if found is None else {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
+        made = replace(self, evaluated_step=step, evaluation_due=False)
+        if found is None:
+            return replace(made, metrics={})
         seen = self.early_stopping
-        if found is not None and rule is not None:
-            seen = judge(seen or EarlyStopping(), rule, accuracy=found.accuracy, loss=found.loss)
-        return replace(self, metrics=metrics, evaluated_step=step, evaluation_due=False, early_stopping=seen)
+        if rule is not None:
+            seen = judge(seen or EarlyStopping(), rule, found)
+        return replace(
+            made,
+            metrics=found.named("validation"),
+            headline=found.headline,
+            directions=found.directions,
+            early_stopping=seen,
+        )
 
     def freezes(self, samples: int, unfreeze_epoch: int | None) -> bool:
         """Whether what model.freeze names is frozen in the step or evaluation that comes next.

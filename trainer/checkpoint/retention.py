@@ -7,11 +7,11 @@ touched, except what an attempt before this one left without a manifest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
+from contracts.artifacts import LOSS, MANIFEST_NAME, CheckpointManifest, Direction, Headline, find_damage
 from contracts.config import CheckpointSection
 from trainer.checkpoint.discovery import CheckpointFolder, FoundCheckpoint, Listing, find_first, read_checkpoint
 
@@ -62,14 +62,13 @@ class Best:
 
     step: int = 0
     """0: none was evaluated yet."""
-    accuracy: float | None = None
-    """On the validation split; None where there is none."""
-    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """On the validation split; empty where there is none."""
 
     @classmethod
     def of(cls, manifest: CheckpointManifest) -> Best:
         """Return what a checkpoint records."""
-        return cls(manifest.best_step, manifest.best_validation_accuracy, manifest.best_validation_loss)
+        return cls(manifest.best_step, manifest.best_metrics)
 
     def or_better(self, manifest: CheckpointManifest, metric: str) -> Best:
         """Return the checkpoint that is about to be committed if it is better; of equal ones the earlier is the best.
@@ -81,9 +80,8 @@ class Best:
         found = score_of(manifest, metric)
         if found is None:
             return self if manifest.metrics else Best(manifest.step)
-        if self.accuracy is not None and self.loss is not None and found <= score(self.accuracy, self.loss, metric):
-            return self
-        return Best(manifest.step, manifest.metrics["validation_accuracy"], manifest.metrics["validation_loss"])
+        own = score(self.metrics, metric, manifest.headline, manifest.directions)
+        return self if own is not None and found <= own else Best(manifest.step, manifest.metrics)
 
 
 def find_best(
@@ -113,13 +111,29 @@ def score_of(manifest: CheckpointManifest, metric: str) -> tuple[float, ...] | N
     """Return what a checkpoint is ranked by, higher is better; None when its weights were not evaluated."""
     if manifest.evaluated is None:
         return None
-    accuracy, loss = (manifest.metrics.get(f"validation_{name}", math.nan) for name in ("accuracy", "loss"))
-    return score(accuracy, loss, metric) if math.isfinite(accuracy) and math.isfinite(loss) else None
+    return score(manifest.metrics, metric, manifest.headline, manifest.directions)
 
 
-def score(accuracy: float, loss: float, metric: str) -> tuple[float, float]:
-    """Return what an evaluation is ranked by (checkpoint.best_metric), higher is better; the other decides ties."""
-    return (accuracy, -loss) if metric == "validation_accuracy" else (-loss, accuracy)
+def score(
+    metrics: Mapping[str, float], metric: str, headline: Headline | None, directions: Mapping[str, Direction]
+) -> tuple[float, float] | None:
+    """Return what an evaluation is ranked by, higher is better; None where it has no such metric, or no finite one.
+
+    Args:
+        metrics: validation_NAME of each metric, and validation_loss.
+        metric: checkpoint.best_metric.
+        headline: Of the task; None: nothing was evaluated.
+        directions: Of the metrics, by name.
+    """
+    if headline is None:
+        return None
+    name = metric.removeprefix("validation_") or headline.metric
+    # The loss decides between equal ones, the headline between equal losses.
+    ranked = (name, LOSS) if name != LOSS else (LOSS, headline.metric)
+    known = {**directions, headline.metric: headline.direction, LOSS: "min"}
+    found = [metrics.get(f"validation_{one}", math.nan) * (1 if known.get(one) == "max" else -1) for one in ranked]
+    first, second = (value if math.isfinite(value) else -math.inf for value in found)
+    return (first, second) if math.isfinite(first) else None
 
 
 def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSection) -> list[str]:

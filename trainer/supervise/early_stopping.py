@@ -9,16 +9,18 @@ from __future__ import annotations
 from contracts.artifacts import EarlyStopping
 from contracts.config import EarlyStoppingSection
 from contracts.errors import ConfigError
+from trainer.evaluate import Evaluation
 
 
-def judge(seen: EarlyStopping, section: EarlyStoppingSection, *, accuracy: float, loss: float) -> EarlyStopping:
+def judge(seen: EarlyStopping, section: EarlyStoppingSection, found: Evaluation) -> EarlyStopping:
     """Return what was seen with one more evaluation on the validation split.
 
-    An evaluation is better when it beats the best before it by more than `min_delta`; the first one always is.
+    An evaluation is better when it beats the best before it by more than `min_delta`; the first one always is. One
+    without the metric, since that came to no finite number, is not.
     """
-    value = accuracy if section.metric == "validation_accuracy" else loss
-    sign = 1 if section.metric == "validation_accuracy" else -1
-    if seen.best is None or sign * (value - seen.best) > section.min_delta:
+    value, direction = found.look_up(section.metric)
+    sign = 1 if direction == "max" else -1
+    if value is not None and (seen.best is None or sign * (value - seen.best) > section.min_delta):
         return EarlyStopping(best=value, since_best=0)
     return EarlyStopping(best=seen.best, since_best=seen.since_best + 1)
 

@@ -19,7 +19,8 @@
   };
   const DASHES = [undefined, [7, 5]];
   const COLOURS = ["--accent", "--warning"];
-  const WANTED = [/validation.*accuracy/i, /accuracy/i, /loss/i];
+  // The first metric of validation, else a loss.
+  const WANTED = [/^validation\/(?!loss$)/, /loss/i];
   const INCREMENTS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
   // Until curves that could not be loaded are asked for again.

@@ -68,7 +68,7 @@ def test_a_run_that_went_through_shows_what_was_measured(browser: Browser, tmp_p
     with opened(browser, write(tmp_path, view)) as shown:
         figures, texts = shown.figures(), shown.texts()
         assert set(shown.absent()) == {"missing"}
-        assert figures["overview.test_accuracy"] == 0.925
+        assert figures["overview.headline"] == 0.925
         assert texts["overview.goodput_percent"] == "73.5 %"
         assert texts["overview.cost"] == "1.31 USD"
         assert figures["overview.cost.low"] == 0.84
@@ -146,7 +146,7 @@ def test_of_a_running_run_sections_say_what_they_wait_for(browser: Browser, tmp_
         progress = shown.page.locator("[data-progress=train]").inner_text()
         assert "1,200 of 4,000 steps: loss 0.81, data time 21.0 %" in progress
         assert shown.page.locator(".dag.wide-only rect.made").count() == 1
-        assert shown.texts()["overview.test_accuracy"] == "not yet"
+        assert shown.texts()["overview.headline"] == "not yet"
 
 
 @NEEDS_CHROMIUM
@@ -304,7 +304,8 @@ def test_numbers_that_are_none_and_lists_that_do_not_fit_end_nothing() -> None:
         update={"splits": [data.splits[0].model_copy(update={"by_class": [1]})], "rejected_by_reason": {}}
     )
     evaluation = planted.make_evaluation()
-    evaluation = evaluation.model_copy(update={"samples": 0, "accuracy": nan, "confusion": [(90, 91, 4), (-1, 0, 2)]})
+    details = evaluation.details | {"confusion": [(90, 91, 4), (-1, 0, 2)]}
+    evaluation = evaluation.model_copy(update={"samples": 0, "metrics": {"accuracy": nan}, "details": details})
     goodput = planted.make_goodput(**dict.fromkeys(("wall_s", "productive_s", "start_up_s"), 0.0), goodput_percent=nan)
     view = planted.fresh(
         curves=Curves(curves=broken, rows=60), data=data, evaluation=evaluation, goodput=goodput, started_at=1e300,
@@ -312,7 +313,7 @@ def test_numbers_that_are_none_and_lists_that_do_not_fit_end_nothing() -> None:
     )  # fmt: skip
     page = render_report(view)
     assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).lower().replace("finance", "")
-    many = evaluation.model_copy(update={"classes": evaluation.classes * 5})
+    many = evaluation.model_copy(update={"details": details | {"classes": details["classes"] * 5}})
     assert "confused most" in render_report(planted.fresh(evaluation=many))
 
 

@@ -28,8 +28,8 @@ def said(markup: str) -> str:
 def huge_evaluation() -> EvaluationReport:
     """Counts that a schema takes and no division does."""
     found = planted.make_evaluation()
-    classes = [found.classes[0].model_copy(update={"samples": HUGE}), *found.classes[1:]]
-    return found.model_copy(update={"classes": classes})
+    first, *others = found.details["classes"]
+    return found.model_copy(update={"details": found.details | {"classes": [first | {"samples": HUGE}, *others]}})
 
 
 def test_a_section_that_cannot_be_drawn_says_so_and_the_others_are_drawn() -> None:

@@ -3,15 +3,15 @@
 from contracts.artifacts import (
     EVALUATION_NAME,
     CheckpointManifest,
-    ClassOutcome,
     Duplicates,
     EvaluationReport,
     FileEntry,
     GoodputRecord,
+    Headline,
     Rejected,
-    RocCurve,
     ShardManifest,
 )
+from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve
 from tests.inspection.test_summary import DOCUMENTS
 
 # Ends a cell, begins markup and code, turns the direction of what follows, and is a formula, a link and a picture.
@@ -66,12 +66,12 @@ def make_evaluation(
         parameters_sha256="ab",
         shards_fingerprint="s",
         samples=samples,
-        accuracy=sum(outcome.right for outcome in outcomes) / samples,
+        headline=Headline(metric="accuracy", direction="max"),
+        metrics={"accuracy": sum(outcome.right for outcome in outcomes) / samples},
         loss=0.5,
-        classes=outcomes,
-        confusion=confusion,
-        confusion_left_out=left_out,
-        worst=[],
+        details=ClassificationDetails(
+            classes=outcomes, confusion=confusion, confusion_left_out=left_out, worst=[]
+        ).model_dump(mode="json"),
     )
 
 

@@ -15,9 +15,9 @@ from contracts.artifacts import (
     Latency,
     ProfileReport,
     Recommendation,
-    RocCurve,
     ShardManifest,
 )
+from contracts.artifacts.image_classification import RocCurve
 from contracts.config import STAGES
 from inspection.run.view import MoneyView
 from inspection.stages import export, profile, shard, train

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inspection.run.find import RunPlace
-from inspection.run.read import read_run
+from inspection.run.read import OF_TASK, read_run
 from inspection.run.summary import RunLister
 from inspection.run.view import RunLine, RunView
 from inspection.ui import store as store_module
@@ -197,18 +197,17 @@ def test_why_pictures_are_missing_is_said_again(
 ) -> None:
     run = plant(tmp_path / "roses", small_shards, kind="running")
     reads = count_reads(monkeypatch)
-    unread = "the worst-classified samples"
     original = store_module.read_run
 
-    def without_worst(place: RunPlace, **options: Any) -> RunView:
+    def without_parts(place: RunPlace, **options: Any) -> RunView:
         view = original(place, **options)
         if not options.get("pictures", True):
             return view
-        reason = {"what": unread, "reason": "shards of test are gone"}
+        reason = {"what": OF_TASK, "reason": "shards of test are gone"}
         missing = [*view.missing, view.missing[0].model_copy(update=reason)]
-        return view.model_copy(update={"worst": [], "missing": missing})
+        return view.model_copy(update={"task_parts": {}, "missing": missing})
 
-    monkeypatch.setattr(store_module, "read_run", without_worst)
+    monkeypatch.setattr(store_module, "read_run", without_parts)
     with alive(run), serving(tmp_path) as server:
 
         def is_read_again() -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, RocCurve, RunRecord
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, RunRecord
+from contracts.artifacts.image_classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import combine, train_inputs
 from contracts.pinned import pin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from contracts.artifacts import ClassOutcome, EvaluationReport
+from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome
 from inspection.page.chart import Axis, Line, legend, plot
 from inspection.page.subject import Subject, evenly
 from pages.markup import Html, element, join, shorten
@@ -14,16 +14,22 @@ WORST = 4
 _AXIS = [(share, f"{share * 100:.0f}\u00a0%") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
 
-def roc(subject: Subject, found: EvaluationReport) -> Html:
-    """Return the curves, or nothing where no class has one."""
+def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Html:
+    """Return the curves, or nothing where no class has one.
+
+    Args:
+        subject: The run.
+        found: Of its evaluation.
+        samples: Of the split.
+    """
     known = [outcome for outcome in found.classes if outcome.roc is not None]
     if not known:
         return Html("")
     worst = sorted(known, key=lambda outcome: (_area(outcome), outcome.name))[:WORST]
-    whole = micro_average(known, found.samples)
+    whole = micro_average(known, samples)
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(whole))
     drawn = [("micro-average", area, whole)]
-    drawn += [(shorten(o.name, 40), _area(o), rates(o, found.samples)) for o in worst] if len(known) > 1 else []
+    drawn += [(shorten(o.name, 40), _area(o), rates(o, samples)) for o in worst] if len(known) > 1 else []
     lines = []
     for style, (name, _, points) in enumerate(drawn):
         thin = evenly(points, subject.limits.points)

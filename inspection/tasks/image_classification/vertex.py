@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from contracts.artifacts import EvaluationReport, RocCurve
+from contracts.artifacts import EvaluationReport
+from contracts.artifacts.image_classification import ClassificationDetails, RocCurve
 from pages.markup import UNPRINTABLE, shorten
 
 # A matrix that a reader can read; the cells and names of so many stay below 40 kB.
@@ -27,9 +28,15 @@ Point = tuple[float, float, float]
 
 
 def tell_classification(report: EvaluationReport) -> dict[str, Any]:
-    """Return the metadata: confusionMatrix, confidenceMetrics, and `note` about what they leave out."""
-    matrix, said = _matrix(report)
-    points, said_of_curve = micro_average(report)
+    """Return the metadata: confusionMatrix, confidenceMetrics, and `note` about what they leave out.
+
+    Raises:
+        DataError: The details of the evaluation are damaged.
+    """
+    details = ClassificationDetails.of(report)
+    assert details is not None, report.task
+    matrix, said = _matrix(details)
+    points, said_of_curve = micro_average(details, report.samples)
     found: dict[str, Any] = {"confusionMatrix": matrix}
     if points:
         found["confidenceMetrics"] = [
@@ -39,13 +46,16 @@ def tell_classification(report: EvaluationReport) -> dict[str, Any]:
     return {**found, "note": " ".join(filter(None, (said, said_of_curve)))}
 
 
-def micro_average(report: EvaluationReport, *, most: int = MAX_POINTS) -> tuple[list[Point], str]:
+def micro_average(
+    report: ClassificationDetails, all_samples: int, *, most: int = MAX_POINTS
+) -> tuple[list[Point], str]:
     """Return the ROC curve over all classes: counts of each class against the rest are added at each threshold.
 
     All curves of a report count samples above the same thresholds, so the sums are exact where the points are.
 
     Args:
-        report: The evaluation.
+        report: The details of an evaluation.
+        all_samples: Of the split.
         most: Points at most; both ends are kept.
 
     Returns:
@@ -56,7 +66,7 @@ def micro_average(report: EvaluationReport, *, most: int = MAX_POINTS) -> tuple[
     without = len(report.classes) - len(curves)
     curves = sorted(curves, key=lambda curve: -curve[1])[:MAX_CURVES]
     inside = sum(samples for _, samples in curves)
-    outside = sum(report.samples - samples for _, samples in curves)
+    outside = sum(all_samples - samples for _, samples in curves)
     if not inside or not outside:
         return [], "There is no ROC curve: no class has samples both in it and outside of it."
     whole = [(1.0, 0.0, 0.0)]
@@ -109,7 +119,7 @@ def _thin(points: list[Point], most: int) -> list[Point]:
     return [points[place] for place in kept]
 
 
-def _matrix(report: EvaluationReport) -> tuple[dict[str, Any], str]:
+def _matrix(report: ClassificationDetails) -> tuple[dict[str, Any], str]:
     """Return the confusion matrix, and what was left out.
 
     Beyond MAX_CATEGORIES classes, those with few mistakes are one category.

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kfp import dsl
 
-from contracts.artifacts import RocCurve
-from inspection.stages.classification import MAX_CATEGORIES, MAX_POINTS, micro_average, tell_classification
+from contracts.artifacts import EvaluationReport
+from contracts.artifacts.image_classification import ClassificationDetails, RocCurve
+from inspection.tasks.image_classification.vertex import (
+    MAX_CATEGORIES,
+    MAX_POINTS,
+    Point,
+    micro_average,
+    tell_classification,
+)
 from tests.inspection.stages.documents import HOSTILE, make_evaluation
 
 # Of an artifact's metadata, by the reference of Vertex AI.
@@ -20,6 +27,12 @@ CURVES = [
     RocCurve(area=0.9, points=[(0.9, 0, 2), (0.7, 0, 6), (0.5, 1, 9), (0.0, 10, 10)]),
 ]
 CONFUSION = [(0, 0, 9), (0, 1, 1), (1, 0, 1), (1, 1, 9)]
+
+
+def average(report: EvaluationReport, **options: int) -> tuple[list[Point], str]:
+    details = ClassificationDetails.of(report)
+    assert details is not None
+    return micro_average(details, report.samples, **options)
 
 
 def test_it_is_what_kfp_would_write() -> None:
@@ -34,12 +47,12 @@ def test_it_is_what_kfp_would_write() -> None:
 
 
 def test_a_class_without_samples_has_no_curve_and_no_part() -> None:
-    alone, _ = micro_average(make_evaluation(["cat", "dog"], CONFUSION, [*CURVES]))
+    alone, _ = average(make_evaluation(["cat", "dog"], CONFUSION, [*CURVES]))
     three = make_evaluation(["cat", "dog", "unseen"], CONFUSION, [*CURVES, None])
-    found, said = micro_average(three)
+    found, said = average(three)
     assert found == alone
     assert "1 classes have no curve" in said
-    none, said = micro_average(make_evaluation(["cat"], [(0, 0, 3)], [None]))
+    none, said = average(make_evaluation(["cat"], [(0, 0, 3)], [None]))
     assert none == [] and "no ROC curve" in said
     assert "confidenceMetrics" not in tell_classification(make_evaluation(["cat"], [(0, 0, 3)], [None]))
 
@@ -66,7 +79,7 @@ def test_the_micro_average_counts_every_sample_once_a_class(sizes: list[list[int
         curves.append(RocCurve(area=0.5, points=points))
     confusion = [(place, place, len(scores)) for place, scores in enumerate(sizes)]
     report = make_evaluation([str(place) for place in range(len(sizes))], confusion, curves)
-    whole, _ = micro_average(report, most=1000)
+    whole, _ = average(report, most=1000)
     inside, outside = len(labels), len(labels) * (len(sizes) - 1)
     for threshold, false_rate, recall in whole[1:]:
         passed = [
@@ -77,7 +90,7 @@ def test_the_micro_average_counts_every_sample_once_a_class(sizes: list[list[int
         assert recall == pytest.approx(sum(taken for taken, own in passed if own) / inside)
         assert false_rate == pytest.approx(sum(taken for taken, own in passed if not own) / outside)
     assert whole[0] == (1.0, 0.0, 0.0) and whole[-1] == (0.0, 1.0, 1.0)
-    thinned, _ = micro_average(report, most=most)
+    thinned, _ = average(report, most=most)
     assert len(thinned) <= most and set(thinned) <= set(whole)
     assert (thinned[0], thinned[-1]) == (whole[0], whole[-1])
     for before, after in pairwise(thinned):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from contracts.artifacts import EvaluationReport
+from contracts.artifacts.image_classification import ClassificationDetails
 from inspection.page.subject import NO_VALUE, Subject, left_out
 from pages.heat_map import SHADES
 from pages.markup import Html, element, figure, join, table
 from pages.quantities import count, percent
 
 
-def confusion(subject: Subject, found: EvaluationReport) -> Html:
+def confusion(subject: Subject, found: ClassificationDetails) -> Html:
     """Return the confusion matrix; of many classes the pairs that are confused most."""
     if len(found.classes) <= subject.limits.confusion:
         return join([_matrix(subject, found), _note(found)])
     return join([_pairs(subject, found), _note(found)])
 
 
-def _matrix(subject: Subject, found: EvaluationReport) -> Html:
+def _matrix(subject: Subject, found: ClassificationDetails) -> Html:
     cells = {(label, predicted): samples for label, predicted, samples in found.confusion}
     names = [subject.name(outcome.name) for outcome in found.classes]
     head = element(
@@ -51,7 +51,7 @@ def _matrix(subject: Subject, found: EvaluationReport) -> Html:
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _pairs(subject: Subject, found: EvaluationReport) -> Html:
+def _pairs(subject: Subject, found: ClassificationDetails) -> Html:
     off = sorted((cell for cell in found.confusion if cell[0] != cell[1]), key=lambda cell: -cell[2])
     shown = off[: subject.limits.rows]
 
@@ -75,7 +75,7 @@ def _pairs(subject: Subject, found: EvaluationReport) -> Html:
     return table(caption, head, rows, id_="confusion", words=2, note=note)
 
 
-def _note(found: EvaluationReport) -> Html:
+def _note(found: ClassificationDetails) -> Html:
     if not found.confusion_left_out:
         return Html("")
     return element(

@@ -1,0 +1,56 @@
+"""Pages of tasks: what is shown of a task beyond its metrics and pictures, a folder per task.
+
+No other part of inspection knows what a task's details mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from contracts.artifacts import EvaluationReport, ShardManifest
+from inspection.run.door import Door
+from pages.markup import Html
+
+if TYPE_CHECKING:
+    from inspection.page.subject import Subject
+
+
+@dataclass(frozen=True)
+class TaskPages:
+    """What is shown of a task."""
+
+    shares: frozenset[str]
+    """Metrics that are shares of one, and are shown in percent."""
+    read: Callable[[Door, str, ShardManifest, EvaluationReport, bool], dict[str, Any]]
+    """Reads what the page shows out of the shards: the line's door, the URI of the shards, their manifest, the
+    evaluation, and whether images are read. What it returns is JSON."""
+    results: Callable[[Subject, EvaluationReport], list[Html]]
+    """Parts of section Results, before the metrics of the best checkpoint."""
+    summary: Callable[[EvaluationReport], list[str]]
+    """Lines of Markdown for the summary of training, with their titles."""
+    classification: Callable[[EvaluationReport], dict[str, Any]]
+    """Metadata of Vertex AI's artifact of a classification."""
+
+
+def find_pages(task: str) -> TaskPages | None:
+    """Return the pages of a task by its name; None: it has none of its own."""
+    if task == "image_classification":
+        from inspection.tasks.image_classification.pages import PAGES
+
+        return PAGES
+    return None
+
+
+def is_share(task: str, name: str) -> bool:
+    """Whether a value is shown in percent.
+
+    Args:
+        task: Name of the task.
+        name: Of the metric, after `validation_`, `test_` or the like where there is one.
+    """
+    pages = find_pages(task)
+    return pages is not None and any(
+        name == share or name.endswith((f"_{share}", f"/{share}")) for share in pages.shares
+    )
