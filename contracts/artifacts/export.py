@@ -9,18 +9,18 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Headline
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import DataError
 
-IMAGE_CLASSIFICATION = "image_classification"
 # Fields that came after release 0.1.0, with their defaults: they are left out there, so that seals of documents that
 # lack them stay right.
 _SINCE_0_1: dict[str, Any] = {
-    "task": IMAGE_CLASSIFICATION,
+    "task": FORMER_TASK,
     "signature": None,
     "accuracy": {},
     "metrics": {},
-    "headline": "accuracy",
+    "headline": FORMER_HEADLINE,
 }
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -79,7 +79,7 @@ class Parity(Document):
     """Number of different classes that the reference predicts: with fewer than five, agreement on them says nothing."""
     passed: bool | None = None
     """None when nothing ran."""
-    outputs: dict[str, OutputParity] = {}
+    outputs: dict[str, OutputParity] = Field(default={})
     """By output, where there are several, or several answers a sample."""
 
     @model_serializer(mode="wrap")
@@ -196,7 +196,7 @@ class ExportManifest(Contract):
     """proven: every engine ran and passed; otherwise `shardline verify` on their GPUs completes the proof
     (contracts.proof says how far it is)."""
     opset: int
-    task: str = IMAGE_CLASSIFICATION
+    task: str = FORMER_TASK
     """Name of the task that was learnt."""
     signature: Signature | None = None
     """Of the model; None in documents of release 0.1.0 (`model_signature` is never None)."""
@@ -210,12 +210,13 @@ class ExportManifest(Contract):
     gates: list[Gate]
     parity: dict[str, dict[str, Parity]]
     """By what ran: `onnx` (ONNX Runtime without graph optimisation) by precision, `engine` by target."""
-    accuracy: dict[str, float] = {}
+    accuracy: dict[str, float] = Field(default={})
     """In documents of release 0.1.0: the metric accuracy, by precision (`headline_values` has it of every document)."""
-    metrics: dict[str, dict[str, float]] = {}
-    """The task's metrics of the exported graphs on the test split, by precision, then by name; `torch` beside them."""
-    headline: str = "accuracy"
-    """The metric that tells how good the model is."""
+    metrics: dict[str, dict[str, float]] = Field(default={})
+    """The task's metrics, and `loss`, of the exported graphs on the test split: by precision, then by name; `torch`
+    beside them."""
+    headline: Headline = Headline.model_validate(FORMER_HEADLINE)
+    """Of the task."""
     test_samples: int
     coverage: dict[str, dict[str, float]] = Field(default={})
     """By precision: the shares of weight bytes and of operators that have it."""
@@ -256,7 +257,8 @@ class ExportManifest(Contract):
     @property
     def headline_values(self) -> dict[str, float]:
         """The headline metric by precision."""
-        found = {name: values[self.headline] for name, values in self.metrics.items() if self.headline in values}
+        metric = self.headline.metric
+        found = {name: values[metric] for name, values in self.metrics.items() if metric in values}
         return found or self.accuracy
 
     def sealed(self) -> ExportManifest:
@@ -282,7 +284,7 @@ class ExportManifest(Contract):
         missing = [name for name in ("fp32", self.precision) if name not in precisions]
         if missing:
             return f"the manifest has no graph of {missing[0]}"
-        return None if "fp32" in self.headline_values else f"the manifest has no {self.headline} of fp32"
+        return None if "fp32" in self.headline_values else f"the manifest has no {self.headline.metric} of fp32"
 
     def shipped_files(self) -> list[ShippedFile]:
         """Return everything that ships."""

@@ -68,13 +68,15 @@ class StoredArrays:
         return self.split(repeat(size), most=most)
 
     def split(self, sizes: Iterable[int], *, most: int | None = None) -> Iterator[Arrays]:
-        """Yield batches of the given sizes, one after the other; a part's end ends a batch."""
+        """Yield batches of the given sizes, one after the other, until there are no more; a part's end ends a batch."""
         left = self.samples if most is None else most
         wanted = iter(sizes)
         for part in self.parts:
             opened, start = part.open(), 0
-            while (end := min(part.samples, start + left)) > start:
-                end = min(end, start + next(wanted))
+            while left and start < part.samples:
+                if not (size := next(wanted, 0)):
+                    return
+                end = min(part.samples, start + min(size, left))
                 yield {name: np.ascontiguousarray(array[start:end]) for name, array in opened.items()}
                 left, start = left - (end - start), end
 

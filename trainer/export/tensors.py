@@ -1,7 +1,7 @@
 """Tensors of a torch model by the names of its signature.
 
-Here: `check_example`, `name_outputs`, `restore_outputs`, `run_torch`. The other modules know arrays by name; only here
-it is known that a network takes its inputs by position, and returns a tensor, a tuple or a dictionary.
+Here: `take_inputs`, `check_example`, `name_outputs`, `restore_outputs`, `run_torch`. The other modules know arrays by
+name; only here it is known that a network takes its inputs by position, and returns a tensor, a tuple or a dictionary.
 """
 
 from __future__ import annotations
@@ -97,18 +97,23 @@ def name_outputs(outputs: Any, signature: Signature) -> dict[str, torch.Tensor]:
     return {name: found[name] for name in names}
 
 
-def restore_outputs(arrays: Mapping[str, Array], like: Any) -> Any:
+def kind_of(outputs: Any) -> str:
+    """Return what a model returns: tensor, dict or tuple."""
+    return "tensor" if isinstance(outputs, torch.Tensor) else "dict" if isinstance(outputs, Mapping) else "tuple"
+
+
+def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
     """Return arrays by name as a model returns them.
 
     Args:
         arrays: In the order of the signature.
-        like: What the model returned for other inputs.
+        kind: What the model returns (`kind_of`).
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if isinstance(like, torch.Tensor):
+    if kind == "tensor":
         (tensor,) = tensors.values()
         return tensor
-    return tensors if isinstance(like, Mapping) else tuple(tensors.values())
+    return tensors if kind == "dict" else tuple(tensors.values())
 
 
 def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array]) -> Arrays:
