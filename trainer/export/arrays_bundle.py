@@ -43,8 +43,8 @@ _LIMIT_S = 600.0
 _NOISE_SAMPLES = 64
 
 _USE_INPUTS = (
-    "`signature.json` says names, types and shapes. Inputs are made of samples by `prepare`, `collate` and `to_model` of "
-    "the task, in evaluation: other ones cost what the model is worth, without an error."
+    "`signature.json` says names, types and shapes. Inputs are made of samples by `prepare`, `collate` and `to_model` "
+    "of the task, in evaluation: other ones cost what the model is worth, without an error."
 )
 
 judge_metric = judge_scores

@@ -4,7 +4,8 @@
 
 Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
 is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
-written beside the manifest. The export's predict.py is not executed. An engine is, since it is machine code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
+written beside the manifest. The export's predict.py is not executed. An engine is, since it is machine code: only on
+its GPU, after all gates before it held, and from a copy with the manifest's sha256.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What an export of image classification has beside graphs: labels.json, preprocess.json, predict.py, and their gate.
 
-Here: the functions of trainer/export/bundles.py, and `try_program`, which runs the shipped predict.py as a user would, on the source's own files,
-and counts right answers. Whatever is wrong with pixels or names on that way shows there; parity with torch, on tensors,
-sees none of it. predict.py is copied from this package byte for byte and knows nothing of it. The gate runs code of the
-folder that it is given: only a folder whose checksums agree with its manifest is for it.
+Here: the functions of trainer/export/bundles.py, and `try_program`, which runs the shipped predict.py as a user would,
+on the source's own files, and counts right answers. Whatever is wrong with pixels or names on that way shows there;
+parity with torch, on tensors, sees none of it. predict.py is copied from this package byte for byte and knows nothing
+of it. The gate runs code of the folder that it is given: only a folder whose checksums agree with its manifest is for
+it.
 """
 
 from __future__ import annotations
@@ -197,6 +198,7 @@ def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
     """Return the images of the test split as preprocess.json says."""
+    from records.decode import Pixels, UndecodableImage
     from trainer.data.reader import ShardReader
     from trainer.tasks.image_classification.predict import Preprocessing
     from trainer.tasks.image_classification.transforms import EvaluationTransform
@@ -206,13 +208,19 @@ def read_inputs(
     transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
     reader = ShardReader(shards_uri, shards, "test")
 
+    def decode(place: int) -> Pixels:
+        try:
+            return transform.decode(reader.sample(place)["image"])
+        except UndecodableImage as error:
+            raise reader.undecodable(place, error) from None
+
     def batches() -> Iterator[Arrays]:
         import numpy as np
 
         for start in range(0, len(reader), _READ_IMAGES):
             places = list(range(start, min(start + _READ_IMAGES, len(reader))))
             reader.prepare(places)
-            pixels = np.stack([transform.decode(reader.sample(place)["image"]) for place in places])
+            pixels = np.stack([decode(place) for place in places])
             yield {said.input: transform.normalise(pixels).numpy()}
 
     return store_arrays(work / "test-inputs", batches())
