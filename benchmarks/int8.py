@@ -37,7 +37,7 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.network import build_network
 
 OURS = "ours: smallest and largest"
 # What is compared: ONNX Runtime's name of a calibration, its options, and whether all operators are quantised.
@@ -193,7 +193,7 @@ def measure_large(architecture: str) -> dict[str, Any]:
         return ((pixels - 0.5) / 0.25).repeat(LARGE_SIZE // 8, axis=2).repeat(LARGE_SIZE // 8, axis=3)
 
     torch.manual_seed(0)
-    model = build_model(ModelSection(architecture=architecture), num_classes=1000, image_size=LARGE_SIZE)
+    model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=LARGE_SIZE)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fp32 = export(model, folder, LARGE_SIZE)

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from contracts.config import RunConfig
+from contracts.config.task import TaskSection
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
@@ -72,6 +73,20 @@ def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> di
     return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
 
 
+def code_inputs(config: RunConfig) -> dict[str, str]:
+    """Hashes of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
+    code = config.code
+    inputs = {"code": code.sha256} if code.sha256 else {}
+    return inputs | ({"installed code": fingerprint(code.installed)} if code.installed else {})
+
+
+def task_inputs(config: RunConfig) -> dict[str, str]:
+    """Hash of the task; none of image classification without arguments, which is all that release 0.1.0 knew."""
+    if config.task == TaskSection():
+        return {}
+    return {"task": fingerprint(config.task.model_dump(mode="json", include={"name", "arguments"}))}
+
+
 def model_fingerprint(config: RunConfig) -> str:
     """Hash of the network, and of what of it never learns: what a profile report must agree on."""
     # What learns later is measured as it is then: steps take longer, and more memory.
@@ -94,6 +109,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
         "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
+        **code_inputs(config),
     }
 
 
@@ -123,6 +139,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         "seed": fingerprint(config.run.seed),
         "shards": shards,
         **({"weights": weights} if weights else {}),
+        **code_inputs(config),
     }
 
 
@@ -131,11 +148,13 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
     return {
         # A permission changes no file.
         "export": fingerprint(config.export.model_dump(mode="json", exclude={"allow_unproven"})),
-        # It draws the calibration images.
+        # It draws the calibration samples.
         "seed": fingerprint(config.run.seed),
         # How it was trained is in the checkpoint's hash.
         "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"})),
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,
         "builder": builder,
+        **task_inputs(config),
+        **code_inputs(config),
     }

@@ -35,13 +35,14 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
-from contracts.config import RunConfig
+from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, StorageError, UserError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.job import JOB_ID_VARIABLE, JobMarker
 from contracts.keeper import Keeper
 from contracts.output import Lock, empty_folder, mark_folder
+from contracts.own_code import install_code, pin_code, publish_code, with_installed
 from contracts.process import end_with_parent, imports_done
 from contracts.resolve import read_stage_config, with_data_date
 from contracts.result import leave_result
@@ -281,6 +282,7 @@ def run_stage(
             marker = JobMarker(storage.normalise(options.root), os.environ.get(JOB_ID_VARIABLE, ""))
             marker.require_open()
         stage = _make_stage(name, options, events, keeper)
+        _take_own_code(stage, looks=options.looks)
         print(execute(stage), flush=True)
         _tell_result(stage, options)
     except KeyboardInterrupt as error:
@@ -296,6 +298,22 @@ def run_stage(
         if keeper is not None and keeper.close() and not options.events and events.folder is not None:
             shutil.rmtree(events.folder, ignore_errors=True)
     return EXIT_OK
+
+
+def _take_own_code(stage: Stage, *, looks: bool) -> None:
+    """Pin own code, copy it where that has not been done, and make it importable; who only looks does neither."""
+    if "code" not in STAGE_SECTIONS[stage.name]:
+        return
+    pinned = pin_code(stage.config, _parent(stage.root) if stage.root is not None else stage.place)
+    stage.config = pinned.config
+    for warning in pinned.warnings:
+        stage.log(f"warning: {warning}")
+    if stage.software is None:
+        # Else the digest of the image stands for what is installed.
+        stage.config = with_installed(stage.config)
+    if not looks:
+        publish_code(pinned)
+        install_code(stage.config.code)
 
 
 def _tell_result(stage: Stage, options: argparse.Namespace) -> None:

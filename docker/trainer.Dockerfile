@@ -21,6 +21,10 @@ COPY inspection inspection
 RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[train,bucket]" \
     && python -c "import sys, torch; assert sys.version_info >= (3, 11) and torch.version.cuda, (sys.version, torch.__version__)"
 
+# What own code imports (code.requirements); the constraints keep torch and the rest as they are.
+COPY docker/own-requirements.txt ./
+RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt --requirement own-requirements.txt
+
 ENV PYTHONUNBUFFERED=1 \
     PYTHONSAFEPATH=1
 ARG USER=shardline

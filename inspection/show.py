@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageOps
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Duplicates, ShardManifest
 from contracts.artifacts.shard_table import shard_numbers
+from contracts.config import CLASS_KINDS
 from contracts.errors import ConfigError, DataError
 from inspection.payloads import read_images
 from inspection.run.find import find_place
@@ -59,8 +60,11 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     numbers = list(shard_numbers(manifest.shards))
     megabytes = sum(one.bytes for one in numbers) / 1e6
     yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
-        ", several labels an image" if manifest.multi_label else ""
+        ", several labels a sample" if manifest.multi_label else ""
     )
+    for name, field in manifest.sample_fields.items():
+        classes = f", {len(field.classes)} classes" if field.kind in CLASS_KINDS else ""
+        yield f"field {name}: {field.kind}{classes}"
     if manifest.parent is not None:
         reused = sum(bool(entry.folder) for entry in manifest.shards)
         tombstones = sum(one.tombstones for one in numbers)
@@ -68,7 +72,8 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     for name, split in manifest.splits.items():
         shards = sum(one.split == name for one in numbers)
         yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
-    yield "class: " + " / ".join(manifest.splits)
+    if manifest.classes:
+        yield "class: " + " / ".join(manifest.splits)
     for place, name in enumerate(manifest.classes[: MAX_SHOWN * 2]):
         yield f"  {name}: " + " / ".join(str(split.samples_by_class[place]) for split in manifest.splits.values())
     if len(manifest.classes) > MAX_SHOWN * 2:
@@ -103,8 +108,15 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     Of the shards only these images are read.
 
     Raises:
-        DataError: An image or the index is damaged.
+        DataError: An image or the index is damaged, or samples have no image.
     """
+    if manifest.image_field is None:
+        fields = ", ".join(f"{name} ({entry.kind})" for name, entry in manifest.sample_fields.items())
+        raise DataError(
+            f"{storage.display(folder_uri)} holds no images: its fields are {fields}",
+            allowed="--grid for shards with a field of kind image",
+            todo="leave --grid out",
+        )
     chosen = choose(folder_uri, manifest, _COLUMNS * _ROWS)
     rows = -(-len(chosen) // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * _CELL_PIXELS, max(rows, 1) * (_CELL_PIXELS + _CAPTION_PIXELS)), "white")

@@ -18,7 +18,7 @@ from pathlib import Path
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from pipelines.images import ROLES, ImageRecord, is_pinned
+from pipelines.images import ROLES, ImageRecord, hash_requirements, is_pinned, requirements_of
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
 # No build or push is meant to take longer; cloudbuild.yaml bounds the one in the cloud by itself.
@@ -26,6 +26,8 @@ TOOL_TIMEOUT_S = 4 * 3600.0
 BUILD_FILE = "docker/cloudbuild.yaml"
 # What the Dockerfiles copy, and they themselves: the context of a build.
 CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "constraints", *PACKAGES, "docker")
+# Of own code: the Dockerfiles of trainer and export install what it names; in the checkout it names nothing.
+REQUIREMENTS_FILE = "docker/own-requirements.txt"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 
 Say = Callable[[str], None]
@@ -44,13 +46,14 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
         ConfigError: No repository, no checkout, no tool, or the tool refused.
     """
     repository = _require_repository(config)
+    requirements = requirements_of(config)
     root = find_checkout()
     chosen = _choose_tool(tool)
     commit = find_commit(root)
     tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or datetime.now(UTC).strftime("%Y%m%d%H%M%S")
     with tempfile.TemporaryDirectory(prefix="shardline-images-") as folder:
         context = Path(folder) / "context"
-        stage_context(root, context)
+        stage_context(root, context, requirements)
         if chosen == "gcloud":
             digests = _build_in_cloud(config, context, repository, tag, tensorrt, say)
         else:
@@ -59,13 +62,24 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
     for reference in references.values():
         if not is_pinned(reference):
             raise ShardlineError(f"{chosen} named no digest of an image: {reference}")
-    record = ImageRecord(**references, built_at=datetime.now(UTC).isoformat(timespec="seconds"), commit=commit)
+    record = ImageRecord(
+        **references,
+        built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        requirements_sha256=hash_requirements(requirements),
+    )
     storage.replace(storage.normalise(config.vertex.images.file), (record.model_dump_json(indent=1) + "\n").encode())
     return record
 
 
-def stage_context(root: Path, context: Path) -> None:
-    """Copy what a build needs into a new folder."""
+def stage_context(root: Path, context: Path, requirements: bytes | None = None) -> None:
+    """Copy what a build needs into a new folder.
+
+    Args:
+        root: The checkout.
+        context: The new folder.
+        requirements: What own code needs besides: content of a requirements file; None: nothing.
+    """
     context.mkdir(parents=True)
     for name in CONTEXT:
         source = root / name
@@ -73,6 +87,8 @@ def stage_context(root: Path, context: Path) -> None:
             shutil.copytree(source, context / name, ignore=_LEFT_OUT)
         else:
             shutil.copy2(source, context / name)
+    if requirements is not None:
+        (context / REQUIREMENTS_FILE).write_bytes(requirements)
 
 
 def find_checkout() -> Path:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from contracts.checked import CheckAnswer
+from contracts.user_cache import user_cache
 
-FOLDER_VARIABLE = "SHARDLINE_CACHE_DIR"
 # Kept answers; the oldest go.
 _MAX_KEPT = 200
 # Files up to this size are compared by content, larger ones (weights) by size and time of change.
@@ -57,7 +57,7 @@ def name_question(command: Sequence[str], folder: str) -> str:
 def find_answer(name: str) -> CheckAnswer | None:
     """Return a kept answer; None: there is none, or a file that it hangs on has changed."""
     try:
-        kept = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
+        kept = json.loads((user_cache("checks") / f"{name}.json").read_text(encoding="utf-8"))
         answer = CheckAnswer.model_validate(kept["answer"])
         if kept["files"] == {path: _identify(Path(path)) for path in answer.files}:
             return answer
@@ -80,7 +80,7 @@ def keep_answer(name: str, answer: CheckAnswer, began_at_s: float) -> None:
         if any(Path(path).stat().st_mtime >= began_at_s for path in answer.files):
             return
         files = {path: _identify(Path(path)) for path in answer.files}
-        folder = _folder()
+        folder = user_cache("checks")
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -106,10 +106,3 @@ def _list_devices() -> list[str]:
     """Return what shows that GPUs came or went; which ones they are, the checks ask."""
     found = [path.name for path in Path("/dev").glob("nvidia*")] + [path.name for path in Path("/dev").glob("dxg")]
     return sorted(found + [path.name for path in Path("/proc/driver/nvidia/gpus").glob("*")])
-
-
-def _folder() -> Path:
-    if given := os.environ.get(FOLDER_VARIABLE):
-        return Path(given) / "checks"
-    caches = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(caches) / "shardline" / "checks"

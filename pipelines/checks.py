@@ -24,6 +24,7 @@ from contracts import storage
 from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
 from contracts.config import RunConfig
 from contracts.machines import ACCELERATORS, Machine
+from contracts.own_code import named_code
 from contracts.previous import PREVIOUS, find_previous
 from contracts.resolve import with_data_date
 from pipelines.check_cache import find_answer, keep_answer, name_question
@@ -101,13 +102,10 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
         network.append("--online")
     if place != THIS_MACHINE:
         network.append("--elsewhere")
-    # Own code is imported from the current folder, too; what is not named by it need not be asked there again.
-    model = config.model
-    folder = str(Path.cwd()) if ":" in model.architecture or config.data.transform or model.weights else ""
+    folder = str(Path.cwd()) if config.model.weights else ""
     # Own code may read what nobody knows of.
-    own_code = config.task.is_own or ":" in model.architecture or bool(config.data.transform)
-    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not own_code, folder=folder))
-    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"], folder=folder))
+    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not named_code(config), folder=folder))
+    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"]))
     return Checked(
         tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),
         tuple(text for answer in answers for text in (*answer.warnings, *map(str, answer.unchecked))),
@@ -143,11 +141,15 @@ def _config_option(sections: object) -> list[str]:
 def _sections_of_network(config: RunConfig) -> dict[str, object]:
     """Return what the check looks at, and no more: every other field would make it look again."""
     data, train = {"image_size", "transform"}, {"learning_rates", "layer_decay", "unfreeze_epoch"}
+    own: dict[str, object] = {}
+    if named_code(config):
+        own["code"] = config.code.model_dump(mode="json")
+        own["run"] = config.run.model_dump(mode="json", include={"name", "root"})
     if config.task.is_own:
         # Its class may look at any of them.
         sections = {"model", "task", "data", "train"}
-        return config.model_dump(mode="json", include=sections) | _fields_of(config)
-    return {
+        return own | config.model_dump(mode="json", include=sections) | _fields_of(config)
+    return own | {
         "model": config.model.model_dump(mode="json"),
         "task": config.task.model_dump(mode="json"),
         "data": config.data.model_dump(mode="json", include=data),
@@ -162,8 +164,6 @@ def _fields_of(config: RunConfig) -> dict[str, object]:
 
 def _sections_of_place(config: RunConfig) -> dict[str, object]:
     return {
-        "model": config.model.model_dump(mode="json", include={"architecture"}),
-        "data": config.data.model_dump(mode="json", include={"transform"}),
         "train": config.train.model_dump(mode="json", include={"precision", "allow_slow_precision"}),
         # The slot size is held against the global batch by the configuration itself.
         "parallel": config.parallel.model_dump(mode="json", exclude={"slot_size"}),

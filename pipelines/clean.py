@@ -5,7 +5,11 @@ the shards and the profile of a training, the training of an export. The newest 
 needed (`model.weights: previous`), and so is the export of a run that was uploaded to the model registry. Runs of
 another line, and endpoints, are not known here.
 
-Only folders LINE/STAGE/FINGERPRINT are ever deleted, manifests first; what is held by a running process is left alone.
+The copies of own code, LINE/code/HASH, are outputs as well: those that a kept run's configuration or a needed output
+names are kept.
+
+Only folders LINE/STAGE/FINGERPRINT and LINE/code/HASH are ever deleted, manifests first; what is held by a running
+process is left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +34,7 @@ from contracts.config import STAGES
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
+from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
 from inspection.registration import find_registration
@@ -38,12 +43,13 @@ from inspection.registration import find_registration
 WORK_NAME = ".work"
 # A bucket has no locks: what was written to within a day may belong to a job that runs.
 _IN_USE_S = 24 * 3600.0
-_FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}")
+# A copy of own code is named by a whole sha256.
+_FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}|[0-9a-f]{{64}}")
 # Shards and parts of the index: their key says which versions made them.
 _KEYED = re.compile(r"[a-z]+-[0-9a-f]{8}-\d{5,}\.(tar|tfrecord|bin)")
 
 Output = tuple[str, str]
-"""Stage and fingerprint: a line that was moved still knows its outputs by them."""
+"""Stage and fingerprint: a line that was moved still knows its outputs by them. Of own code: `code` and its hash."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,9 @@ def find_leftovers(
     elsewhere = _may_go_on_elsewhere(line)
     unfinished = unfinished and not elsewhere
     found = []
-    for stage in STAGES:
+    # A stage that runs by itself may have begun with a copy that no document names yet.
+    kinds = STAGES if _is_at_work(line) else (*STAGES, CODE_FOLDER)
+    for stage in kinds:
         root = storage.join(line, stage)
         for name in storage.list_names(root):
             uri = storage.join(root, name)
@@ -169,6 +177,14 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
     return _follow(line, named | _parents_of_unfinished(line))
 
 
+def _is_at_work(line: str) -> bool:
+    """Whether a process of this machine has an output of the line."""
+    if not storage.is_local(line):
+        return False
+    roots = [storage.join(line, stage) for stage in STAGES]
+    return any(is_locked(storage.join(root, name)) for root in roots for name in storage.list_names(root))
+
+
 def _find_strays(uri: str) -> list[storage.ObjectInfo]:
     """Return shards and parts of an index beside a manifest that does not list them: work of other versions."""
     listed = {entry.name for entry in ShardManifest.load(uri).owned_files()}
@@ -216,14 +232,22 @@ def _named_by(line: str, run: str, *, is_kept: bool) -> set[Output]:
     where = storage.join(run_uri(line, run), RUN_NAME)
     if not storage.exists(where):
         start = storage.join(run_uri(line, run), RUN_START_NAME)
-        previous = json.loads(storage.read_bytes(start)).get("previous_training")
-        return {_output_of(uri) for uri in (*results.values(), previous) if uri}
+        document = json.loads(storage.read_bytes(start))
+        previous = document.get("previous_training")
+        return {_output_of(uri) for uri in (*results.values(), previous) if uri} | _code_of(document.get("config"))
     registration = find_registration(line, run)
     if not is_kept:
         uploaded = registration is not None and registration.verdict == "upload"
         return {_output_of(results["export"])} if uploaded and "export" in results else set()
     record = RunRecord.parse(storage.read_bytes(where), where=storage.display(where))
-    return {_output_of(uri) for uri in (*results.values(), *(stage.uri for stage in record.stages)) if uri}
+    outputs = {_output_of(uri) for uri in (*results.values(), *(stage.uri for stage in record.stages)) if uri}
+    return outputs | _code_of(record.config)
+
+
+def _code_of(config: Mapping[str, Any] | None) -> set[Output]:
+    """Return the copy of own code that a configuration names."""
+    sha256 = ((config or {}).get(CODE_FOLDER) or {}).get("sha256")
+    return {(CODE_FOLDER, str(sha256))} if sha256 else set()
 
 
 def _output_of(uri: str) -> Output:
@@ -241,7 +265,7 @@ def _follow(line: str, named: set[Output]) -> set[Output]:
         stage, fingerprint = output
         uri = storage.join(line, stage, fingerprint)
         # What was deleted before, or lies in another line, names nothing here.
-        if output in needed or not storage.exists(storage.join(uri, MANIFEST_NAME)):
+        if not fingerprint or output in needed or not storage.exists(storage.join(uri, MANIFEST_NAME)):
             continue
         needed.add(output)
         if stage == "shard":
@@ -249,16 +273,18 @@ def _follow(line: str, named: set[Output]) -> set[Output]:
             siblings = {entry.folder for entry in shards.owned_files()} | {shards.parent or ""}
             waiting += [("shard", name) for name in siblings if name]
         elif stage == "profile":
-            waiting.append(("shard", ProfileReport.load(uri).shards_fingerprint))
+            report = ProfileReport.load(uri)
+            waiting += [("shard", report.shards_fingerprint), (CODE_FOLDER, report.made_from.get("code", ""))]
         elif stage == "train":
             trained = CheckpointManifest.load(uri)
             waiting += [("shard", trained.shards_fingerprint), ("profile", trained.profile)]
+            waiting.append((CODE_FOLDER, trained.made_from.get("code", "")))
         elif stage == "export":
             exported = ExportManifest.load(uri)
             if trainings is None:
                 finished = list_finished(line).items()
                 trainings = {document.parameters_sha256: _output_of(found) for found, document in finished}
-            waiting.append(("shard", exported.shards_fingerprint))
+            waiting += [("shard", exported.shards_fingerprint), (CODE_FOLDER, exported.made_from.get("code", ""))]
             if (checkpoint := trainings.get(exported.checkpoint_sha256)) is not None:
                 waiting.append(checkpoint)
     return needed

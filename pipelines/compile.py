@@ -20,6 +20,7 @@ from contracts import storage
 from contracts.canonical import canonical
 from contracts.config import STAGES, RunConfig, RungSection
 from contracts.errors import ConfigError
+from contracts.own_code import pin_code
 from contracts.pinned import pin
 from contracts.resolve import stage_config
 
@@ -36,7 +37,8 @@ class CompiledLine:
     parameters: dict[str, Any]
     """Of the first rung; the specification has them as defaults too."""
     documents: dict[str, bytes]
-    """By URI: the sections of the configuration that must be there before a submission; named by their content."""
+    """By URI: own code, and the sections of the configuration, that must be there before a submission; named by their
+    content."""
     display_name: str
     pipeline_root: str
     labels: dict[str, str]
@@ -55,8 +57,10 @@ def compile_line(config: RunConfig) -> CompiledLine:
     from pipelines.plan import find_rungs, require_plan
 
     plan = require_plan(config)
-    containers = find_containers(config)
     line = storage.join(storage.normalise(config.run.root), config.run.name)
+    code = pin_code(config, line)
+    containers, packages = find_containers(config), find_packages(config)
+    config = code.config
     documents, pinned = _make_documents(_as_it_runs(config, containers.pipeline_image, plan.price_usd_per_h), line)
     parameters = {
         "line": line,
@@ -68,7 +72,7 @@ def compile_line(config: RunConfig) -> CompiledLine:
     return CompiledLine(
         spec=start_tasks(_compile(config, containers, parameters), config),
         parameters=parameters,
-        documents={**documents, **find_packages(config)},
+        documents={**code.documents(), **documents, **packages},
         display_name=config.run.name,
         pipeline_root=storage.join(line, PIPELINE_FOLDER),
         labels=dict(config.vertex.labels),

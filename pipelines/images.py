@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from contracts.code_files import read_requirements
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 
 ROLES = ("pipeline", "trainer", "export")
 """What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
+
+OWN_CODE_ROLES = ("trainer", "export")
+"""Those in which own code is imported, and in which code.requirements are installed."""
 
 STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
 """The image that each stage runs in."""
@@ -38,6 +43,8 @@ class ImageRecord(BaseModel):
     """UTC, ISO 8601."""
     commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}(-dirty)?)?$")] = ""
     """Commit of the sources; `-dirty`: with changes that it does not hold; empty: unknown."""
+    requirements_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Hash of the requirements of own code (code.requirements) in trainer and export; empty: they hold none."""
 
 
 def is_pinned(reference: str) -> bool:
@@ -67,7 +74,7 @@ def find_image(config: RunConfig, role: str) -> str:
     """Return the pinned reference of a role's image: the configuration's, else the record's.
 
     Raises:
-        ConfigError: There is none, or it is not pinned by its digest.
+        ConfigError: There is none, it is not pinned by its digest, or it was built with other code.requirements.
     """
     section = config.vertex.images
     reference: str
@@ -82,6 +89,8 @@ def find_image(config: RunConfig, role: str) -> str:
                 todo="run `shardline images build CONFIG`, set vertex.images, or set resources.container=prebuilt",
             )
         reference, where = getattr(record, role), f"{section.file}: {role}"
+        if role in OWN_CODE_ROLES:
+            _require_requirements(config, record)
     if not is_pinned(reference):
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
@@ -90,6 +99,35 @@ def find_image(config: RunConfig, role: str) -> str:
             "prints",
         )
     return reference
+
+
+def requirements_of(config: RunConfig) -> bytes | None:
+    """Return the content of code.requirements; None: it is not set.
+
+    Raises:
+        ConfigError: It is no file that can be read.
+    """
+    path = config.code.requirements
+    return read_requirements(Path(path)) if path else None
+
+
+def hash_requirements(content: bytes | None) -> str:
+    """Return the sha256 of requirements; empty: there are none."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def _require_requirements(config: RunConfig, record: ImageRecord) -> None:
+    if not config.code.requirements:
+        return
+    wanted = hash_requirements(requirements_of(config))
+    if record.requirements_sha256 != wanted:
+        built = f"of sha256 {record.requirements_sha256}" if record.requirements_sha256 else "without any"
+        raise ConfigError(
+            f"code.requirements {config.code.requirements} has sha256 {wanted}, and the images in "
+            f"{config.vertex.images.file} were built {built}",
+            allowed="images that were built with the requirements of the configuration",
+            todo="run `shardline images build CONFIG` again",
+        )
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

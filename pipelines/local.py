@@ -9,7 +9,8 @@ prints, and since Ctrl-C must be able to end everything that runs. This process 
         runs/ID/STAGE.json                 the sections of the configuration that a stage is given
         runs/ID/kfp.log                    what kfp and its executors print
         runs/ID/run.json, report.md        last: what happened
-        STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
+        code/HASH/                         own code: what the stages import
+    STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
         STAGE/attempts/ID/                 events.jsonl, log.txt and error.json of the run's attempt
 """
 
@@ -40,6 +41,7 @@ from contracts.errors import (
     StorageError,
 )
 from contracts.output import Lock
+from contracts.own_code import pin_code, publish_code
 from contracts.pinned import pin
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.resolve import stage_config
@@ -82,12 +84,17 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     """
     check_line(config)
     line = line_uri(config)
+    code = pin_code(config, line)
     checked = check_here(config)
-    checked.require(lambda text: print(text, file=sys.stderr, flush=True), is_finished=_has_succeeded(config, line))
+    checked.require(
+        lambda text: print(text, file=sys.stderr, flush=True), is_finished=_has_succeeded(code.config, line)
+    )
     run_id = new_attempt_id()
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)
-    outcome = _run(config, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)
+    with _explained(config, line):
+        publish_code(code)
+    outcome = _run(code.config, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)
     # Not where there is no record: then the kernel drops it, and what is left of it says that nobody works any more.
     lock.release()
     return outcome

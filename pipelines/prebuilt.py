@@ -25,6 +25,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
 from contracts.machines import find_machine
 from pipelines.build import find_checkout
+from pipelines.images import OWN_CODE_ROLES, STAGE_ROLES, hash_requirements, requirements_of
 from pipelines.workers import serving_section
 
 PACKAGES_FOLDER = "packages"
@@ -75,7 +76,7 @@ class PrebuiltContainer:
     documents: Mapping[str, bytes]
     """By URI: what must be in the bucket before a submission."""
     identity: str
-    """Stands for all that is installed: the hashes of wheel and constraints."""
+    """Stands for all that is installed: the hashes of wheel, constraints and code.requirements."""
 
 
 def prebuilt_container(config: RunConfig, stage: str) -> PrebuiltContainer:
@@ -93,12 +94,20 @@ def prebuilt_container(config: RunConfig, stage: str) -> PrebuiltContainer:
     constraints_uri = storage.join(line, PACKAGES_FOLDER, constraints_sha256[:16], "constraints.txt")
     program = (Path(__file__).parent / _START).read_text(encoding="utf-8")
     packages = (wheel_uri, wheel_sha256, constraints_uri, constraints_sha256)
-    start = ("python3", "-c", program, *packages, EXTRAS[stage], "--")
+    documents = {wheel_uri: wheel, constraints_uri: constraints}
+    identity = f"wheel sha256:{wheel_sha256}, constraints sha256:{constraints_sha256}"
+    own: tuple[str, ...] = ()
+    content = requirements_of(config) if STAGE_ROLES.get(stage) in OWN_CODE_ROLES else None
+    if content is not None:
+        sha256 = hash_requirements(content)
+        own = (storage.join(line, PACKAGES_FOLDER, sha256[:16], "own-requirements.txt"), sha256)
+        documents[own[0]] = content
+        identity += f", code.requirements sha256:{sha256}"
     return PrebuiltContainer(
         image=image_uri(config, stage),
-        start=start,
-        documents={wheel_uri: wheel, constraints_uri: constraints},
-        identity=f"wheel sha256:{wheel_sha256}, constraints sha256:{constraints_sha256}",
+        start=("python3", "-c", program, *packages, EXTRAS[stage], *own, "--"),
+        documents=documents,
+        identity=identity,
     )
 
 

@@ -1,12 +1,12 @@
 """Starts a stage in a container that has not got the project: a job's command is `python3 -c TEXT ARGUMENTS`.
 
-    WHEEL_URI WHEEL_SHA256 CONSTRAINTS_URI CONSTRAINTS_SHA256 EXTRAS -- python -m MODULE ...
+    WHEEL_URI WHEEL_SHA256 CONSTRAINTS_URI CONSTRAINTS_SHA256 EXTRAS [REQUIREMENTS_URI SHA256] -- python -m MODULE ...
 
-It fetches the wheel and the constraints from the bucket, makes an environment with a Python that the project runs on,
-installs them there and becomes the stage. The standard library is all it needs, in Python 3.8 and newer; nothing here
-may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the project is there already. Exit code 2 is
-a mistake that every later attempt would meet again; unlike the stages this program leaves no marker of it
-(jobs/JOB/ended.json), so Vertex AI may start the job again.
+It fetches the wheel, the constraints and the requirements of own code from the bucket, makes an environment with a
+Python that the project runs on, installs them there and becomes the stage. The standard library is all it needs, in
+Python 3.8 and newer; nothing here may import the project. Where SHARDLINE_PREINSTALLED is set (a rehearsal), the
+project is there already. Exit code 2 is a mistake that every later attempt would meet again; unlike the stages this
+program leaves no marker of it (jobs/JOB/ended.json), so Vertex AI may start the job again.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def environment(folder: Path) -> str:
 def main(arguments: list[str]) -> NoReturn:
     """Install, and become the stage."""
     cut = arguments.index("--")
-    wheel_uri, wheel_sha256, constraints_uri, constraints_sha256, extras = arguments[:cut]
+    wheel_uri, wheel_sha256, constraints_uri, constraints_sha256, extras, *own = arguments[:cut]
     command = arguments[cut + 1 :]
     python = sys.executable
     if not os.environ.get("SHARDLINE_PREINSTALLED"):
@@ -122,6 +122,11 @@ def main(arguments: list[str]) -> NoReturn:
         python = environment(folder / "venv")
         wanted = f"{wheel}[{extras}]" if extras else str(wheel)
         run([python, "-m", "pip", "install", "--quiet", "--constraint", str(constraints), wanted])
+        if own:
+            requirements = folder / "own-requirements.txt"
+            fetch(own[0], own[1], requirements)
+            given = ["--constraint", str(constraints), "--requirement", str(requirements)]
+            run([python, "-m", "pip", "install", "--quiet", *given])
         say(f"installed in {time.time() - began:.0f} s")
     if command[0] == "python":
         command[0] = python

@@ -17,13 +17,14 @@ import typer
 
 from components.launch import attempt_folder, last_line, stage_command, stage_environment
 from contracts import storage
-from contracts.config import RunConfig
+from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
 from contracts.events import LOG_NAME, EventLog
+from contracts.own_code import pin_code
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
-from pipelines.place import stage_root
+from pipelines.place import line_uri, stage_root
 from pipelines.progress import make_view
 from pipelines.shard_warnings import read_warnings
 from pipelines.watch import find_interruption, watch
@@ -82,6 +83,10 @@ def run_stage_alone(
         StageFailed: It failed, or what it reads is not there.
         UserError: A path or URI cannot be used.
     """
+    if "code" in STAGE_SECTIONS[stage]:
+        # For what it refuses and warns of; the stage does it again, and makes the copy.
+        for warning in pin_code(config, line_uri(config)).warnings:
+            typer.echo(f"{stage}: warning: {warning}", err=True)
     inputs = locate_inputs(stage, config, given)
     attempt = new_attempt_id()
     if output is None:

@@ -92,7 +92,7 @@ def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest,
     """What was exported answers as training's evaluation did, and looks sound to whoever verifies it."""
     (bundle,) = [gate for gate in manifest.gates if gate.name == "bundle"]
     evaluation = EvaluationReport.load(find_evaluation(line))
-    assert bundle.figures["evaluation_right"] == round(evaluation.accuracy * evaluation.samples)
+    assert bundle.figures["evaluation_right"] == round(evaluation.metrics["accuracy"] * evaluation.samples)
     images = sorted(pictures.rglob("*.png"))[:3]
     done = shardline("predict", line, *images, "--json")
     assert done.returncode == 0, done.stderr

@@ -5,22 +5,22 @@ Batches have a fixed size and place whoever takes them, so that each comes out t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from contracts.artifacts import CheckpointManifest, EvaluationReport, WorstSample
+from contracts.artifacts import LOSS, Direction, Headline
 from trainer.data.device import map_tensors
 from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
-from trainer.parallel.process_group import sum_over_ranks
-from trainer.report.outcomes import Outcomes
+from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.optional import SplitReport
 from trainer.tasks.protocol import Batch, Mode, Outputs, Task
 
 # Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
@@ -29,13 +29,30 @@ EVALUATION_BATCH = 64
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model got right on a split."""
+    """Loss and metrics of a model on a split, over all ranks."""
 
     samples: int
-    accuracy: float
-    """Share of samples whose largest logit is their label."""
     loss: float
-    """Mean cross-entropy in nats."""
+    """Sum of the task's loss over the sum of its counts."""
+    metrics: dict[str, float]
+    """By name; those that came to no finite number are left out."""
+    headline: Headline
+    """The metric that tells how good the model is."""
+    directions: dict[str, Direction]
+    """Of each metric of the task, by name."""
+
+    def named(self, split: str) -> dict[str, float]:
+        """Return metrics and loss as a checkpoint has them: SPLIT_NAME."""
+        return {f"{split}_{name}": value for name, value in {**self.metrics, LOSS: self.loss}.items()}
+
+    def look_up(self, metric: str) -> tuple[float | None, Direction]:
+        """Return the value that a field of the configuration asks for, None where there is none, and what is better.
+
+        Args:
+            metric: `validation_NAME`, `NAME`, or empty for the headline.
+        """
+        name = metric.removeprefix("validation_") or self.headline.metric
+        return (self.loss, "min") if name == LOSS else (self.metrics.get(name), self.directions.get(name, "max"))
 
 
 Sized = tuple[Batch, int]
@@ -76,7 +93,8 @@ def evaluate(
     share: SplitPart,
     device: torch.device,
     *,
-    outcomes: Outcomes | None = None,
+    report: SplitReport | None = None,
+    first: Callable[[Outputs, Batch], None] | None = None,
     numerics: Numerics | None = None,
     rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,
 ) -> Evaluation | None:
@@ -89,9 +107,13 @@ def evaluate(
         task: The task.
         share: Of this rank.
         device: Where the model computes.
-        outcomes: Takes in what the model said of each sample; unset: only counts are kept.
+        report: Takes in what the model said of each sample.
+        first: Takes outputs and batch of the first batch of the split, at the rank that has it.
         numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
+
+    Raises:
+        ConfigError: A metric of the task cannot be used.
     """
     memory_format = torch.contiguous_format if numerics is None else numerics.memory_format
     mode = Mode(training=False, memory_format=memory_format)
@@ -102,9 +124,10 @@ def evaluate(
         with nullcontext() if numerics is None else numerics.evaluation_autocast(device):
             return model(*inputs)
 
+    metrics = SplitMetrics(task, device)
     model.eval()
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
-    # float64: sums of up to 2**53 samples stay exact.
+    # Samples, and sum and count of the loss. float64: sums of up to 2**53 samples stay exact.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     taken = 0
     idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
@@ -114,64 +137,26 @@ def evaluate(
                 # A forward pass gathers parameters from all ranks.
                 forward(batch)
             continue
-        logits = forward(batch).float()
-        loss, _ = task.loss(logits, batch, mode)
+        outputs = map_tensors(forward(batch), _as_float32)
+        loss, count = task.loss(outputs, batch, mode)
         totals[0] += samples
-        totals[1] += (logits.argmax(dim=1) == batch["label"]).sum()
-        totals[2] += loss.double()
-        if outcomes is not None:
-            outcomes.add(logits, batch["label"], first_place=share.first_place(taken))
+        totals[1] += loss.double()
+        totals[2] += count
+        metrics.update(outputs, batch)
+        place = share.first_place(taken)
+        if report is not None:
+            report.add(outputs, batch, first_place=place)
+        if first is not None and place == 0:
+            first(outputs, batch)
         taken += 1
     release_gathered(model)
     model.train()
-    total, right, loss = sum_over_ranks(totals).tolist()
-    return None if total == 0 else Evaluation(int(total), right / total, loss / total)
+    (total, loss_sum, loss_count), values = metrics.reduce(totals)
+    if total == 0:
+        return None
+    mean = loss_sum / loss_count if loss_count else math.nan
+    return Evaluation(int(total), mean, values, metrics.headline, metrics.directions)
 
 
-def make_report(
-    best: CheckpointManifest,
-    found: Evaluation,
-    outcomes: Outcomes,
-    origins: list[tuple[str, str]],
-    *,
-    weights: Literal["model", "ema"],
-    parameters_sha256: str,
-) -> EvaluationReport:
-    """Return the document about a checkpoint on the test split.
-
-    Args:
-        best: The checkpoint.
-        found: Its counts, over all ranks.
-        outcomes: Of all ranks.
-        origins: Shard and key of each sample in `outcomes.worst()`.
-        weights: Which of its weights were evaluated.
-        parameters_sha256: Their hash.
-    """
-    confusion, left_out = outcomes.confusion()
-    worst = [
-        WorstSample(
-            shard=shard,
-            key=key,
-            place=said.place,
-            label=said.label,
-            predicted=said.predicted,
-            probability=said.label_probability,
-            predicted_probability=said.predicted_probability,
-        )
-        for said, (shard, key) in zip(outcomes.worst(), origins, strict=True)
-    ]
-    return EvaluationReport(
-        fingerprint=best.fingerprint,
-        made_from=best.made_from,
-        step=best.step,
-        weights=weights,
-        parameters_sha256=parameters_sha256,
-        shards_fingerprint=best.shards_fingerprint,
-        samples=found.samples,
-        accuracy=found.accuracy,
-        loss=found.loss,
-        classes=outcomes.by_class(best.classes),
-        confusion=confusion,
-        confusion_left_out=left_out,
-        worst=worst,
-    )
+def _as_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

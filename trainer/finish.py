@@ -5,19 +5,27 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from PIL import Image
+
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_parts
-from trainer.evaluate import make_report
 from trainer.model.build import parameters_sha256
-from trainer.report.outcomes import Outcomes
-from trainer.report.result import WORST_IMAGES, TestResult, write_result
-from trainer.tasks.protocol import Mode
+from trainer.report.drawing import png
+from trainer.report.result import write_result
+from trainer.tasks.optional import SHOWN_SAMPLES, Picture, SplitReport, draw_pictures, make_report
+from trainer.tasks.protocol import Batch, Outputs
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from trainer.train import Training
+
+PICTURES_FOLDER = "pictures"
+# Side of a picture; larger ones are made smaller.
+MOST_PIXELS = 1024
 
 
 def finish(training: Training) -> None:
@@ -42,30 +50,44 @@ def finish(training: Training) -> None:
     rows = stepper.wanted_rows
     stepper.load_evaluated(load_parts(found.uri, best, rows, "model", "ema", on_piece=sections.alive))
     sections.enter("evaluation")
-    outcomes = Outcomes(len(best.classes), training.rank.device)
-    test = training.evaluate_split("test", outcomes)
+    report = make_report(training.data.task, training.rank.device)
+    drawn: dict[str, Picture] = {}
+    test = training.evaluate_split("test", report, lambda outputs, batch: drawn.update(_draw(training, outputs, batch)))
     if training.vote.agreed is not None:
         # The network holds the best weights now, and the last step is saved.
         training.leave(training.vote.agreed, save=False)
-    outcomes.merge()
+    if report is not None:
+        report.merge()
     state = stepper.full_model_state()
     if not training.rank.is_first:
         return
-    metrics, evaluation, report = dict(best.metrics), None, None
+    metrics, evaluation, document = dict(best.metrics), None, None
     sha256 = parameters_sha256(state)
     if test is not None:
         training.reporting.require_finite("test loss", test.loss, training.step)
-        metrics |= {"test_accuracy": test.accuracy, "test_loss": test.loss, "test_samples": float(test.samples)}
-        origins = training.data.origins("test", [said.place for said in outcomes.worst()])
-        weights = stepper.evaluated_weights
-        report = make_report(best, test, outcomes, origins, weights=weights, parameters_sha256=sha256)
-        evaluation = _publish_evaluation(folder, found.uri, report)
-    _show(training, best, report, outcomes)
+        metrics |= {**test.named("test"), "test_samples": float(test.samples)}
+        document = EvaluationReport(
+            fingerprint=best.fingerprint,
+            made_from=best.made_from,
+            step=best.step,
+            weights=stepper.evaluated_weights,
+            parameters_sha256=sha256,
+            shards_fingerprint=best.shards_fingerprint,
+            samples=test.samples,
+            task=training.config.task.name,
+            headline=test.headline,
+            metrics=test.metrics,
+            loss=test.loss,
+            details=report.details(training.data.origins("test", report.places())) if report is not None else {},
+            pictures=_publish_pictures(found.uri, drawn),
+        )
+        evaluation = _publish_evaluation(folder, found.uri, document)
+    _show(training, best, document, report, drawn)
     files = _files_below(folder, found.uri, best)
     if stepper.evaluated_weights == "ema":
         # Averages are in no file yet that a reader of weights knows.
         files = [write_weights(folder, state)]
-    document = best.model_copy(
+    manifest = best.model_copy(
         update={
             "finished": True,
             "metrics": metrics,
@@ -77,21 +99,45 @@ def finish(training: Training) -> None:
             "files": files,
         }
     )
-    storage.publish(storage.join(folder, MANIFEST_NAME), document.to_json())
+    storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
 
 
-def _show(training: Training, best: CheckpointManifest, report: EvaluationReport | None, outcomes: Outcomes) -> None:
-    test = None
+def _draw(training: Training, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
     try:
-        if report is not None:
-            shown = training.data.samples_at("test", [one.place for one in report.worst[:WORST_IMAGES]])
-            mode = Mode(training=False)
-            pictures = [training.data.task.prepare(sample, mode)["images"] for sample in shown]
-            test = TestResult(report, outcomes.counts(), pictures)
-        write_result(training.assignment.tensorboard_folder, training, best, test)
+        return draw_pictures(training.data.task, outputs, batch)
+    except Exception as error:  # noqa: BLE001 - the user's code raises what it likes, and this is only looked at
+        training.log(f"warning: the task's pictures could not be drawn: {type(error).__name__}: {error}")
+        return {}
+
+
+def _show(
+    training: Training,
+    best: CheckpointManifest,
+    document: EvaluationReport | None,
+    report: SplitReport | None,
+    drawn: dict[str, Picture],
+) -> None:
+    def show(writer: SummaryWriter) -> None:
+        for name, pixels in drawn.items():
+            writer.add_image(f"test/{name}", pixels, best.step, dataformats="HWC")
+        if report is not None and document is not None:
+            samples = training.data.samples_at("test", report.places()[:SHOWN_SAMPLES])
+            report.show(writer, document, samples, best.step)
+
+    try:
+        write_result(training.assignment.tensorboard_folder, training, best, document, show)
     except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
         # It is only looked at: the weights are there, and the document about them is to come.
         training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")
+
+
+def _publish_pictures(uri: str, drawn: dict[str, Picture]) -> list[FileEntry]:
+    """Write pictures beside the evaluation, which is written after them."""
+    for name, pixels in drawn.items():
+        image = Image.fromarray(pixels)
+        image.thumbnail((MOST_PIXELS, MOST_PIXELS))
+        storage.replace(storage.join(uri, PICTURES_FOLDER, f"{name}.png"), png(image))
+    return [FileEntry.of(uri, f"{PICTURES_FOLDER}/{name}.png") for name in drawn]
 
 
 def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from contracts.artifacts import CheckpointManifest
+from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
@@ -23,6 +23,7 @@ from trainer.report.scalars import Scalars
 from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
+from trainer.tasks.optional import make_first_slot
 from trainer.tasks.protocol import Batch
 
 
@@ -69,7 +70,7 @@ class Reporting:
         self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
-        self._first_slot = getattr(feed.task, "first_slot", lambda: None)()
+        self._first_slot = make_first_slot(feed.task)
         if rank.is_first and first_step == 0 and self._first_slot is not None:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
             stepper.on_model_input = self._keep_first_slot
@@ -144,7 +145,11 @@ class Reporting:
         """
         status, validation = self.status, "done, and there is no validation split"
         if found is not None:
-            self.scalars.add(step, {"validation/accuracy": found.accuracy, "validation/loss": found.loss})
+            self.scalars.add(
+                step, {f"validation/{name}": value for name, value in {**found.metrics, LOSS: found.loss}.items()}
+            )
+            for name in found.directions.keys() - found.metrics.keys():
+                self._log(f"warning: metric {name} came to no finite number on the validation split: it is left out")
             status.evaluated(step, found)
             validation = status.validation()
         done, left = status.epoch(step), status.left(step)

@@ -54,7 +54,7 @@ from trainer.parallel import (
 )
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
-from trainer.tasks.load import network_name
+from trainer.tasks.load import calling, network_name
 from trainer.tasks.loss import Denominator, checked_loss
 from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
 from trainer.weights.start import StartWeights
@@ -344,7 +344,8 @@ class Stepper:
             ConfigError: The task's loss returned no sum and count.
         """
         request = slot.request
-        batch = self._task.to_model(self._on_device(slot.batch, clock), self._mode)
+        with calling(self._config, "to_model"):
+            batch = self._task.to_model(self._on_device(slot.batch, clock), self._mode)
         if self.on_model_input is not None:
             self.on_model_input(batch)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
@@ -376,7 +377,8 @@ class Stepper:
         return moved
 
     def _loss(self, outputs: Outputs, batch: Batch) -> Loss:
-        return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
+        with calling(self._config, "loss"):
+            return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
 
     def _outputs(self, batch: Batch) -> Outputs:
         with self._numerics.autocast(self._rank.device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NoReturn
@@ -35,7 +35,6 @@ from trainer.optim import learning_rate
 from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.environment import describe_environment, find_differences
 from trainer.report.memory import is_allocation_error, out_of_memory_explained
-from trainer.report.outcomes import Outcomes
 from trainer.report.rank_log import RankLog
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
@@ -45,6 +44,9 @@ from trainer.supervise.signals import StopRequest
 from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
+from trainer.tasks.metrics import check_metrics
+from trainer.tasks.optional import SplitReport, document_of
+from trainer.tasks.protocol import Batch, Outputs
 from trainer.weights.start import StartWeights
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
@@ -63,6 +65,7 @@ class Training:
         fix_numerics(assignment.threads, rank.device)
         self.data = TrainingData(assignment, self.config, rank, self.log)
         require_validation(self.config.train.early_stopping, self.data.manifest.splits["validation"].samples)
+        check_metrics(self.config, self.data.task)
         self.total_steps = self.data.total_steps
         self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
@@ -281,8 +284,19 @@ class Training:
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
         self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._say)
 
-    def evaluate_split(self, split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
-        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed."""
+    def evaluate_split(
+        self,
+        split: str,
+        report: SplitReport | None = None,
+        first: Callable[[Outputs, Batch], None] | None = None,
+    ) -> Evaluation | None:
+        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed.
+
+        Args:
+            split: Its name.
+            report: Takes in its samples.
+            first: Takes in its first batch, at the first rank.
+        """
         sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
         def until_stopped(batches: Iterator[Sized], rounds: int) -> Iterator[Sized]:
@@ -294,7 +308,8 @@ class Training:
                 self.data.task,
                 share,
                 self.rank.device,
-                outcomes=outcomes,
+                report=report,
+                first=first,
                 numerics=self.numerics,
                 rounds=until_stopped,
             )
@@ -349,9 +364,12 @@ class Training:
             slot_size=self.layout.slot_size,
             order=self.order,
             model=self.config.model.model_dump(mode="json"),
+            task=self.config.task.model_dump(mode="json"),
             classes=self.data.manifest.classes,
-            data=getattr(self.data.task, "document", dict)(),
+            data=document_of(self.data.task),
             shards_fingerprint=self.data.manifest.fingerprint,
+            headline=self.progress.headline,
+            directions=dict(self.progress.directions),
             metrics=self.progress.metrics or {},
             best_step=0,
             evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,

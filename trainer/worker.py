@@ -15,6 +15,7 @@ from pathlib import Path
 from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog, print_error
+from contracts.own_code import install_code
 from contracts.process import end_with_parent, run_process
 from trainer.drill.hooks import install_hooks
 from trainer.launch import Assignment
@@ -25,7 +26,8 @@ def main(path: str) -> int:
     """Train as one rank and return the exit code."""
     end_with_parent()
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
-    resources = RunConfig.model_validate(assignment.config).resources
+    config = RunConfig.model_validate(assignment.config)
+    resources = config.resources
     events = EventLog(Path(assignment.attempt_folder), stage="train", attempt=assignment.attempt)
     rank = int(os.environ["RANK"])
     code = EXIT_OK
@@ -42,6 +44,7 @@ def main(path: str) -> int:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
             install_hooks(rank, assignment.attempt)
+            install_code(config.code)
             from trainer.parallel.process_group import abort_process_group, process_group
             from trainer.train import train
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import field_validator, model_validator
 
 from contracts.config.base import Section
+from contracts.config.code import CodeSection
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
@@ -40,6 +41,7 @@ __all__ = [
     "STAGE_SECTIONS",
     "AugmentSection",
     "CheckpointSection",
+    "CodeSection",
     "ConvertSection",
     "DataSection",
     "DataflowSection",
@@ -73,6 +75,7 @@ class RunConfig(Section):
 
     run: RunSection = RunSection()
     task: TaskSection = TaskSection()
+    code: CodeSection = CodeSection()
     sharding: ShardingSection = ShardingSection()
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
@@ -114,8 +117,8 @@ class RunConfig(Section):
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "vertex"),
-    "profile": ("run", "task", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
-    "train": ("run", "task", "data", "model", "train", "parallel", "checkpoint", "resources"),
-    "export": ("run", "task", "data", "model", "export", "resources"),
+    "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
+    "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources"),
+    "export": ("run", "task", "code", "data", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)

@@ -64,6 +64,8 @@ def _ignored(found: DataView) -> str:
 
 
 def _classes(subject: Subject, found: DataView) -> Html:
+    if not found.num_classes:
+        return element("p", "No field of the samples is of classes.", class_="block")
     if not found.classes:
         return element("p", "The classes could not be read.", class_="missing block")
     splits = found.splits[:MOST_SPLITS]

@@ -37,6 +37,8 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
     """
     from inspection.show import choose
 
+    if manifest.image_field is None:
+        return []
     require_index(door, folder_uri, manifest)
     chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
     return draw(door, folder_uri, manifest, list(chosen), "train")

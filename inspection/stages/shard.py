@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shard_table import shard_numbers
-from contracts.config import SPLITS
+from contracts.config import CLASS_KINDS, SPLITS
 from inspection.stages.markdown import cell, code, first, inline, section, table
 from inspection.stages.told import Told, finite, several
 from pages.quantities import size
@@ -46,12 +46,13 @@ def tell(shards: ShardManifest) -> Told:
 def _lines(shards: ShardManifest) -> list[str]:
     samples = sum(split.samples for split in shards.splits.values())
     total = size(sum(shard.bytes for shard in shard_numbers(shards.shards)))
+    classes = f" of {several(len(shards.classes), 'class', 'classes')}" if shards.classes else ""
     words = (
-        f"{several(samples, 'sample')} of {several(len(shards.classes), 'class', 'classes')} in "
-        f"{several(len(shards.shards), 'file')} of {shards.format}, {total}."
+        f"{several(samples, 'sample')}{classes} in {several(len(shards.shards), 'file')} of {shards.format}, {total}."
     )
     return [
         words,
+        *(section("Fields", list(_fields(shards))) if shards.fields else ()),
         *section("Splits", list(_splits(shards))),
         *section("Classes", list(_classes(shards))),
         *section("Images", list(_images(shards))),
@@ -83,9 +84,20 @@ def _splits(shards: ShardManifest) -> Iterator[str]:
     yield from note
 
 
+def _fields(shards: ShardManifest) -> Iterator[str]:
+    rows = (
+        (cell(name), entry.kind, f"{len(entry.classes):,}" if entry.kind in CLASS_KINDS else "")
+        for name, entry in shards.sample_fields.items()
+    )
+    yield from table(["field", "kind", "classes"], rows, words=2)
+
+
 def _classes(shards: ShardManifest) -> Iterator[str]:
     if shards.multi_label:
-        yield "An image may have several labels: they are not counted by class."
+        yield "A sample may have several labels: they are not counted by class."
+        return
+    if not shards.classes:
+        yield "No field of the samples is of classes."
         return
     splits, note = first(_ordered(shards), MAX_SPLITS)
     short = [name for name, split in splits if len(split.samples_by_class) != len(shards.classes)]

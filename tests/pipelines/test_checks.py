@@ -19,22 +19,23 @@ from contracts.resolve import parse_config
 from pipelines.check_cache import find_answer, keep_answer, name_question
 from pipelines.checks import check_here, check_planned
 from pipelines.cli import app
+from tests.conftest import OWN_CODE
 from tests.pipelines.test_plan import VALID
 
 # On CPU machines, as here.
 ON_VERTEX: dict[str, Any] = {**VALID, "resources": {"machine": {"type": "n1-standard-4"}, "nodes": 1}}
-OWN = "tests.trainer.models_for_tests:without_batchnorm"
+OWN = "models_for_tests:without_batchnorm"
 COMMANDS = {"run": [], "plan": [], "submit": ["--dry-run"]}
 # What is set -> what is said; several at once, since each command starts processes that load torch.
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "all but patterns": (
         [
-            *("model.architecture=resnett", "data.transform=nowhere_here:change"),
+            *("model.architecture=resnett", "data.transform=math:sinus"),
             *("train.precision=fp16", "export.targets=[h100]", "parallel.sync_batch_norm=true"),
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "data.transform 'nowhere_here:change': No module named",
+            "data.transform 'math:sinus' (of python",
             "train.precision is fp16, and there is no GPU",
             "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
             "parallel.sync_batch_norm is on, but there is no GPU",
@@ -43,6 +44,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "own network": (
         [
             f"model.architecture={OWN}",
+            f"code.path={OWN_CODE}",
             "model.arguments.dropuot=0.5",
             "parallel.strategy=fsdp",
             "parallel.cpu_offload=true",
@@ -50,7 +52,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
     ),
     "patterns": (
-        [f"model.architecture={OWN}", "model.freeze=[backbone.*]"],
+        [f"model.architecture={OWN}", f"code.path={OWN_CODE}", "model.freeze=[backbone.*]"],
         ["model.freeze: the pattern 'backbone.*' matches no"],
     ),
 }
@@ -94,7 +96,7 @@ def test_mistakes_end_a_command_with_2_before_a_stage(
 
 
 def test_weights_are_looked_at_here_and_must_be_in_a_bucket_for_vertex_ai(call: Callable[..., Result]) -> None:
-    weights = [f"model.architecture={OWN}", "model.weights=cut.safetensors"]
+    weights = [f"model.architecture={OWN}", f"code.path={OWN_CODE}", "model.weights=cut.safetensors"]
     for command, said in (
         ("run", "cut.safetensors cannot be read as safetensors"),
         ("plan", "no machine of Vertex AI sees this one's disk"),
@@ -114,40 +116,45 @@ def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:
 
 def test_run_refuses_labels_that_cannot_be_trained_on(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"uri": "raw/left/1.png", "label": ["a", "b"]}\n')
-    own = f"model.architecture={OWN}"
-    answer = call("run", "sharding.source=rows.jsonl", own)
+    own = [f"model.architecture={OWN}", f"code.path={OWN_CODE}"]
+    answer = call("run", "sharding.source=rows.jsonl", *own)
     assert answer.exit_code == 2 and "several labels per image cannot be trained yet" in answer.output
     for split in ("train", "val"):
         for name in ("a", "b"):
             (tmp_path / "both" / split / name).mkdir(parents=True)
     (tmp_path / "both" / "other").mkdir()
-    answer = call("run", "sharding.source=both", own)
+    answer = call("run", "sharding.source=both", *own)
     assert answer.exit_code == 2 and "which are called like splits" in " ".join(answer.output.split())
     assert not (tmp_path / "runs").exists()
 
 
-def test_plan_warns_of_what_is_unchecked_and_of_own_code(call: Callable[..., Result]) -> None:
-    answer = call("plan", f"model.architecture={OWN}")
+def test_plan_warns_of_what_is_unchecked_and_refuses_own_code_without_its_folder(call: Callable[..., Result]) -> None:
+    answer = call("plan", f"model.architecture={OWN}", f"code.path={OWN_CODE}")
     assert answer.exit_code == 0, answer.output
     said = " ".join(answer.output.split())
     assert "warning: unchecked, since no bucket is asked offline: the labels in gs://my-bucket/raw" in said
-    assert f"warning: model.architecture '{OWN}' is in" in said and "No module named 'tests'" in said
+    # It travels with the line.
+    assert "model.architecture" not in said
+    refused = call("plan", f"model.architecture={OWN}")
+    assert refused.exit_code == 2 and "set code.path to the folder that holds it" in refused.output
 
 
 def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ends_all.py").write_text("import os\nos._exit(3)\n")
-    config = parse_config({"model": {"architecture": "ends_all:net"}}, where="test")
+    code = {"code": {"path": str(tmp_path)}}
+    config = parse_config({"model": {"architecture": "ends_all:net"}} | code, where="test")
     found = check_here(config)
     assert found.problems == ()
     assert found.warnings == ("unchecked, since the check ended with exit code 3: own code, network, weights",)
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(pipelines.checks, "TIMEOUT_S", 0.01)
-    found = check_here(parse_config({"model": {"architecture": "hangs:net"}}, where="test"))
+    found = check_here(parse_config({"model": {"architecture": "hangs:net"}} | code, where="test"))
     assert found.problems == () and "the check has not ended after 0.01 s" in found.warnings[0]
 
 
 def test_gpus_of_planned_machines_are_known() -> None:
     sections = {"model": {"architecture": OWN}, "train": {"precision": "bf16"}, "export": {"targets": ["t4"]}}
+    sections["code"] = {"path": str(OWN_CODE)}
     config = parse_config(sections, where="test")
     machines = [
         find_machine(parse_config({"resources": {"machine": section}}, where="test").resources.machine)
@@ -219,14 +226,14 @@ class TestCache:
         assert {path.stem for path in (tmp_path / "cache/checks").iterdir()} == {"2", "new"}
 
     def test_own_code_is_looked_at_again_when_it_changes(self, tmp_path: Path) -> None:
-        path = tmp_path / "own_net.py"
-        path.write_text("from tests.trainer.models_for_tests import without_batchnorm as net\n")
+        folder = tmp_path / "mine"
+        folder.mkdir()
+        path = folder / "own_net.py"
+        path.write_text((OWN_CODE / "models_for_tests.py").read_text() + "\nnet = without_batchnorm\n")
         os.utime(path, (1e9, 1e9))
-        config = parse_config({"model": {"architecture": "own_net:net"}, "data": {"image_size": 16}}, where="test")
+        sections = {"model": {"architecture": "own_net:net"}, "data": {"image_size": 16}}
+        config = parse_config(sections | {"code": {"path": str(folder)}}, where="test")
         assert check_here(config).problems == ()
-        # From its files alone: a command that asked again would fail.
-        original, pipelines.checks._ABOUT = pipelines.checks._ABOUT, {}
-        assert check_here(config).problems == ()
-        pipelines.checks._ABOUT = original
         path.write_text("net = None\n")
+        os.utime(path, (1e9, 1e9))
         assert "'NoneType' object is not callable" in check_here(config).problems[0].given

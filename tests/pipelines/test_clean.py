@@ -120,6 +120,32 @@ def test_only_the_older_run_is_kept_by_name(line: Path) -> None:
     assert names(line, keep=[OLD]) == [f"profile/{profile}"]
 
 
+def test_copies_of_own_code_go_with_the_runs_and_outputs_that_name_them(line: Path) -> None:
+    kept, made, unneeded = "a" * 64, "b" * 64, "c" * 64
+    for sha256 in (kept, made, unneeded):
+        folder = line / "code" / sha256
+        (folder / "files").mkdir(parents=True)
+        (folder / "files" / "net.py").write_text("12345")
+        (folder / "manifest.json").write_text("{}")
+    record = line / "runs" / OLD / "run.json"
+    values = json.loads(record.read_text())
+    record.write_text(json.dumps({**values, "config": {**values["config"], "code": {"sha256": kept}}}))
+    trained = next(path for path in (line / "train").iterdir() if len(path.name) == 16 and path.name != ONE)
+    document = json.loads((trained / "manifest.json").read_text())
+    document["made_from"]["code"] = made
+    (trained / "manifest.json").write_text(json.dumps(document))
+    assert names(line) == [f"code/{unneeded}"]
+    assert f"code/{kept}" in names(line, keep_last=1) and f"code/{made}" not in names(line, keep_last=1)
+    # A stage that runs by itself may have begun with it.
+    lock = Lock(storage.normalise(line / "train" / ONE))
+    try:
+        assert names(line) == []
+    finally:
+        lock.release()
+    assert delete(storage.normalise(line), find_leftovers(storage.normalise(line)), keep=[], keep_last=None) == []
+    assert sorted(path.name for path in (line / "code").iterdir()) == [kept, made]
+
+
 def test_a_run_that_may_be_going_on_is_kept(line: Path) -> None:
     (line / "runs" / OLD / "run.json").unlink()
     assert names(line, keep_last=1) == []

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -153,6 +154,30 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     shown = images("show")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1] == f"trainer  {made.trainer}"
+
+
+def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp_path: Path) -> None:
+    (tmp_path / "needs.txt").write_text("timm==1.0.20\n")
+    keeps = "Path('got.txt').write_bytes((context / 'docker/own-requirements.txt').read_bytes())\n    sys.exit(0 if"
+    kept = DOCKER.replace("sys.exit(0 if", keeps)
+    tools = write_tool(tmp_path / "tools", "docker", kept)
+    needs = "code.requirements=needs.txt"
+    answer = images("build", needs, "--with", "docker", tools=tools)
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "got.txt").read_text() == "timm==1.0.20\n"
+    made = read_record(tmp_path / "images.json")
+    assert made is not None
+    assert made.requirements_sha256 == hashlib.sha256(b"timm==1.0.20\n").hexdigest()
+    assert images("show", needs).returncode == 0
+    # Images of other requirements would end the job with No module named ..., after the shards were paid for.
+    (tmp_path / "needs.txt").write_text("timm==1.0.21\n")
+    answer = images("show", needs)
+    assert answer.returncode == 2 and "run `shardline images build CONFIG` again" in answer.stderr
+    record(tmp_path)
+    assert "were built without any" in images("show", needs).stderr
+    for role in ("trainer", "export"):
+        text = (find_checkout() / "docker" / f"{role}.Dockerfile").read_text()
+        assert "--requirement own-requirements.txt" in text
 
 
 def test_a_build_that_fails_leaves_the_old_record(images: Images, tmp_path: Path) -> None:

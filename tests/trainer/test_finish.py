@@ -53,7 +53,9 @@ def test_the_save_of_the_best_epoch_fails_and_training_ends_with_the_best_that_e
              if name.startswith("step")}  # fmt: skip
     assert {one.step: one.best_step for one in found.values()} == {5: 5, 10: 10, 20: 10, 25: 10}
     best = found["step-00000010.000001"].metrics
-    assert {one.best_validation_loss for one in found.values() if one.step >= 10} == {best["validation_loss"]}
+    assert {one.best_metrics["validation_loss"] for one in found.values() if one.step >= 10} == {
+        best["validation_loss"]
+    }
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from trainer.evaluate import Evaluation
 from trainer.finish import finish
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
-from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
@@ -41,7 +40,7 @@ VIT = {
     },
 }
 FROZEN = {**small_config()["model"], "freeze": ["*resnet*"]}
-EXPLODING = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {}}
+EXPLODING = {"architecture": "models_for_tests:exploding", "arguments": {}}
 
 
 @pytest.fixture(scope="module")
@@ -278,10 +277,14 @@ def test_a_best_checkpoint_from_before_unfreezing_is_the_result(rank: Rank, smal
     training = make_training(rank, tmp_path, small_shards, OPTIONS["unfrozen"])
     evaluate = training.evaluate_split
 
-    def evaluate_split(split: str, outcomes: Outcomes | None = None) -> Evaluation | None:
-        found = evaluate(split, outcomes)
+    def evaluate_split(split: str, *arguments: Any) -> Evaluation | None:
+        found = evaluate(split, *arguments)
         assert found is not None
-        return replace(found, accuracy=0.0) if training.step == 10 and split == "validation" else found
+        return (
+            replace(found, metrics=dict.fromkeys(found.metrics, 0.0))
+            if training.step == 10 and split == "validation"
+            else found
+        )
 
     training.evaluate_split = evaluate_split  # type: ignore[method-assign]
     training.run()

@@ -27,7 +27,7 @@ from trainer.tasks.image_classification.transforms import EvaluationTransform, T
 
 CPU = torch.device("cpu")
 SAMPLES = 45
-PLAIN = {"architecture": "tests.trainer.models_for_tests:without_batchnorm", "arguments": {}}
+PLAIN = {"architecture": "models_for_tests:without_batchnorm", "arguments": {}}
 TRANSFORM = TrainTransform(16, "center", False, EvaluationTransform(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
 
@@ -183,7 +183,7 @@ def test_the_watch_sees_what_waits() -> None:
 @pytest.mark.parametrize("error", ["memory", "peer"])
 def test_only_a_failure_of_the_compiler_is_the_users_mistake(rank: Rank, error: str) -> None:
     """The compiler is switched off: what the network raises passes as it does where compiled code runs."""
-    model = {"architecture": "tests.trainer.models_for_tests:fails_on_slots", "arguments": {"error": error}}
+    model = {"architecture": "models_for_tests:fails_on_slots", "arguments": {"error": error}}
     expected = (torch.OutOfMemoryError, torch.distributed.DistBackendError)
     with torch.compiler.set_stance("force_eager"), pytest.raises(expected, match=error):
         make_stepper(rank, {"compile": "on"}, model)
@@ -191,7 +191,7 @@ def test_only_a_failure_of_the_compiler_is_the_users_mistake(rank: Rank, error: 
 
 def test_the_buffers_that_are_shared_in_each_step_are_those_that_a_pass_writes_to(rank: Rank) -> None:
     """Also where their values stay: BatchNorm's mean of zeros is zero."""
-    stepper = make_stepper(rank, {}, {"architecture": "tests.trainer.models_for_tests:with_buffers", "arguments": {}})
+    stepper = make_stepper(rank, {}, {"architecture": "models_for_tests:with_buffers", "arguments": {}})
     changing = {id(buffer) for buffer in stepper._buffers_that_change()}
     names = {name for name, buffer in stepper.model.named_buffers() if id(buffer) in changing}
     assert names == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "4.seen"}

@@ -25,6 +25,7 @@ from contracts.artifacts import (
     ShardManifest,
     find_damage,
 )
+from contracts.artifacts.image_classification import ClassificationDetails
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader
@@ -132,20 +133,22 @@ def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
     assert find_damage(uri, [result.evaluation]) is None
     report = EvaluationReport.load(result.evaluation.uri(uri))
     assert (report.step, report.parameters_sha256) == (result.step, result.parameters_sha256)
-    assert (report.accuracy, report.loss) == (result.metrics["test_accuracy"], result.metrics["test_loss"])
+    assert (report.metrics["accuracy"], report.loss) == (result.metrics["test_accuracy"], result.metrics["test_loss"])
+    details = ClassificationDetails.of(report)
+    assert details is not None and set(report.metrics) == {"accuracy", "f1_macro", "recall_macro"}
     manifest = ShardManifest.load(shards)
     split = manifest.splits["test"]
-    assert [one.samples for one in report.classes] == split.samples_by_class
-    assert report.samples == split.samples == sum(samples for _, _, samples in report.confusion)
-    right = sum(samples for label, predicted, samples in report.confusion if label == predicted)
-    assert right == round(report.accuracy * report.samples) == sum(one.right for one in report.classes)
-    assert len(report.worst) == min(split.samples, 50)
+    assert [one.samples for one in details.classes] == split.samples_by_class
+    assert report.samples == split.samples == sum(samples for _, _, samples in details.confusion)
+    right = sum(samples for label, predicted, samples in details.confusion if label == predicted)
+    assert right == round(report.metrics["accuracy"] * report.samples) == sum(one.right for one in details.classes)
+    assert len(details.worst) == min(split.samples, 50)
     reader = ShardReader(shards, manifest, "test")
-    for one in report.worst:
+    for one in details.worst:
         number, key = reader.origin_of(one.place)
         assert (one.shard, one.key) == (manifest.shards[number].relative_path, key)
         assert one.label == reader.sample(one.place)["label"]
-    probabilities = [one.probability for one in report.worst]
+    probabilities = [one.probability for one in details.worst]
     assert probabilities == sorted(probabilities)
 
 
@@ -202,7 +205,7 @@ def test_kill_9_of_everything_then_the_same_command(
 )
 def test_kill_9_with_the_options_of_the_loop(small_shards: str, tmp_path: Path, train: dict[str, Any]) -> None:
     """As above, with two ranks of which one alone may see what is not finite."""
-    model = {"architecture": "tests.trainer.models_for_tests:exploding", "arguments": {"share": 0.02}}
+    model = {"architecture": "models_for_tests:exploding", "arguments": {"share": 0.02}}
     config = small_config(
         train={"epochs": 40, "non_finite": "skip", **train}, checkpoint={"every_steps": 3}, model=model
     )
@@ -447,7 +450,7 @@ def test_bad_settings_of_reading_end_with_2(
 
 
 def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:
-    config = small_config(model={"architecture": "tests.trainer.models_for_tests:hungry", "arguments": {}})
+    config = small_config(model={"architecture": "models_for_tests:hungry", "arguments": {}})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 2, done.stderr
     for words in (

@@ -31,7 +31,7 @@ RANDOM = {"crop": "random_resized", "horizontal_flip": True, "augment": {"rand_a
 
 def configuration(ranks: int, num_workers: int, data: dict[str, Any], epochs: int = EPOCHS) -> dict[str, Any]:
     return small_config(
-        data={"transform": "tests.trainer.waiting:wait", **data, "num_workers": num_workers},
+        data={"transform": "waiting:wait", **data, "num_workers": num_workers},
         train={"epochs": epochs, "global_batch_size": BATCH},
         checkpoint={"every_steps": 2},
         resources={"ranks": ranks},

@@ -20,7 +20,7 @@ from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, ConfigError, UserError
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config
-from trainer.check.own_code import check_own_code, find_own_files, has_module, warn_of_images
+from trainer.check.own_code import check_own_code, has_module
 
 NEEDS_TORCH = "the network and its arguments, patterns of parameters' names, weights"
 
@@ -69,33 +69,30 @@ def check_all_of_network(
     """
     findings = Findings()
     has_torch = has_module("torch") and has_module("transformers")
-    if has_torch:
-        # Before own code is: what it imports besides is its own.
-        import torch  # noqa: F401
-    known = frozenset(sys.modules)
 
     def look() -> None:
         imported = check_own_code(config, findings, has_torch=has_torch, elsewhere=elsewhere)
         if not has_torch:
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return
-        from trainer.check.network import check_network, check_patterns, check_weights, plan_task
+        from trainer.check.network import check_network, check_patterns, check_task, check_weights, plan_task
 
         task = plan_task(config, num_classes, findings) if imported else None
         known = num_classes is not None
         model = None if task is None else check_network(config, task, classes_known=known, findings=findings)
-        if model is not None:
+        if model is not None and task is not None:
             with findings.refusals():
                 check_patterns(model, config)
+                if config.task.is_own:
+                    check_task(task, model, config)
         check_weights(model, config, task, findings, online=online)
 
     _guarded("own code, the network and its arguments, patterns and weights", look, findings)
-    findings.files |= find_own_files(known)
     return findings
 
 
 def check_all_of_place(config: RunConfig, place: PlannedPlace | None) -> Findings:
-    """Look at precision, spread, export targets and images; a check that fails by itself is named as unchecked.
+    """Look at precision, spread and export targets; a check that fails by itself is named as unchecked.
 
     Args:
         config: The configuration; of resources, ranks and nodes count.
@@ -119,8 +116,6 @@ def check_all_of_place(config: RunConfig, place: PlannedPlace | None) -> Finding
 
     _guarded("precision and the spread over ranks", training, findings)
     _guarded("export targets and precision", export, findings)
-    if place is not None:
-        warn_of_images(config, findings)
     return findings
 
 

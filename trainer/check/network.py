@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import nn
 
 from contracts import storage
@@ -18,12 +20,14 @@ from contracts.config import SPLITS, RunConfig
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.errors import ModelError
 from contracts.previous import PREVIOUS
+from trainer.data.loader import collate
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
 from trainer.optim import rate_factors
 from trainer.tasks.image_classification.losses import without_class_names
-from trainer.tasks.load import is_own_network, load_task, network_name
-from trainer.tasks.protocol import Task
+from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
+from trainer.tasks.loss import checked_loss
+from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
 from trainer.weights.start import find_head
@@ -114,6 +118,48 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
             with findings.refusals():
                 raise
     return None
+
+
+def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
+    """Refuse an own task whose members do not fit each other, on its example batch and on made-up samples.
+
+    Args:
+        task: The task.
+        model: Its network, not on the meta device.
+        config: The configuration.
+
+    Raises:
+        ConfigError: A member returned something else than the interface says.
+    """
+    batch, mode = task.example(2), Mode(training=True)
+    with torch.no_grad():
+        with calling(config, "example"):
+            outputs = model.eval()(*(batch[name] for name in task.signature.inputs))
+        with calling(config, "loss"):
+            checked_loss(task.loss(outputs, batch, mode), config)
+    try:
+        prepared = [task.prepare(_made_up(task), Mode(training=True, key=(0, place))) for place in range(2)]
+    except Exception:  # noqa: BLE001 - the user's code may rightly take no such sample
+        return
+    collated = collate(task, prepared, Mode(training=True, key=(0,)))
+    with calling(config, "to_model"):
+        found = task.to_model(collated, mode)
+    if missing := [name for name in task.signature.inputs if not isinstance(found.get(name), torch.Tensor)]:
+        raise task_error(
+            config,
+            "to_model",
+            f"returned no tensor {', '.join(missing)}, which the signature names as an input",
+            allowed=f"a batch with {', '.join(task.signature.inputs)}",
+        )
+
+
+def _made_up(task: Task) -> Sample:
+    """Return a sample of the task's fields: a small grey image, and zeros."""
+    picture = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(picture, "PNG")
+    values: dict[str, object] = {"image": picture.getvalue(), "text": "text", "class": 0, "classes": (0,)}
+    values |= {"number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
+    return {name: values[kind] for name, kind in task.fields.items()}
 
 
 def _leave_large_network(findings: Findings) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
-import sys
-import sysconfig
-from collections.abc import Collection
-from pathlib import Path
 
-from contracts import PACKAGES
+from contracts import storage
 from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
+from contracts.own_code import append_code, install_code, keep_here, named_code, pin_code
 from trainer.model.user_callable import load_callable
 
-# What its images have besides, as far as a network or a transform may be taken from it.
-_IN_IMAGES = (*PACKAGES, "torch", "transformers", "numpy", "PIL")
+# What its images have besides Python and this project, as far as a network or a transform may be taken from it.
+_IN_IMAGES = ("torch", "transformers", "numpy", "PIL")
 
 
 def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool = False) -> bool:
-    """Import own code; return whether the network's could be imported, or there is none.
+    """Import own code as the stages will, from a copy; return whether the network's could be, or there is none.
 
     Args:
         config: The configuration.
@@ -28,22 +24,37 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
         has_torch: Whether torch is installed.
         elsewhere: It is to run on other machines, whose image may have what it lacks here.
     """
+    names = named_code(config)
+    try:
+        # Where the line's copy will lie makes no difference here.
+        pinned = pin_code(config, storage.join(storage.normalise(config.run.root), config.run.name))
+        if pinned.files is not None:
+            append_code(keep_here(pinned.files.contents, pinned.config.code.sha256))
+        else:
+            install_code(pinned.config.code)
+    except UserError:
+        with findings.refusals():
+            raise
+        return False
+    findings.warnings += pinned.warnings
+    if elsewhere:
+        _warn_of_images(pinned.config, findings)
     lacks = "" if has_torch else "torch is not installed"
     if elsewhere and not lacks:
         lacks = "it needs what is not on this machine"
     found = True
-    if ":" in config.model.architecture:
-        found = _imports("model.architecture", config.model.architecture, ModelError, findings, lacks)
-    if config.task.is_own:
-        found = _imports("task.name", config.task.name, ConfigError, findings, lacks) and found
-    if config.data.transform and has_torch:
-        from trainer.tasks.image_classification.transforms import load_transform
+    if "model.architecture" in names:
+        found = _imports("model.architecture", names["model.architecture"], ModelError, findings, lacks)
+    if "data.transform" in names:
+        imported = _imports("data.transform", names["data.transform"], ConfigError, findings, lacks)
+        if imported and has_torch:
+            from trainer.tasks.image_classification.transforms import load_transform
 
-        if _imports("data.transform", config.data.transform, ConfigError, findings, lacks):
             with findings.refusals():
                 load_transform(config.data.transform)
-    elif config.data.transform:
-        _imports("data.transform", config.data.transform, ConfigError, findings, lacks)
+    for setting in ("task.name", "task.arguments.loss"):
+        if setting in names:
+            found = _imports(setting, names[setting], ConfigError, findings, lacks) and found
     return found
 
 
@@ -64,48 +75,19 @@ def _imports(setting: str, name: str, kind: type[UserError], findings: Findings,
     return True
 
 
-def warn_of_images(config: RunConfig, findings: Findings) -> None:
-    """Say which own code the containers of Vertex AI's jobs must have, besides this project."""
-    for setting, name, stages in (
-        ("model.architecture", config.model.architecture, "profile, train and export"),
-        ("data.transform", config.data.transform, "profile and train"),
-    ):
+def _warn_of_images(config: RunConfig, findings: Findings) -> None:
+    """Say which installed code the containers of Vertex AI's jobs must have, besides this project."""
+    if config.code.requirements:
+        return
+    for setting, name in named_code(config).items():
         package = name.partition(":")[0].partition(".")[0]
-        if ":" not in name or package in _IN_IMAGES:
-            continue
-        findings.warnings.append(
-            f"{setting} {name!r} is in {_place_of(package)}, and no image that `shardline images build` makes, nor a "
-            f"prebuilt container, has it: on Vertex AI {stages} end with No module named {package!r}, after the shards "
-            "were made and paid for; name images that have it (vertex.images.trainer, vertex.images.export; "
-            "docs/vertex.md)"
-        )
-
-
-def _place_of(package: str) -> str:
-    """Return where a package lies, without importing it."""
-    spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, str(Path.cwd())])
-    if spec is None:
-        return f"a package {package} of yours"
-    return spec.origin or next(iter(spec.submodule_search_locations or []), package)
-
-
-def find_own_files(known: Collection[str]) -> set[str]:
-    """Return the files of modules that were imported since, and are neither installed packages nor this project's.
-
-    Args:
-        known: Names of the modules that were imported before.
-    """
-    paths = sysconfig.get_paths()
-    installed = [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    files = set()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name in known or name.partition(".")[0] in PACKAGES or not isinstance(file, str):
-            continue
-        path = Path(file).resolve()
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in installed):
-            files.add(str(path))
-    return files
+        if package in config.code.installed and package not in _IN_IMAGES:
+            findings.warnings.append(
+                f"{setting} {name!r} is of an installed package, {package}, and images hold what code.requirements "
+                f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards "
+                "were made and paid for; set code.requirements and build the images again, or name images that have it "
+                "(vertex.images.trainer, vertex.images.export; docs/own-code.md)"
+            )
 
 
 def has_module(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from trainer.data.randomness import global_generators_kept, seed_global_generato
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.supervise.signals import ignore_stop_signals
+from trainer.tasks.load import describe_failure
 from trainer.tasks.protocol import Batch, Mode, Prepared, RefusedSample, Task
 
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
@@ -174,12 +174,6 @@ def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
             todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
         )
     return batch
-
-
-def describe_failure(error: Exception) -> str:
-    """Return what a user's code raised, and where."""
-    raised = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})"
 
 
 @dataclass

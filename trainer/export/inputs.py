@@ -14,6 +14,7 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
+from contracts.fingerprint import code_inputs
 from trainer.export.bundles import bundle_of
 from trainer.export.targets import Builder
 
@@ -38,7 +39,8 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
-        data = self.config.data.model_copy(update=self.checkpoint.data)
+        recorded = {} if self.config.task.is_own else self.checkpoint.data
+        data = self.config.data.model_copy(update=recorded)
         return load_task(self.config.model_copy(update={"data": data}), self.shards)
 
     def build_model(self) -> nn.Module:
@@ -115,6 +117,14 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
                 f"checkpoint of another {what}: it holds {held}, the configuration says {given}",
                 allowed=f"a checkpoint of the configuration's {what}",
                 todo=todo,
+            )
+    for name, given in code_inputs(config).items():
+        # Checkpoints whose training folder was made by hand have no such hashes.
+        if checkpoint.made_from and checkpoint.made_from.get(name) != given:
+            raise ConfigError(
+                f"own code has changed since the checkpoint was trained ({name} is another)",
+                allowed="the code that the checkpoint was trained with",
+                todo="train again, or take that code",
             )
     bundle_of(config.task.name).check_checkpoint(config, checkpoint)
     if shards.fingerprint != checkpoint.shards_fingerprint:

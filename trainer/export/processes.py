@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
 from contracts.errors import ShardlineError, TryAgain
+from contracts.own_code import append_code, code_folder
 from contracts.process import end_with_parent
 
 Parameters = ParamSpec("Parameters")
@@ -74,7 +75,7 @@ def run_step(
     theirs.close()
     with ours:
         try:
-            outcome, peak_bytes = _ask(ours, (function, arguments, named))
+            outcome, peak_bytes = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
             process.join()
         finally:
             # Still alive where this process was interrupted, or could not send the work.
@@ -121,7 +122,10 @@ def _serve(connection: Connection) -> None:
 
 def _answer(content: bytes) -> bytes:
     try:
-        function, arguments, named = pickle.loads(content)
+        folder, work = pickle.loads(content)
+        if folder is not None:
+            append_code(folder)
+        function, arguments, named = pickle.loads(work)
         return pickle.dumps(((function(*arguments, **named),), _peak_bytes()))
     except BaseException as error:  # noqa: BLE001 - it is raised in the parent
         where = traceback.format_exc()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from contracts.errors import UserError
+from contracts.installed_code import find_installed
+from contracts.own_code import code_folder, missing_code, shadowed
 
 # Whatever the user's module raises while it is imported.
 _IMPORT_ERRORS = (
@@ -25,22 +28,51 @@ _IMPORT_ERRORS = (
 
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
-    """Import what `name` says, from the working directory too.
+    """Import what `name` says, from the copy of own code that this process has installed, or an installed distribution.
 
     Args:
         setting: The configuration's field, for the message.
         name: module:callable.
         error: Raised where it cannot be imported.
+
+    Raises:
+        UserError: `error`; or the module is nowhere, or another one of its name was imported.
     """
     module_name, _, attribute = name.partition(":")
-    # Stages run with a safe path (components/launch.py); last, so that nothing of ours is hidden.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+    folder, top = code_folder(), module_name.partition(".")[0]
+    if folder is not None and ((folder / top).is_dir() or (folder / f"{top}.py").is_file()):
+        home, where = folder, f"in {folder}"
+    elif (installed := find_installed(module_name)) is not None:
+        home, where = installed.folder, f"of {installed.distribution} {installed.version}".rstrip()
+    else:
+        raise missing_code(setting, name, "" if folder is None else str(folder), error)
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
     except _IMPORT_ERRORS as failure:
-        raise error(
-            f"{setting} {name!r}: {failure}",
-            allowed="module:callable, importable in this environment",
-            todo="install the package that holds it, or correct the name",
-        ) from failure
+        _require_inside(setting, name, home, sys.modules.get(top))
+        raise _explain(setting, name, failure, where, error) from failure
+    _require_inside(setting, name, home, module)
+    try:
+        return getattr(module, attribute)
+    except _IMPORT_ERRORS as failure:
+        raise _explain(setting, name, failure, where, error) from failure
+
+
+def _explain(setting: str, name: str, failure: Exception, where: str, error: type[UserError]) -> UserError:
+    return error(
+        f"{setting} {name!r} ({where}): {failure}",
+        allowed="module:callable, importable in this environment",
+        todo="install the package that holds it, or correct the name",
+    )
+
+
+def _require_inside(setting: str, name: str, home: Path, module: ModuleType | None) -> None:
+    """Refuse a module that was imported from elsewhere.
+
+    Raises:
+        ConfigError: It lies outside of `home`.
+    """
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
+    place = next((Path(one).resolve() for one in places if one), None)
+    if place is not None and not place.is_relative_to(home.resolve()):
+        raise shadowed(f"{setting} {name!r} is to be imported from {home}", str(place))

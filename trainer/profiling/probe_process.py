@@ -16,6 +16,7 @@ from typing import Any
 
 from contracts.config import RunConfig
 from contracts.errors import DataError, UserError
+from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
 from trainer.profiling.measure import Failed
@@ -34,6 +35,7 @@ def main(descriptor: int, path: str) -> int:
     connection = Connection(descriptor)
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     config = RunConfig.model_validate(assignment.config)
+    install_code(config.code)
 
     from trainer.parallel.process_group import process_group
     from trainer.profiling.service import Service

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 
-from contracts.artifacts import CheckpointManifest
+from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from pages.quantities import NBSP, seconds
 from trainer.checkpoint.retention import Best, score
 from trainer.evaluate import Evaluation
 from trainer.supervise.budget import Budget
+from trainer.tasks.metrics import metric_name
 
 
 class TrainingStatus:
@@ -36,8 +38,8 @@ class TrainingStatus:
         self._epochs, self._metric = config.train.epochs, config.checkpoint.best_metric
         self._steps_per_epoch, self._total_steps, self._budget = steps_per_epoch, total_steps, budget
         self._best = Best.of(checkpoint) if checkpoint else Best()
-        metrics = checkpoint.metrics if checkpoint else {}
-        self._accuracy, self._loss = metrics.get("validation_accuracy"), metrics.get("validation_loss")
+        self._metrics: Mapping[str, float] = checkpoint.metrics if checkpoint else {}
+        self._headline = checkpoint.headline if checkpoint else None
         self._began_at: float | None = None
         self._steps = 0
 
@@ -50,11 +52,13 @@ class TrainingStatus:
 
     def evaluated(self, step: int, found: Evaluation) -> None:
         """Take in an evaluation on the validation split; of equal ones the earlier is the best, as in checkpoints."""
-        self._accuracy, self._loss = found.accuracy, found.loss
-        best, now = self._best, score(found.accuracy, found.loss, self._metric)
-        if best.accuracy is not None and best.loss is not None and now <= score(best.accuracy, best.loss, self._metric):
-            return
-        self._best = Best(step, found.accuracy, found.loss)
+        self._metrics, self._headline = found.named("validation"), found.headline
+        best, now = (
+            score(metrics, self._metric, found.headline, found.directions)
+            for metrics in (self._best.metrics, self._metrics)
+        )
+        if now is not None and (best is None or now > best):
+            self._best = Best(step, self._metrics)
 
     def epoch(self, step: int) -> str:
         """Return the epoch that a step, from 1, belongs to."""
@@ -62,9 +66,12 @@ class TrainingStatus:
 
     def validation(self) -> str:
         """Return the last validation and the best one so far; empty: there was none."""
-        if self._accuracy is None or self._loss is None:
+        if self._headline is None or not self._metrics:
             return ""
-        return f"validation accuracy {self._accuracy:.4f}, loss {self._loss:.4f}; {self._describe_best()}"
+        names = dict.fromkeys((self._headline.metric, LOSS))
+        known = {name: self._metrics.get(f"validation_{name}") for name in names}
+        said = ", ".join(f"{_in_words(name)} {value:.4f}" for name, value in known.items() if value is not None)
+        return f"validation {said}; {self._describe_best()}"
 
     def left(self, step: int) -> str:
         """Return how long training will take after a step, evaluations and checkpoints as so far; empty: not known."""
@@ -75,11 +82,17 @@ class TrainingStatus:
         return f"{seconds(math.ceil(left_s)).replace(NBSP, ' ')} left"
 
     def _describe_best(self) -> str:
-        best = self._best
-        if best.accuracy is None or best.loss is None:
+        headline = self._headline.metric if self._headline else ""
+        name = metric_name(self._metric, headline)
+        value = self._best.metrics.get(f"validation_{name}")
+        if value is None:
             return "no best one yet"
-        value = f"{best.accuracy:.4f}" if self._metric == "validation_accuracy" else f"loss {best.loss:.4f}"
-        return f"best {value} at epoch {self._epoch_of(best.step)}"
+        shown = f"{value:.4f}" if name == headline else f"{_in_words(name)} {value:.4f}"
+        return f"best {shown} at epoch {self._epoch_of(self._best.step)}"
 
     def _epoch_of(self, step: int) -> int:
         return min(self._epochs, max(1, math.ceil(step / self._steps_per_epoch)))
+
+
+def _in_words(metric: str) -> str:
+    return metric.replace("_", " ")

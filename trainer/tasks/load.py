@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, UserError
 from trainer.model.user_callable import load_callable
+from trainer.report.memory import is_allocation_error
 from trainer.tasks.needs import check_fields
 from trainer.tasks.protocol import Task, TaskContext
 
@@ -75,6 +81,34 @@ def task_error(config: RunConfig, member: str, found: str, *, allowed: str) -> C
     return ConfigError(
         f"task {config.task.name}: {member} {found}", allowed=allowed, todo=f"correct {member} (docs/tasks.md)"
     )
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what a user's code raised, and where."""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})"
+
+
+@contextmanager
+def calling(config: RunConfig, member: str) -> Iterator[None]:
+    """Say where own code failed that is called inside; what the machine or a peer failed at stays as it is.
+
+    Args:
+        config: The configuration.
+        member: The member of the task that is called.
+
+    Raises:
+        ConfigError: It failed.
+    """
+    try:
+        yield
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        machine = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
+        if not config.task.is_own or isinstance(error, machine) or is_allocation_error(error):
+            raise
+        raise task_error(
+            config, member, f"failed: {describe_failure(error)}", allowed="a member that takes every batch"
+        ) from error
 
 
 def _find_class(config: RunConfig) -> Any:

@@ -13,19 +13,20 @@ from safetensors.torch import save_file
 from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
+from tests.conftest import OWN_CODE
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
-from trainer.check.own_code import find_own_files
 from trainer.model.build import build_model
 
-OWN = "tests.trainer.models_for_tests"
+OWN = "models_for_tests"
 CPU = PlannedMachine(label="n1-standard-4")
 T4 = PlannedMachine(label="n1-standard-8 with 1 x NVIDIA_TESLA_T4", gpus=1, gpu="T4", capability="sm75")
 H100 = PlannedMachine(label="a3-highgpu-8g with 8 x NVIDIA_H100_80GB", gpus=8, gpu="H100", capability="sm90")
 
 
 def network(num_classes: int | None = 3, **sections: Any) -> CheckAnswer:
-    values = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"image_size": 16}}
-    return check_all_of_network(parse_config(values | sections, where="test"), num_classes=num_classes).answer()
+    values: dict[str, Any] = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"image_size": 16}}
+    values |= {"code": {"path": str(OWN_CODE)}} | sections
+    return check_all_of_network(parse_config(values, where="test"), num_classes=num_classes).answer()
 
 
 def place(where: PlannedPlace | None, **sections: Any) -> CheckAnswer:
@@ -47,7 +48,7 @@ def in_words(answer: CheckAnswer) -> str:
         {"architecture": "resnet", "arguments": {"depths": [1, 1, 1, 1]}},
         {"architecture": "vit"},
         {"architecture": "swin"},
-        {"architecture": "tests.trainer.check.networks:needs_values"},
+        {"architecture": "networks:needs_values"},
     ],
 )
 def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
@@ -63,9 +64,9 @@ def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
         ({"model": {"architecture": "resnet", "arguments": {"layer_type": "odd"}}}, "cannot be built", "arguments"),
         ({"model": {"architecture": f"{OWN}:without_batchnorm", "arguments": {"drop": 1}}}, "cannot be built", "drop"),
         ({"model": {"architecture": f"{OWN}:nothing_here"}}, "nothing_here", "correct the name"),
-        ({"model": {"architecture": "no_such_module:net"}}, "No module named 'no_such_module'", "install the package"),
+        ({"model": {"architecture": "no_such_module:net"}}, "holds no module no_such_module", "install the package"),
         (
-            {"model": {"architecture": "tests.trainer.check.networks:of_ten"}},
+            {"model": {"architecture": "networks:of_ten"}},
             "torch.float32 tensor of shape (2, 10)",
             "",
         ),
@@ -111,16 +112,14 @@ def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     ]
 
 
-def test_what_an_image_may_have_is_unchecked_for_other_machines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_image_may_have_is_unchecked_for_other_machines(tmp_path: Path) -> None:
     """What own code imports besides, and the variables of its job; not its own name."""
-    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "needs_variable.py").write_text("import os\nos.environ['NO_SUCH_VARIABLE']\n")
 
     def look(name: str, *, elsewhere: bool) -> tuple[int, int]:
-        config = parse_config({"model": {"architecture": f"{name}:net"}}, where="test")
+        values = {"model": {"architecture": f"{name}:net"}, "code": {"path": str(tmp_path)}}
+        config = parse_config(values, where="test")
         answer = check_all_of_network(config, elsewhere=elsewhere).answer()
         return len(answer.problems), len(answer.unchecked)
 
@@ -131,7 +130,7 @@ def test_what_an_image_may_have_is_unchecked_for_other_machines(
 
 
 def test_a_fixed_width_is_refused_only_where_the_number_of_classes_is_known() -> None:
-    model = {"architecture": "tests.trainer.check.networks:of_ten"}
+    model = {"architecture": "networks:of_ten"}
     assert network(10, model=model).problems == []
     unknown = network(None, model=model)
     assert unknown.problems == []
@@ -139,19 +138,19 @@ def test_a_fixed_width_is_refused_only_where_the_number_of_classes_is_known() ->
 
 
 def test_a_network_too_large_for_the_check_is_left_unchecked() -> None:
-    answer = network(model={"architecture": "tests.trainer.check.networks:large"})
+    answer = network(model={"architecture": "networks:large"})
     assert answer.problems == []
     assert "cannot be built on the meta device, and takes more than 4 GiB" in str(answer.unchecked[0])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_network_that_asks_for_a_gpu_is_left_unchecked_without_one() -> None:
-    answer = network(model={"architecture": "tests.trainer.check.networks:of_a_gpu"})
+    answer = network(model={"architecture": "networks:of_a_gpu"})
     assert answer.problems == [] and "it asks for a GPU, and there is none here" in str(answer.unchecked[0])
 
 
 def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
-    answer = network(model={"architecture": "tests.trainer.check.networks:breaks"})
+    answer = network(model={"architecture": "networks:breaks"})
     assert answer.problems == [] and not answer.complete
     assert "the check itself failed (OSError: no such device)" in str(answer.unchecked[0])
 
@@ -209,35 +208,31 @@ def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
     assert "nvidia-modelopt" in str(planned(H100, export={"precision": "bf16", "targets": ["l4"]}).unchecked[0])
 
 
-def test_own_code_that_no_image_has_is_warned_of_where_jobs_are_planned() -> None:
-    own = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"transform": f"{OWN}:change"}}
-    network_warning, transform_warning = planned(CPU, **own).warnings
-    assert "model.architecture" in network_warning and "tests/__init__.py" in network_warning
-    assert "No module named 'tests'" in network_warning and "vertex.images.trainer" in network_warning
-    assert "data.transform" in transform_warning
-    assert place(None, **own).warnings == []
-    assert planned(CPU, model={"architecture": "trainer.model.build:build_model"}).warnings == []
-    assert planned(CPU, model={"architecture": "resnet"}).warnings == []
+def test_installed_code_that_no_image_has_is_warned_of_where_jobs_are_planned(tmp_path: Path) -> None:
+    (tmp_path / "needs.txt").write_text("PyYAML")
+    own = {"model": {"architecture": "yaml:no_such_network"}}
 
+    def warnings(**code: str) -> list[str]:
+        return check_all_of_network(parse_config(own | {"code": code}, where="test"), elsewhere=True).answer().warnings
 
-def test_own_files_are_those_outside_of_packages_and_this_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a_part_of_mine.py").write_text("")
-    (tmp_path / "a_net_of_mine.py").write_text("import a_part_of_mine\nfrom tests.trainer.models_for_tests import *\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    answer = network(model={"architecture": "a_net_of_mine:without_batchnorm"})
-    assert answer.problems == []
-    assert {str(tmp_path / "a_net_of_mine.py"), str(tmp_path / "a_part_of_mine.py")} <= set(answer.files)
-    assert find_own_files(frozenset(sys.modules)) == set()
+    (warning,) = warnings()
+    assert "model.architecture" in warning and "No module named 'yaml'" in warning and "code.requirements" in warning
+    # Such images are built with it.
+    assert warnings(requirements=str(tmp_path / "needs.txt")) == []
+    assert check_all_of_network(parse_config(own, where="test")).answer().warnings == []
+    # What all images hold, and what travels with the line.
+    for architecture in ("trainer.model.build:build_model", f"{OWN}:without_batchnorm"):
+        config = parse_config({"model": {"architecture": architecture}, "code": {"path": str(OWN_CODE)}}, where="test")
+        found = check_all_of_network(config, elsewhere=True).answer().warnings
+        assert [warning for warning in found if "code.requirements" in warning] == []
 
 
 def test_the_last_line_is_the_answer_whatever_own_code_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "talks.py").write_text("print('hello')\ndef net(num_classes): raise ValueError('no')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main(["network", "--config-json", json.dumps({"model": {"architecture": "talks:net"}})]) == 0
+    config = {"model": {"architecture": "talks:net"}, "code": {"path": str(tmp_path)}}
+    assert main(["network", "--config-json", json.dumps(config)]) == 0
     printed = capsys.readouterr()
     assert "hello" in printed.err
     assert "cannot be built: no" in CheckAnswer.model_validate_json(printed.out).problems[0].given
@@ -251,7 +246,7 @@ def test_a_command_line_that_is_none_ends_with_2(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(("transform", "refused"), [("no_such_module:change", True), (f"{OWN}:change", False)])
 def test_without_torch_the_rest_is_checked_and_what_is_not_is_named(transform: str, refused: bool) -> None:
-    config = {"data": {"transform": transform}, "export": {"targets": ["h1000"]}}
+    config = {"code": {"path": str(OWN_CODE)}, "data": {"transform": transform}, "export": {"targets": ["h1000"]}}
     code = (
         "import sys; from contracts.process import refuse_import; refuse_import('torch'); "
         "from trainer.check.__main__ import main; sys.exit(main(sys.argv[1:]))"

@@ -80,7 +80,7 @@ def test_in_steps() -> None:
         ({"every_s": 0}, "every_s"),
         ({"preemptions_per_hour": 0}, "preemptions_per_hour"),
         ({"keep_best": 0}, "keep_best"),
-        ({"best_metric": "loss"}, "best_metric"),
+        ({"best_metric": "best of all"}, "best_metric"),
         ({"num_buffers": 3}, "num_buffers"),
         ({"write_timeout_s": 1}, "write_timeout_s"),
         ({"keep_every_steps": 0}, "keep_every_steps"),

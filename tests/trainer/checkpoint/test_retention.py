@@ -14,6 +14,11 @@ from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
 from trainer.checkpoint.retention import Candidate, choose_kept, score_of
 
+JUDGED = {
+    "headline": {"metric": "accuracy", "direction": "max"},
+    "directions": {"accuracy": "max", "distance": "min"},
+}
+
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, keep_last=2)
@@ -23,22 +28,27 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert committed(tmp_path) == [3, 6, 7]
 
 
-@pytest.mark.parametrize(("metric", "kept"), [("validation_accuracy", [2, 3, 6]), ("validation_loss", [2, 4, 6])])
+@pytest.mark.parametrize(
+    ("metric", "kept"),
+    [("", [2, 3, 6]), ("validation_accuracy", [2, 3, 6]), ("loss", [2, 4, 6]), ("distance", [3, 5, 6])],
+)
 def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     tmp_path: Path, metric: str, kept: list[int]
 ) -> None:
     attempt = Attempt(tmp_path, keep_last=1, keep_best=2, best_metric=metric)
     found = {1: (0.5, 0.9), 2: (0.9, 0.3), 3: (0.9, 0.4), 4: (0.8, 0.1), 5: (0.9, 0.5)}
     for step, (accuracy, loss) in found.items():
-        metrics = {"validation_accuracy": accuracy, "validation_loss": loss}
-        attempt.save(step, metrics=metrics, evaluated="model")
+        # By the distance, of which lower is better, the fifth is the best; of two equal ones the one of lower loss.
+        distance = {2: 0.5, 3: 0.4, 4: 0.5, 5: 0.1}.get(step, 0.9)
+        metrics = {"validation_accuracy": accuracy, "validation_loss": loss, "validation_distance": distance}
+        attempt.save(step, metrics=metrics, evaluated="model", **JUDGED)
     # Metrics of an earlier step are not its own.
-    attempt.save(6, metrics={"validation_accuracy": 1.0, "validation_loss": 0.0})
+    attempt.save(6, metrics=metrics | {"validation_accuracy": 1.0, "validation_loss": 0.0}, **JUDGED)
     assert committed(tmp_path) == kept
 
 
 def evaluated(accuracy: float, loss: float) -> dict[str, Any]:
-    return {"metrics": {"validation_accuracy": accuracy, "validation_loss": loss}, "evaluated": "model"}
+    return {"metrics": {"validation_accuracy": accuracy, "validation_loss": loss}, "evaluated": "model", **JUDGED}
 
 
 def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,14 +65,14 @@ def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.
         attempt.manager.wait()
     monkeypatch.undo()
     attempt.save(4, **evaluated(0.4, 1.0))
-    best = [(one.best_step, one.best_validation_accuracy) for one in newest(attempt)]
+    best = [(one.best_step, one.best_metrics["validation_accuracy"]) for one in newest(attempt)]
     assert best == [(1, 0.5)]
     # Better than what is there, if not than what was lost; and a later attempt knows it.
     attempt.save(5, **evaluated(0.6, 0.5))
     again = Attempt(tmp_path, keep_last=1)
     again.save(6)
     again.save(7, **evaluated(0.6, 0.5))
-    assert [(one.step, one.best_step, one.best_validation_loss) for one in newest(again)] == [(7, 5, 0.5)]
+    assert [(one.step, one.best_step, one.best_metrics["validation_loss"]) for one in newest(again)] == [(7, 5, 0.5)]
     assert committed(tmp_path) == [5, 7]
 
 
@@ -108,7 +118,7 @@ def test_what_does_not_count_is_not_the_best(tmp_path: Path) -> None:
 def test_a_metric_that_is_no_number_is_no_score() -> None:
     for value in (float("nan"), float("inf")):
         metrics = {"validation_accuracy": value, "validation_loss": 0.1}
-        assert score_of(manifest(1, evaluated="ema", metrics=metrics), "validation_accuracy") is None
+        assert score_of(manifest(1, evaluated="ema", metrics=metrics, **JUDGED), "validation_accuracy") is None
     assert score_of(manifest(1, evaluated="model"), "validation_accuracy") is None
 
 

@@ -7,7 +7,7 @@ import torch
 
 from contracts.errors import EXIT_USER_ERROR, ModelError
 from tests.conftest import small_config
-from tests.trainer.models_for_tests import with_state
+from tests.own_code.models_for_tests import with_state
 from tests.trainer.one_rank import make_training, one_rank
 from trainer.checkpoint.framing import DTYPES
 from trainer.checkpoint.staging import HostBuffer, require_storable
@@ -24,7 +24,7 @@ from trainer.checkpoint.staging import HostBuffer, require_storable
 def test_state_that_no_checkpoint_can_hold_ends_training_before_its_first_step(
     small_shards: str, tmp_path: Path, state: str, words: str
 ) -> None:
-    model = {"architecture": "tests.trainer.models_for_tests:with_state", "arguments": {"state": state}}
+    model = {"architecture": "models_for_tests:with_state", "arguments": {"state": state}}
     with one_rank() as rank, pytest.raises(ModelError) as error:
         make_training(rank, tmp_path, small_shards, small_config(model=model))
     assert words in str(error.value) and error.value.exit_code == EXIT_USER_ERROR

@@ -26,7 +26,8 @@ from trainer.export import task, verify
 from trainer.export.arrays import StoredArrays
 from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
-from trainer.model.build import build_model, parameters_sha256
+from trainer.model.build import parameters_sha256
+from trainer.tasks.image_classification.network import build_network
 
 IMAGE_SIZE = 32
 CLASSES = [str(digit) for digit in range(10)]
@@ -80,7 +81,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
     torch.manual_seed(0)
-    model = build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
+    model = build_network(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
     write_fp32(model, fp32)
     convert_to_fp16(fp32, fp16)
@@ -210,7 +211,6 @@ def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest
         shards_fingerprint=shards.fingerprint,
         metrics={},
         best_step=7,
-        best_validation_accuracy=0.5,
         parameters_sha256=parameters_sha256(state),
         environment={},
         files=[FileEntry.of(storage.normalise(folder), "checkpoints/step-00000007.a/model.safetensors")],

@@ -20,7 +20,7 @@ from PIL import Image
 from records.decode import decode_rgb
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
-from trainer.export import predict
+from trainer.tasks.image_classification import predict
 from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 RANDOM = np.random.default_rng(0)

@@ -14,7 +14,6 @@ from contracts.config import ModelSection
 from contracts.errors import ModelError
 from tests.trainer.export.conftest import IMAGE_SIZE, Digits, write_fp32
 from tests.trainer.export.graphs import compare_logits, image_signature, run_onnx, store_images
-from trainer.export.accuracy import allowed_drop, judge_accuracy
 from trainer.export.arrays import StoredArrays
 from trainer.export.coverage import judge_coverage, measure_coverage
 from trainer.export.engine import build_engine
@@ -24,7 +23,8 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.accuracy import allowed_drop, judge_accuracy
+from trainer.tasks.image_classification.network import build_network
 
 # Of the gates `parity` and `top1`.
 PASSED, FAILED = ["passed", "passed"], ["failed", "failed"]
@@ -245,7 +245,7 @@ def build(graph: Path, engine: Path, *, target: str, image_size: int) -> int:
 
 def export_large(architecture: str, folder: Path) -> Path:
     """Export a random network of transformers' default configuration: ResNet-50 or ViT-B, 224 px."""
-    model = build_model(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
+    model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
     run_step(write_fp32, model, folder / "fp32.onnx", size=224, classes=1000)
     return folder / "fp32.onnx"
 

@@ -33,7 +33,7 @@ from trainer.export.ranges import NodeRange, measure_ranges
 from trainer.export.reference import measure_errors
 from trainer.export.rounds import Search, find_fp16, next_kept
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.network import build_network
 
 
 def gate(status: str, name: str = "parity") -> Gate:
@@ -203,7 +203,7 @@ def test_two_bad_layers_of_a_wide_model_leave_an_engine_of_fp16(tmp_path: Path) 
     section = ModelSection.model_validate({"architecture": "resnet", "arguments": narrow_first})
     torch.manual_seed(0)
     sound, graph = tmp_path / "sound.onnx", tmp_path / "fp16.onnx"
-    write_fp32(build_model(section, num_classes=10, image_size=32), sound)
+    write_fp32(build_network(section, num_classes=10, image_size=32), sound)
     images = np.random.default_rng(0).standard_normal((8, 3, 32, 32), dtype=np.float32)
     layers = convolutions(sound)
     pairs = {layers[1]: layers[2], layers[3]: layers[4]}
@@ -267,7 +267,7 @@ def test_what_calibration_missed_is_mended_in_the_rounds(tmp_path: Path) -> None
 def export_random(architecture: str, folder: Path) -> Path:
     section = ModelSection.model_validate({"architecture": architecture, "arguments": {}})
     torch.manual_seed(0)
-    model = build_model(section, num_classes=1000, image_size=224)
+    model = build_network(section, num_classes=1000, image_size=224)
     write_fp32(model, folder / "fp32.onnx", size=224, classes=1000)
     return folder / "fp32.onnx"
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
+from contracts.own_code import append_code
 from trainer.model.build import GradientUse, build_model, find_gradient_use, find_single_sample_fault, parameters_sha256
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
@@ -171,8 +172,11 @@ class Integers(nn.Module):
 
 
 @pytest.fixture
-def user_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module = types.ModuleType("user_models")
+    module.__file__ = str(tmp_path / "user_models.py")
+    Path(module.__file__).touch()
+    append_code(tmp_path)
 
     def linear(num_classes: int, width: int = 4) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, num_classes))
@@ -196,7 +200,7 @@ def test_any_callable_can_build_the_model(user_module: types.ModuleType) -> None
         ("resnett", {}, "'resnett' is unknown", "did you mean resnet?"),
         ("resnet", {"dephts": [1]}, "model.arguments.dephts", "did you mean depths?"),
         ("resnet", {"layer_type": "magic"}, "layer_type=magic", "correct model.arguments"),
-        ("no_such_module:build", {}, "No module named 'no_such_module'", "install the package"),
+        ("no_such_module:build", {}, "holds no module no_such_module", "install the package"),
         ("user_models:missing", {}, "missing", "install the package"),
         ("user_models:linear", {"depth": 3}, "depth", "correct model.arguments"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
@@ -218,9 +222,9 @@ def test_what_cannot_be_built_is_explained(
 
 
 @pytest.mark.parametrize("source", ["def build(:", "import no_such_module_here", "raise RuntimeError('no licence')"])
-def test_a_module_that_fails_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_a_module_that_fails_at_import_is_named(tmp_path: Path, source: str) -> None:
     (tmp_path / "failing_models.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+    append_code(tmp_path)
     with pytest.raises(ModelError, match=r"model\.architecture 'failing_models:build'"):
         build("failing_models:build", {})
 

@@ -26,10 +26,10 @@ from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
 from trainer.model.precision import Numerics
 from trainer.parallel import local_rows
 from trainer.parallel.process_group import Rank, process_group
-from trainer.report.outcomes import Outcomes
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause, StopRequest
 from trainer.supervise.vote import Vote
+from trainer.tasks.image_classification.outcomes import Outcomes
 
 
 def strategies(rank: Rank) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def test_training_begins_with_the_first_ranks_weights(found: Found, strategy: st
 def test_an_evaluation_is_the_same_at_any_number_of_ranks(one: Found, found: Found, strategy: str) -> None:
     expected, result = one["outcomes"]["ddp"], found["outcomes"][strategy]
     assert result["evaluation"].samples == expected["evaluation"].samples == 263
-    assert result["evaluation"].accuracy == expected["evaluation"].accuracy
+    assert result["evaluation"].metrics == expected["evaluation"].metrics
     assert result["evaluation"].loss == pytest.approx(expected["evaluation"].loss, abs=1e-9)
     assert result["confusion"] == expected["confusion"]
     assert sum(samples for _, _, samples in result["confusion"][0]) == 263

@@ -17,20 +17,20 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ClassOutcome, EvaluationReport
+from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
+from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome
 from contracts.stage import run_stage
 from inspection.run.curves import read_curves
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
-from trainer.data.device import ModelInput
 from trainer.finish import finish
 from trainer.report import drawing
-from trainer.report import result as result_file
 from trainer.report.drawing import THUMBNAIL
-from trainer.report.first_slot import FirstSlot
 from trainer.report.result import RESULT_NAME
 from trainer.step import Stepper
+from trainer.tasks.image_classification import report as task_report
+from trainer.tasks.image_classification.first_slot import FirstSlot
 
 BOARD = Path("out") / "tensorboard"
 # 72 training samples, 5 steps an epoch.
@@ -60,12 +60,14 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     found = read(folder)
     assert result.evaluation is not None
     report = EvaluationReport.load(result.evaluation.uri(storage.normalise(folder.parent)))
+    details = ClassificationDetails.of(report)
+    assert details is not None
     step, _, said = picture(found, ".", "images/first_slot")
     assert step == 1
     assert all(line.endswith(("blue</code>", "green</code>", "red</code>")) for line in said.splitlines()[2:])
     step, _, said = picture(found, "result", "test/confusion_matrix")
     assert step == result.step
-    assert f"{report.samples} samples, accuracy {report.accuracy:.4f}" in said
+    assert f"{report.samples} samples, accuracy {report.metrics['accuracy']:.4f}" in said
     step, sheet, said = picture(found, "result", "test/worst_images")
     assert step == result.step
     assert sheet.width > 4 * THUMBNAIL
@@ -77,8 +79,8 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
         data = tensor_util.make_ndarray(row.tensor_proto)
         assert data.shape == (6, 127)
         assert data[:4, 0].tolist() == [
-            report.classes[number].samples,
-            report.samples - report.classes[number].samples,
+            details.classes[number].samples,
+            report.samples - details.classes[number].samples,
             0,
             0,
         ]
@@ -90,7 +92,7 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     assert (values["slot_size"].number_value, values["ranks"].number_value) == (4, 1)
     shown = read_curves(storage.normalise(folder / "result")).curves
     last = {curve.name: (curve.steps, curve.values) for curve in shown}
-    assert last["test/accuracy"] == ([result.step], [np.float32(report.accuracy)])
+    assert last["test/accuracy"] == ([result.step], [np.float32(report.metrics["accuracy"])])
     assert last["best/validation_accuracy"] == ([result.step], [np.float32(result.metrics["validation_accuracy"])])
 
 
@@ -195,7 +197,7 @@ def test_a_first_slot_that_cannot_be_drawn_ends_no_training(
         training = make_training(rank, tmp_path, small_shards, small_config())
         training.run()
     assert newest(tmp_path).best_step > 0
-    assert "warning: the first images are not in TensorBoard's files: UnicodeEncodeError: " in logs(tmp_path)
+    assert "warning: the first samples are not in TensorBoard's files: UnicodeEncodeError: " in logs(tmp_path)
 
 
 @pytest.mark.parametrize("left_out", [0, 7])
@@ -208,14 +210,17 @@ def test_samples_that_the_matrix_leaves_out_are_said(left_out: int) -> None:
         shards_fingerprint="f",
         fingerprint="f",
         samples=100,
-        accuracy=0.8,
+        headline=Headline(metric="accuracy", direction="max"),
+        metrics={"accuracy": 0.8},
         loss=0.5,
+    )
+    details = ClassificationDetails(
         classes=outcomes,
         confusion=[(0, 0, 40), (0, 1, 13 - left_out), (1, 1, 40)],
         confusion_left_out=left_out,
         worst=[],
     )
-    (summary,) = result_file._pictures(result_file.TestResult(report, np.zeros((2, 2, 127), np.int64), []), ["a", "b"])
+    (summary,) = task_report._pictures(report, details, [])
     said = summary.value[0].metadata.summary_description
     assert ("7 samples in the smallest cells are left out" in said) == bool(left_out)
 
@@ -252,7 +257,7 @@ def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
     ).view(1, 3, 1, 1)
     slot = FirstSlot(["a", "<b>"], mean, std)
     assert slot.take() is None
-    slot.keep(ModelInput(images, torch.arange(20) % 2, torch.tensor([1.0, 0.25] * 10)))
+    slot.keep({"images": images, "label": torch.arange(20) % 2, "shares": torch.tensor([1.0, 0.25] * 10)})
     (value,) = slot.take().value
     assert slot.take() is None
     sheet = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))

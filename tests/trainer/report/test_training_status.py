@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contracts.artifacts import Headline
 from contracts.config import RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
@@ -37,7 +38,8 @@ def make(**sections: dict[str, Any]) -> TrainingStatus:
 
 
 def evaluation(accuracy: float, loss: float) -> Evaluation:
-    return Evaluation(accuracy=accuracy, loss=loss, samples=10)
+    headline = Headline(metric="accuracy", direction="max")
+    return Evaluation(10, loss, {"accuracy": accuracy}, headline, {"accuracy": "max"})
 
 
 def test_time_is_told_once_there_is_a_rate_and_counts_all_that_steps_took(clock: SimpleNamespace) -> None:
@@ -64,7 +66,11 @@ def test_a_budget_ends_sooner(clock: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "best"),
-    [("validation_accuracy", "best 0.7500 at epoch 1"), ("validation_loss", "best loss 0.4000 at epoch 2")],
+    [
+        ("", "best 0.7500 at epoch 1"),
+        ("validation_accuracy", "best 0.7500 at epoch 1"),
+        ("validation_loss", "best loss 0.4000 at epoch 2"),
+    ],
 )
 def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best: str) -> None:
     status = make(checkpoint={"best_metric": metric})

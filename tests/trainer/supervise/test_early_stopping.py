@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.artifacts import EarlyStopping
+from contracts.artifacts import Direction, EarlyStopping, Headline
 from contracts.config import EarlyStoppingSection
 from contracts.errors import ConfigError
+from trainer.evaluate import Evaluation
 from trainer.supervise.early_stopping import describe_stop, is_over, judge, require_validation
+
+DIRECTIONS: dict[str, Direction] = {"accuracy": "max", "distance": "min"}
 
 
 def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int | None:
@@ -18,8 +21,10 @@ def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int
     for number, value in enumerate(values, 1):
         # What is not watched would say the opposite.
         other = -value
-        accuracy, loss = (value, other) if section.metric == "validation_accuracy" else (other, value)
-        seen = judge(EarlyStopping.model_validate_json(seen.model_dump_json()), section, accuracy=accuracy, loss=loss)
+        loss, metrics = (value, {}) if section.metric == "validation_loss" else (other, DIRECTIONS)
+        headline = Headline(metric="accuracy", direction="max")
+        found = Evaluation(10, loss, dict.fromkeys(metrics, value), headline, DIRECTIONS)
+        seen = judge(EarlyStopping.model_validate_json(seen.model_dump_json()), section, found)
         if is_over(seen, section):
             assert f"{section.metric} was not better than {seen.best:.6g}" in describe_stop(seen, section)
             return number
@@ -37,6 +42,8 @@ def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int
         ([3.0, 2.6, 1.9, 1.8, 1.7], {"patience": 2, "min_delta": 1.0}, 5),
         ([0.5, 0.6, 0.6, 0.7], {"metric": "validation_accuracy", "patience": 2}, None),
         ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_accuracy", "patience": 2}, 4),
+        ([0.5, 0.4, 0.3, 0.5], {"metric": "distance", "patience": 2}, None),
+        ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_distance", "patience": 2}, 3),
     ],
 )
 def test_training_ends_after_so_many_evaluations_without_a_better_one(

@@ -15,13 +15,13 @@ from contracts.errors import ErrorDocument, Preempted, TryAgain
 from contracts.events import ERROR_NAME
 from contracts.goodput import account
 from tests.conftest import small_config
-from tests.trainer.slowly import FOLDER_VARIABLE
+from tests.own_code.slowly import FOLDER_VARIABLE
 from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs, wait_for_step
 from trainer.supervise.signals import explain_leaving
 
 # Steps of 0.1 s, of which the loader processes prepare 64 ahead: one that sleeps is not waited for at once.
-SLOW = {"architecture": "tests.trainer.slowly:SlowNetwork", "arguments": {"seconds": 0.05}}
-DATA = {"num_workers": 2, "prefetch_factor": 64, "transform": "tests.trainer.slowly:sleepy"}
+SLOW = {"architecture": "slowly:SlowNetwork", "arguments": {"seconds": 0.05}}
+DATA = {"num_workers": 2, "prefetch_factor": 64, "transform": "slowly:sleepy"}
 PATIENT = {"stop_budget_s": 120}
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from records.decode import Pixels
     from trainer.tasks.image_classification.first_slot import FirstSlot
+    from trainer.tasks.image_classification.report import ClassificationReport
     from trainer.tasks.image_classification.transforms import PixelTransform
 
 CHANNELS = 3
@@ -176,7 +177,7 @@ class ImageClassification:
     # --- metrics ------------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Mapping[str, Metric]:
-        """Return accuracy."""
+        """Return accuracy, and the means over classes of F1 and of recall."""
         from trainer.tasks.image_classification.metrics import make_metrics
 
         return make_metrics(len(self.classes))
@@ -201,6 +202,14 @@ class ImageClassification:
                 allowed="data.augment_device=cpu on a machine without a GPU",
                 todo="set data.augment_device=cpu, or train on a machine with a GPU",
             )
+
+    def report(self, device: torch.device) -> ClassificationReport:
+        """Return what takes in the samples of the test split: confusion, curves, and the worst ones."""
+        from trainer.tasks.image_classification.report import ClassificationReport
+
+        return ClassificationReport(
+            self.classes, device, lambda sample: self.prepare(sample, Mode(training=False))["images"]
+        )
 
     def first_slot(self) -> FirstSlot:
         """Return what keeps the images of the first slot, for TensorBoard."""

@@ -1,4 +1,4 @@
-"""Networks that `model.architecture: tests.trainer.check.networks:NAME` names."""
+"""Networks that `model.architecture: networks:NAME` names."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Networks that `model.architecture: tests.trainer.models_for_tests:NAME` names."""
+"""Networks that `model.architecture: models_for_tests:NAME` names."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+"""Own code through the commands: found, hashed, copied, imported from the copy, and missed where it is gone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.pinned import unpin
+from contracts.resolve import parse_config
+from pipelines.compile import CompiledLine, compile_line
+from tests.conftest import OWN_CODE, small_config
+from tests.pipelines.conftest import Shardline
+from tests.pipelines.test_plan import VALID
+
+# Every process that imports it says where it looks for modules.
+NET = """
+import os, sys
+import records
+from own_parts.blocks import head
+assert os.getcwd() not in sys.path and "" not in sys.path, sys.path
+assert sys.path[-1] == os.path.dirname(__file__), sys.path
+assert not records.__file__.startswith(sys.path[-1])
+def net(num_classes):
+    return head(num_classes)
+"""
+BLOCKS = """
+from torch import nn
+def head(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+"""
+CHANGE = """
+import multiprocessing, os, sys
+from own_parts.table import TABLE
+assert sys.path[-1] == os.path.dirname(__file__), sys.path
+def change(image):
+    assert multiprocessing.parent_process() is not None
+    return TABLE[image]
+"""
+TABLE = """
+import numpy, pathlib
+TABLE = numpy.frombuffer(pathlib.Path(__file__).with_name("table.bin").read_bytes(), "uint8")
+"""
+
+
+@pytest.fixture
+def code(project: Path) -> Path:
+    """A folder of own code in the project's folder, where the commands run."""
+    folder = project / "own"
+    (folder / "own_parts").mkdir(parents=True, exist_ok=True)
+    for name, text in {
+        "own_net.py": NET,
+        "own_change.py": CHANGE,
+        "own_parts/blocks.py": BLOCKS,
+        "own_parts/table.py": TABLE,
+        # Never imported: it does not replace ours.
+        "trainer.py": "raise RuntimeError('replaced')\n",
+    }.items():
+        (folder / name).write_text(text)
+    (folder / "own_parts" / "table.bin").write_bytes(bytes(range(256)))
+    return folder
+
+
+def train(shardline: Shardline, *more: str) -> "subprocess.CompletedProcess[str]":
+    return shardline(
+        *("train", "tiny.yaml", "model.architecture=own_net:net", "data.transform=own_change:change"),
+        *("code.path=own", "code.include=['**/*.bin']", "data.num_workers=2", "resources.ranks=1", *more),
+    )
+
+
+def test_training_runs_the_copy_and_an_edit_trains_anew(shardline: Shardline, project: Path, code: Path) -> None:
+    assert shardline("shard", "tiny.yaml").returncode == 0
+    (code / "own_link.py").symlink_to("own_net.py")
+    first = train(shardline)
+    assert first.returncode == 0, first.stderr
+    assert "own_link.py, below code.path, is a link: it is left out" in first.stderr
+    copies = project / "runs" / "tiny" / "code"
+    (copy,) = copies.iterdir()
+    assert json.loads((copy / "manifest.json").read_text())["files"].keys() == {
+        *("own_net.py", "own_change.py", "own_parts/blocks.py", "own_parts/table.py", "own_parts/table.bin"),
+        "trainer.py",
+    }
+    again = train(shardline)
+    assert again.returncode == 0 and again.stdout == first.stdout
+    (code / "own_parts" / "table.bin").write_bytes(bytes(range(256))[::-1])
+    edited = train(shardline)
+    assert edited.returncode == 0, edited.stderr
+    assert edited.stdout != first.stdout and len(list(copies.iterdir())) == 2
+    # The copy is what ran: an edit of it is no way to change the code.
+    (code / "own_parts" / "table.bin").write_bytes(bytes(range(256)))
+    (copy / "files" / "own_net.py").write_text("")
+    changed = train(shardline)
+    assert changed.returncode == 2 and "own_net.py was changed" in changed.stderr
+
+
+def test_code_that_is_missing_or_shadowed_ends_with_2(
+    shardline: Shardline, project: Path, code: Path, environment: dict[str, str]
+) -> None:
+    for more, words in (
+        # As configurations of 0.1.0 had it: the working folder was searched.
+        (["code.path=''"], "set code.path to the folder that holds it, e.g. `code.path: .`"),
+        (["code.path=gone"], "is not there"),
+        (["model.architecture=own_gone:net"], "holds no module own_gone"),
+        (["code.include=['*.json']"], "matches no file"),
+    ):
+        found = train(shardline, *more)
+        assert found.returncode == 2 and words in found.stderr, found.stderr
+    other = project / "other"
+    other.mkdir(exist_ok=True)
+    (other / "own_net.py").write_text("def net(num_classes): return None\n")
+    words = ["model.architecture=own_net:net", "code.path=own", "code.include=['**/*.bin']"]
+    shadowed = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", *words],
+        cwd=project,
+        env={**environment, "PYTHONPATH": os.pathsep.join([str(other), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert shadowed.returncode == 2, shadowed.stderr
+    assert f"is shadowed by {other / 'own_net.py'}" in shadowed.stderr
+    assert not (project / "runs" / "tiny" / "runs").exists()
+
+
+def planned(code: Path, **sections: Any) -> CompiledLine:
+    values = small_config(**VALID) | {"code": {"path": str(code)}, **sections}
+    return compile_line(parse_config(values, where="test"))
+
+
+def test_code_travels_in_the_bucket_named_by_its_content(tmp_path: Path) -> None:
+    code = tmp_path / "own"
+    code.mkdir()
+    (code / "own_net.py").write_text((OWN_CODE / "models_for_tests.py").read_text())
+    own = {"model": {"architecture": "own_net:without_batchnorm"}}
+    plain, first = planned(code), planned(code, **own)
+    assert not [uri for uri in plain.documents if "/code/" in uri]
+    files = [uri for uri in first.documents if uri.startswith("gs://my-bucket/runs/flowers/code/")]
+    sha256 = files[0].split("/")[6]
+    assert [uri.rpartition(f"{sha256}/")[2] for uri in files] == ["files/own_net.py", "manifest.json"]
+    for stage in ("profile", "train", "export"):
+        section = json.loads(first.documents[unpin(first.parameters[f"{stage}_config"])[0]])["code"]
+        assert (section["path"], section["sha256"]) == (f"gs://my-bucket/runs/flowers/code/{sha256}", sha256)
+    with (code / "own_net.py").open("a") as text:
+        text.write("\n\nMORE = 1\n")
+    second = planned(code, **own)
+    assert second.parameters["train_config"] != first.parameters["train_config"]
+    assert second.parameters["shard_config"] == first.parameters["shard_config"]

@@ -1,0 +1,220 @@
+"""A loss whose count is no number of samples: each pixel has a weight of 0 or 1.
+
+Run by torchrun (test_gradients.py): `python -m torch.distributed.run ... weighted.py FOLDER`. Each rank takes two steps
+of every case: of 10 samples in slots of 4, 4 and 2, and of 3 samples, of which the second rank has none. The first rank
+saves what they come to, and what one plain process computes on the whole batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from contracts.config import RunConfig
+from contracts.resolve import parse_config
+from tests.conftest import small_config
+from trainer.data.clock import DataClock
+from trainer.data.loader import SlotBatch
+from trainer.data.order.cursor import slot_requests
+from trainer.data.order.resolve import FullOrder
+from trainer.model.precision import LossScale, Numerics
+from trainer.optim import clip_divisor
+from trainer.parallel import full_tensor, runs_in_lockstep
+from trainer.parallel.process_group import Rank, process_group
+from trainer.step import Stepper
+from trainer.tasks.protocol import Batch, Loss, Mode
+
+SAMPLES, BATCH, SLOT, SIDE = 13, 10, 4, 6
+RATE, CLIP = 0.1, 0.05
+
+
+class Momentum(torch.optim.Optimizer):
+    """An optimizer that is not fused: gradients are divided before it sees them, and it cannot be told to wait."""
+
+    def __init__(self, groups: Any, rate: float) -> None:
+        super().__init__(groups, {"lr": rate})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                buffer = state.setdefault("buffer", torch.zeros_like(parameter))
+                buffer.mul_(0.9).add_(parameter.grad)
+                parameter.sub_(group["lr"] * buffer)
+
+
+class Weighted:
+    """Images to one number for each pixel; the loss is the squared error, where a pixel has a weight."""
+
+    fields: Mapping[str, str] = {}
+    headline = "loss"
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        shape: list[int | str] = ["batch", 3, SIDE, SIDE]
+        self.signature = Signature(
+            inputs={"images": TensorSpec(dtype="float32", shape=shape)},
+            outputs={"heights": OutputSpec(dtype="float32", shape=["batch", 1, SIDE, SIDE])},
+        )
+
+    def build_model(self) -> nn.Module:
+        layers = (nn.Conv2d(3, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 1, 1))
+        return nn.Sequential(*layers).to(self.dtype)
+
+    def example(self, size: int) -> Batch:
+        images = torch.zeros(size, 3, SIDE, SIDE, dtype=self.dtype)
+        return {"images": images, "heights": images[:, :1], "weight": images[:, :1].bool().logical_not()}
+
+    def to_model(self, batch: Batch, mode: Mode) -> Batch:
+        return batch
+
+    def loss(self, outputs: torch.Tensor, batch: Batch, mode: Mode) -> Loss:
+        error = (outputs - batch["heights"]) ** 2
+        return (error * batch["weight"]).sum(), batch["weight"].sum()
+
+
+class WithMomentum(Weighted):
+    """The same with an optimizer of its own."""
+
+    def optimizer(self, groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
+        return Momentum(groups, rate)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a training is made of."""
+
+    dtype: torch.dtype = torch.float32
+    optimizer: str = "sgd"
+    clip: float | None = None
+    scaled: bool = False
+    strategy: str = "ddp"
+
+    @property
+    def config(self) -> RunConfig:
+        train = {
+            "global_batch_size": BATCH,
+            "learning_rate": RATE,
+            "weight_decay": 0.0,
+            "clip_grad_norm": self.clip,
+            "optimizer": "adamw" if self.optimizer == "adamw" else "sgd",
+            "momentum": 0.9,
+        }
+        parallel = {"slot_size": SLOT, "strategy": self.strategy}
+        return parse_config(small_config(train=train, parallel=parallel), where="test")
+
+    @property
+    def task(self) -> Weighted:
+        return (WithMomentum if self.optimizer == "own" else Weighted)(self.dtype)
+
+
+def cases() -> Iterator[Case]:
+    for dtype, optimizer, clip, scaled in itertools.product(
+        (torch.float64, torch.float32), ("sgd", "adamw", "own"), (None, CLIP), (False, True)
+    ):
+        yield Case(dtype, optimizer, clip, scaled)
+    yield Case(strategy="fsdp", clip=CLIP)
+    yield Case(strategy="fsdp", optimizer="own")
+
+
+def samples(dtype: torch.dtype) -> Batch:
+    random = torch.Generator().manual_seed(3)
+    images = torch.randn(SAMPLES, 3, SIDE, SIDE, generator=random).to(dtype)
+    # Far from 0: else gradients of biases are small differences of large numbers.
+    heights = 3 + torch.randn(SAMPLES, 1, SIDE, SIDE, generator=random).to(dtype)
+    # Slots count very different numbers of pixels, one sample none.
+    weight = torch.rand(SAMPLES, 1, SIDE, SIDE, generator=random) < torch.linspace(0, 1, SAMPLES).view(-1, 1, 1, 1)
+    return {"images": images, "heights": heights, "weight": weight}
+
+
+def train(case: Case, rank: Rank) -> dict[str, Any]:
+    """Take the two steps as training does; return parameters and the optimizer's state, whole."""
+    config, task, data = case.config, case.task, samples(case.dtype)
+    stepper = Stepper(config, task, rank, Numerics.of(config.train), lambda message: None)  # type: ignore[arg-type]
+    if case.scaled:
+        # The scale alone, without fp16's rounding.
+        stepper._scale = LossScale(rank.device)
+    stepper.warm_up(SLOT)
+    stepper.model.train()
+    requests = slot_requests(
+        0,
+        order=FullOrder(SAMPLES, seed=3),
+        epochs=1,
+        global_batch_size=BATCH,
+        slot_size=SLOT,
+        rank=rank.rank,
+        ranks=rank.ranks,
+        lockstep=runs_in_lockstep(config.parallel),
+    )
+    counts = []
+    for request in requests:
+        places = list(request.samples)
+        batch = {name: tensor[places] for name, tensor in data.items()}
+        stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
+        if request.last_of_step:
+            update = stepper.update(request.step, RATE)
+            assert float(update.left_out) == 0
+            counts.append(int(update.count))
+    state = {name: full_tensor(tensor) for name, tensor in stepper.state()["optimizer"].items()}
+    return {
+        "parameters": {name: full_tensor(tensor.detach()) for name, tensor in stepper.model.named_parameters()},
+        "state": state,
+        "counts": counts,
+    }
+
+
+def plain(case: Case) -> dict[str, Any]:
+    """Do the same in one process: the mean over the whole batch, and torch's own optimizer."""
+    task, data = case.task, samples(case.dtype)
+    torch.manual_seed(case.config.run.seed)
+    model = task.build_model()
+    named = dict(model.named_parameters())
+    if case.optimizer == "own":
+        optimizer: torch.optim.Optimizer = Momentum(named.values(), RATE)
+    elif case.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(named.values(), lr=RATE, weight_decay=0.0)
+    else:
+        optimizer = torch.optim.SGD(named.values(), lr=RATE, momentum=0.9)
+    order, counts = FullOrder(SAMPLES, seed=3).places(0, 0, SAMPLES), []
+    for places in (order[:BATCH], order[BATCH:]):
+        batch = {name: tensor[torch.from_numpy(places)] for name, tensor in data.items()}
+        total, count = task.loss(model(batch["images"]), batch, Mode(training=True))
+        optimizer.zero_grad()
+        (total / count).backward()
+        if case.clip is not None:
+            divisor = clip_divisor(torch.nn.utils.get_total_norm([p.grad for p in named.values()]), case.clip)
+            for parameter in named.values():
+                assert parameter.grad is not None
+                parameter.grad /= divisor
+        optimizer.step()
+        counts.append(int(count))
+    state = {
+        f"{name}/{entry}": value
+        for name, parameter in named.items()
+        for entry, value in optimizer.state[parameter].items()
+        if isinstance(value, torch.Tensor)
+    }
+    parameters = {name: parameter.detach() for name, parameter in named.items()}
+    return {"parameters": parameters, "state": state, "counts": counts}
+
+
+def main(folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    with process_group(0, setup_timeout_s=60) as rank:
+        found = [(case, train(case, rank)) for case in cases()]
+        if rank.is_first:
+            torch.save([(case, ours, plain(case)) for case, ours in found], Path(folder) / "found.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Members that a task may have besides those of the interface, to show something: looked up here, and nowhere else.
+
+report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics
+pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
+first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
+document() -> dict                what checkpoints say of the task's inputs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from contracts.artifacts import EvaluationReport
+from contracts.errors import ConfigError
+from trainer.tasks.protocol import Batch, Outputs, Sample, Task
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+# Of `places` of a report: so many samples are read for `show`.
+SHOWN_SAMPLES = 16
+MOST_PICTURES = 16
+_NAME = re.compile(r"\w{1,64}")
+Picture = npt.NDArray[np.uint8]
+"""[H, W, 3]"""
+
+
+class SplitReport(Protocol):
+    """What a task keeps of each sample of a split."""
+
+    def add(self, outputs: Any, batch: Batch, *, first_place: int) -> None:
+        """Take in a batch.
+
+        Args:
+            outputs: Of the model, in float32.
+            batch: As `to_model` returned it.
+            first_place: Place in the split of its first sample; the others follow.
+        """
+
+    def merge(self) -> None:
+        """Take in the reports of all ranks, at the first rank; all call this."""
+
+    def places(self) -> list[int]:
+        """Return the places in the split of the samples that `details` names; the first rank's, after `merge`."""
+
+    def details(self, origins: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Return `details` of evaluation.json, values of JSON.
+
+        Args:
+            origins: Shard (its path, seen from the shards' folder) and key of each sample of `places`.
+        """
+
+    def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
+        """Write something for TensorBoard.
+
+        Args:
+            writer: Of the result.
+            report: The document.
+            samples: Fields of the first samples of `places`.
+            step: Of the checkpoint.
+        """
+
+
+class FirstSlot(Protocol):
+    """What a task keeps of the first batch of training."""
+
+    def keep(self, batch: Batch) -> None:
+        """Keep something of a batch as `to_model` returned it; it must not wait for the device."""
+
+    def take(self) -> Any:
+        """Return a summary of TensorBoard, once; None: nothing was kept."""
+
+
+def make_report(task: Task, device: torch.device) -> SplitReport | None:
+    """Return what takes in a split's samples; None: the task has no `report`."""
+    make: Callable[[torch.device], SplitReport] | None = getattr(task, "report", None)
+    return None if make is None else make(device)
+
+
+def make_first_slot(task: Task) -> FirstSlot | None:
+    """Return what keeps something of the first batch of training; None: the task has no `first_slot`."""
+    make: Callable[[], FirstSlot] | None = getattr(task, "first_slot", None)
+    return None if make is None else make()
+
+
+def document_of(task: Task) -> dict[str, Any]:
+    """Return what checkpoints say of the task's inputs."""
+    make: Callable[[], dict[str, Any]] | None = getattr(task, "document", None)
+    return {} if make is None else make()
+
+
+def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
+    """Return the pictures that a task makes of a batch, by name; none where it has no `pictures`.
+
+    Args:
+        task: The task.
+        outputs: Of the model, in float32.
+        batch: As `to_model` returned it.
+
+    Raises:
+        ConfigError: What it returned are no pictures.
+    """
+    draw: Callable[[Outputs, Batch], Mapping[str, Picture]] | None = getattr(task, "pictures", None)
+    found = {} if draw is None else draw(outputs, batch)
+    if not isinstance(found, Mapping):
+        raise _error(f"a {type(found).__name__}")
+    for name, pixels in found.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _error(f"a picture called {name!r}")
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            is_array = isinstance(pixels, np.ndarray)
+            raise _error(f"{name}: {f'{pixels.dtype} {list(pixels.shape)}' if is_array else type(pixels).__name__}")
+    if len(found) > MOST_PICTURES:
+        raise _error(f"{len(found)} pictures")
+    return dict(found)
+
+
+def _error(found: str) -> ConfigError:
+    return ConfigError(
+        f"pictures of the task returned {found}",
+        allowed=f"at most {MOST_PICTURES} arrays [H, W, 3] uint8 by name, of letters, digits and _",
+        todo="correct pictures (docs/tasks.md)",
+    )
