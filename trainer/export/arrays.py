@@ -77,14 +77,14 @@ class StoredArrays:
                 if not (size := next(wanted, 0)):
                     return
                 end = min(part.samples, start + min(size, left))
-                yield {name: np.ascontiguousarray(array[start:end]) for name, array in opened.items()}
+                yield {name: np.array(array[start:end]) for name, array in opened.items()}
                 left, start = left - (end - start), end
 
     def fill(self, size: int) -> Arrays:
         """Return `size` samples of one shape, the most frequent one; where there are fewer, they come again."""
         part = max(self.parts, key=lambda part: part.samples)
         places = np.arange(size) % part.samples
-        return {name: np.ascontiguousarray(array[places]) for name, array in part.open().items()}
+        return {name: np.array(array[places]) for name, array in part.open().items()}
 
     def read(self) -> Arrays:
         """Return all samples, which must be of one shape."""

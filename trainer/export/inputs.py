@@ -76,7 +76,7 @@ class Inputs:
         """
         entry = self.checkpoint.evaluation
         if entry is None:
-            return None, f"the checkpoint has no {EVALUATION_NAME}: compared with the trainer's own inputs alone"
+            return None, f"the checkpoint has no {EVALUATION_NAME}: compared with the trainer's own pixels alone"
         if (damage := find_damage(self.checkpoint_uri, [entry])) is not None:
             raise self._damaged_evaluation(damage)
         report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
@@ -86,7 +86,7 @@ class Inputs:
         on_gpu = self.checkpoint.environment.get("device") == "cuda"
         if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
             # A sample near a border may have another answer.
-            return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own inputs alone"
+            return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own pixels alone"
         return report, ""
 
     def _damaged_evaluation(self, what: str) -> DataError:
@@ -118,9 +118,9 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
                 allowed=f"a checkpoint of the configuration's {what}",
                 todo=todo,
             )
-    for name, given in code_inputs(config).items():
+    for name, hashed in code_inputs(config).items():
         # Checkpoints whose training folder was made by hand have no such hashes.
-        if checkpoint.made_from and checkpoint.made_from.get(name) != given:
+        if checkpoint.made_from and checkpoint.made_from.get(name) != hashed:
             raise ConfigError(
                 f"own code has changed since the checkpoint was trained ({name} is another)",
                 allowed="the code that the checkpoint was trained with",

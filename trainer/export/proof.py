@@ -18,7 +18,7 @@ import numpy as np
 
 from contracts.artifacts.signature import Signature
 from trainer.export import parity
-from trainer.export.arrays import Arrays, StoredArrays, store_arrays
+from trainer.export.arrays import Array, Arrays, StoredArrays, store_arrays
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,15 +102,20 @@ def measure_batches(graph: Path, inputs: StoredArrays, sizes: list[int], *, thre
     pool = inputs.fill(min(max(sizes), max(part.samples for part in inputs.parts)))
     number = len(next(iter(pool.values())))
     singles = [run({name: array[place : place + 1] for name, array in pool.items()}) for place in range(number)]
-    alone = {name: np.concatenate([one[name] for one in singles]).astype(np.float64) for name in singles[0]}
+    alone = {name: _as_float(np.concatenate([one[name] for one in singles])) for name in singles[0]}
     found = {}
     for size in sizes:
         places = np.arange(size) % number
         together = run({name: array[places] for name, array in pool.items()})
         errors = [
-            float(np.abs(together[name] - array[places]).max()) / (float(np.ptp(array)) or 1.0)
+            float(np.abs(_as_float(together[name]) - array[places]).max()) / (float(np.ptp(array)) or 1.0)
             for name, array in alone.items()
         ]
         # No number in JSON is as large as what is none.
         found[size] = max(error if np.isfinite(error) else sys.float_info.max for error in errors)
     return found
+
+
+def _as_float(array: Array) -> Array:
+    """Return numbers that can be subtracted: truth values cannot, and those without sign wrap around."""
+    return array if array.dtype == np.float32 else array.astype(np.float64)

@@ -272,5 +272,5 @@ Not run: no server has loaded this repository. {CONFIG_NAME} was parsed with Tri
 manifest and the graph; `--disable-auto-complete-config` makes Triton take it as it is.
 
 Inputs: {inputs}; the model card beside this folder says how they are made.
-Batches of up to {engine.max_batch}; requests wait up to {QUEUE_DELAY_US} microseconds to make one of {engine.opt_batch}.
+Batches of up to {engine.max_batch}; requests wait up to {QUEUE_DELAY_US} microseconds for one of {engine.opt_batch}.
 """

@@ -158,9 +158,8 @@ def write_export(folder: Path) -> ExportManifest:
     """Write a finished export without an engine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
-    names = write_bundle(
-        folder, make_checkpoint(), image_signature(SIZE, len(CLASSES)), model_name=GRAPH_NAME, max_batch=5
-    )
+    signature = image_signature(SIZE, len(CLASSES))
+    names = write_bundle(folder, make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5)
     return write_manifest(folder, names)
 
 
