@@ -14,19 +14,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate, ShardManifest
 from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.export.arrays import Arrays, StoredArrays, random_inputs, store_arrays
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.predict_arrays import SIGNATURE_NAME
 from trainer.export.scores import judge_scores
 
 if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
     from trainer.export.bundles import Bundle
     from trainer.export.checked_folder import CheckedFolder
     from trainer.export.inputs import Inputs
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from trainer.export.scores import Scores
     from trainer.tasks.protocol import Task
 
+SIGNATURE_NAME = "signature.json"
 # Samples that the shipped program is tried with: it does nothing that depends on their number.
 _TRIED_SAMPLES = 16
 # The same graph in the same runtime; batches may be cut elsewhere.
@@ -56,6 +54,8 @@ def check_checkpoint(config: RunConfig, checkpoint: CheckpointManifest) -> None:
 
 def make_noise(task: Task, samples: int) -> Arrays:
     """Return random inputs."""
+    from trainer.export.arrays import random_inputs
+
     return random_inputs(task.signature, samples)
 
 
@@ -104,6 +104,8 @@ def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
     """Return noise."""
+    from trainer.export.arrays import random_inputs, store_arrays
+
     return store_arrays(work / "noise", [random_inputs(document.model_signature, _NOISE_SAMPLES)])
 
 
@@ -159,6 +161,8 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
 
 
 def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: str, threads: int) -> Gate:
+    import numpy as np
+
     figures: dict[str, Figure] = {"samples": len(next(iter(given.values())))}
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
@@ -190,6 +194,8 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
 
 def _difference(expected: Arrays, found: Arrays) -> float | None:
     """Return the largest difference over the range of an output; None where they cannot be compared."""
+    import numpy as np
+
     if {name: array.shape for name, array in expected.items()} != {name: array.shape for name, array in found.items()}:
         return None
     differences = []

@@ -3,7 +3,8 @@
 Here: `Bundle`, the functions that the module of a task has, and `bundle_of`. A task of the tool brings its own module
 (trainer/tasks/NAME/bundle.py); every other one gets arrays_bundle.py, whose inputs and outputs are plain arrays. By the
 task's name, since `shardline verify` and `shardline predict` have a finished export and nothing of the user's code.
-Nothing here imports torch.
+Nothing here, and no such module, imports torch or numpy before a function needs them: a stage that finds its work done
+asks them too.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate, ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
-from trainer.export.arrays import Arrays, StoredArrays
 
 if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
     from trainer.export.checked_folder import CheckedFolder
     from trainer.export.inputs import Inputs
     from trainer.export.proof import TestSplit

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from contracts.artifacts import LOSS, Gate, Headline
 from contracts.artifacts.export import Figure
-from trainer.export.arrays import StoredArrays
 
 if TYPE_CHECKING:
+    from trainer.export.arrays import StoredArrays
     from trainer.export.proof import TestSplit
     from trainer.tasks.protocol import Task
 

@@ -28,6 +28,11 @@ def image_signature(size: int = 32, classes: int = 10) -> Signature:
 LOGITS = image_signature().outputs
 
 
+def run_outputs(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the outputs of an ONNX file by name."""
+    return parity.open_graph(path, threads=1)(inputs)
+
+
 def run_onnx(path: Path, images: np.ndarray) -> np.ndarray:
     """Return the logits of an ONNX file."""
     return parity.open_graph(path, threads=1)({"images": images})["logits"]

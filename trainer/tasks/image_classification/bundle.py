@@ -26,13 +26,13 @@ from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError
-from trainer.export.arrays import Arrays, StoredArrays, store_arrays
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.tasks.image_classification.accuracy import judge_accuracy
 from trainer.tasks.image_classification.names import LABELS_NAME, PREPROCESS_NAME
 from trainer.tasks.image_classification.shipped import ShippedFailed, ask_shipped
 
 if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
     from trainer.export.bundles import Bundle
     from trainer.export.checked_folder import CheckedFolder
     from trainer.export.inputs import Inputs
@@ -198,8 +198,11 @@ def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
     """Return the images of the test split as preprocess.json says."""
+    import numpy as np
+
     from records.decode import Pixels, UndecodableImage
     from trainer.data.reader import ShardReader
+    from trainer.export.arrays import store_arrays
     from trainer.tasks.image_classification.predict import Preprocessing
     from trainer.tasks.image_classification.transforms import EvaluationTransform
 
@@ -215,8 +218,6 @@ def read_inputs(
             raise reader.undecodable(place, error) from None
 
     def batches() -> Iterator[Arrays]:
-        import numpy as np
-
         for start in range(0, len(reader), _READ_IMAGES):
             places = list(range(start, min(start + _READ_IMAGES, len(reader))))
             reader.prepare(places)
