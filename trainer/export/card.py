@@ -82,7 +82,7 @@ def hash_code() -> str:
 def _introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> list[str]:
     kind, lines = bundle_of(document.task).introduce(document, checkpoint)
     facts: list[tuple[str, str]] = []
-    if checkpoint is not None and checkpoint.model:
+    if checkpoint is not None and ":" not in document.task:
         facts.append(("Network", f"`{checkpoint.model.get('architecture')}`"))
     facts.append(("Precision", document.precision))
     facts.append(("ONNX opset", str(document.opset)))

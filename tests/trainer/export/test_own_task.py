@@ -17,6 +17,7 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.config import ModelSection
 from contracts.errors import EXIT_USER_ERROR
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
@@ -72,7 +73,7 @@ def write_checkpoint(folder: Path, shards: ShardManifest) -> None:
         position=448,
         epoch=1,
         slot_size=8,
-        model={},
+        model=ModelSection().model_dump(mode="json"),
         task=CONFIG["task"],
         classes=[],
         data={},
