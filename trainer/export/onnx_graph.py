@@ -304,6 +304,8 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             # torch.export calls a name that torch itself deprecated.
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+            # Of several inputs with the same dimension; `join_graph` names them all.
+            warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
             yield
     finally:
         registration.disabled = before

@@ -54,10 +54,10 @@ def make_export(place: Path, **options: Any) -> Export:
     reader = ShardReader(uri, shards, "test")
     mean, std = colours.MEAN, colours.STD
     transform = EvaluationTransform(colours.SIZE, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    samples = [reader.read(place) for place in range(len(reader))]
-    images = transform.normalise(np.stack([transform.pixels(image) for image, _ in samples])).numpy()
+    samples = [reader.sample(place) for place in range(len(reader))]
+    images = transform.normalise(np.stack([transform.decode(sample["image"]) for sample in samples])).numpy()
     logits = run_onnx(place / "export" / GRAPH_NAME, images)
-    right = int((logits.argmax(axis=1) == [label for _, label in samples]).sum())
+    right = int((logits.argmax(axis=1) == [sample["label"] for sample in samples]).sum())
     return Export(place / "export", uri, shards, right, float(softmax(logits).max(axis=1).mean()))
 
 

@@ -153,7 +153,7 @@ def test_the_checkpoint_names_classes_and_network(document: ExportManifest, line
     text = render_card(document, checkpoint.model_copy(update={"classes": names}))
     assert "`plain`, `a\\|b`, `two lines`, `0`" in text
     assert "`96` and 1 more (`labels.json`)" in text
-    assert "| Classes | 101 |" in text
+    assert "101 classes, in the order of the scores" in text
     assert "| Network | `resnet` |" in text
     assert f"`{checkpoint.fingerprint}`" in text
     assert str(checkpoint.data["mean"]) in text

@@ -246,7 +246,7 @@ def build(graph: Path, engine: Path, *, target: str, image_size: int) -> int:
 def export_large(architecture: str, folder: Path) -> Path:
     """Export a random network of transformers' default configuration: ResNet-50 or ViT-B, 224 px."""
     model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
-    run_step(write_fp32, model, folder / "fp32.onnx", size=224, classes=1000)
+    write_fp32(model, folder / "fp32.onnx", size=224, classes=1000)
     return folder / "fp32.onnx"
 
 
