@@ -69,16 +69,16 @@ def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> di
     return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
 
 
-def task_inputs(config: RunConfig) -> dict[str, str]:
-    """Hashes of the task and of own code.
-
-    None for image classification without arguments and without code of the user's (contracts/own_code.py), so that
-    results of release 0.1.0 are found.
-    """
+def code_inputs(config: RunConfig) -> dict[str, str]:
+    """Hashes of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
     code = config.code
-    inputs = {} if config.task == TaskSection() else {"task": fingerprint(config.task.model_dump(mode="json"))}
-    inputs |= {"code": code.sha256} if code.sha256 else {}
+    inputs = {"code": code.sha256} if code.sha256 else {}
     return inputs | ({"installed code": fingerprint(code.installed)} if code.installed else {})
+
+
+def task_inputs(config: RunConfig) -> dict[str, str]:
+    """Hash of the task; none of image classification without arguments, which is all that release 0.1.0 knew."""
+    return {} if config.task == TaskSection() else {"task": fingerprint(config.task.model_dump(mode="json"))}
 
 
 def model_fingerprint(config: RunConfig) -> str:
@@ -104,6 +104,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
         **task_inputs(config),
+        **code_inputs(config),
     }
 
 
@@ -134,6 +135,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         "shards": shards,
         **({"weights": weights} if weights else {}),
         **task_inputs(config),
+        **code_inputs(config),
     }
 
 
@@ -142,7 +144,7 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
     return {
         # A permission changes no file.
         "export": fingerprint(config.export.model_dump(mode="json", exclude={"allow_unproven"})),
-        # It draws the calibration images.
+        # It draws the calibration samples.
         "seed": fingerprint(config.run.seed),
         # How it was trained is in the checkpoint's hash.
         "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"})),
@@ -150,4 +152,5 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
         "checkpoint": checkpoint,
         "builder": builder,
         **task_inputs(config),
+        **code_inputs(config),
     }

@@ -79,7 +79,7 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
     assert manifest.parity["onnx"]["fp16"].passed
     assert {entry.ran.partition(":")[0] for entry in manifest.parity["engine"].values()} == {"not run"}
     trained = CheckpointManifest.load(next(stage for stage in record.stages if stage.name == "train").uri or "")
-    assert manifest.accuracy["torch"] == trained.metrics["test_accuracy"]
+    assert manifest.headline_values["torch"] == trained.metrics["test_accuracy"]
     for text in (done.stdout, report):
         assert f"{trained.metrics['test_accuracy']:.4f}" in text
         assert "not run: no GPU" in text

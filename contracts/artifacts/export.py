@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Headline
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import DataError
+
+# Fields that came after release 0.1.0, with their defaults: they are left out there, so that seals of documents that
+# lack them stay right.
+_SINCE_0_1: dict[str, Any] = {
+    "task": FORMER_TASK,
+    "signature": None,
+    "accuracy": {},
+    "metrics": {},
+    "headline": FORMER_HEADLINE,
+}
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Status = Literal["passed", "failed", "not decidable", "not run"]
@@ -35,8 +47,24 @@ class Gate(Document):
     """Why it failed, is not decidable, or did not run."""
 
 
+class OutputParity(Document):
+    """How far one output of an exported graph is from torch's."""
+
+    relative_error: float
+    """Largest absolute difference over the range of the reference."""
+    min_cosine: float
+    """Smallest cosine of a sample's numbers with the reference's; of one number a sample, the cosine over the
+    samples."""
+    top1_agreement: float | None = None
+    """Share of answers that are the reference's, of an output that is compared as classes."""
+    reference_classes: int | None = None
+    """Number of different answers of the reference."""
+    many_answers: bool = False
+    """Whether a sample has more than one answer (an image's pixels)."""
+
+
 class Parity(Document):
-    """How far an exported graph is from torch on the same inputs."""
+    """How far an exported graph is from torch on the same inputs: of several outputs, the worst one."""
 
     ran: str
     """What computed the outputs, with its version; or `not run: ...`."""
@@ -44,13 +72,19 @@ class Parity(Document):
     relative_error: float | None = None
     """Largest absolute difference over the range of the reference."""
     min_cosine: float | None = None
-    """Smallest cosine of a sample's logits with the reference's."""
+    """Smallest cosine of a sample's outputs with the reference's."""
     top1_agreement: float | None = None
-    """Share of samples with the reference's most likely class."""
+    """Share of answers that are the reference's; None where no output is compared as classes."""
     reference_classes: int | None = None
     """Number of different classes that the reference predicts: with fewer than five, agreement on them says nothing."""
     passed: bool | None = None
     """None when nothing ran."""
+    outputs: dict[str, OutputParity] = Field(default={})
+    """By output, where there are several, or several answers a sample."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _left_out(handler(self), {"outputs": {}})
 
 
 class Attempt(Document):
@@ -162,6 +196,10 @@ class ExportManifest(Contract):
     """proven: every engine ran and passed; otherwise `shardline verify` on their GPUs completes the proof
     (contracts.proof says how far it is)."""
     opset: int
+    task: str = FORMER_TASK
+    """Name of the task that was learnt."""
+    signature: Signature | None = None
+    """Of the model; None in documents of release 0.1.0 (`model_signature` is never None)."""
     inputs: dict[str, list[str | int]]
     """Name and shape of each input; `batch` is dynamic."""
     outputs: dict[str, list[str | int]]
@@ -172,8 +210,13 @@ class ExportManifest(Contract):
     gates: list[Gate]
     parity: dict[str, dict[str, Parity]]
     """By what ran: `onnx` (ONNX Runtime without graph optimisation) by precision, `engine` by target."""
-    accuracy: dict[str, float]
-    """Share of right answers of the exported graphs on the test split, by precision; `torch` beside them."""
+    accuracy: dict[str, float] = Field(default={})
+    """In documents of release 0.1.0: the metric accuracy, by precision (`headline_values` has it of every document)."""
+    metrics: dict[str, dict[str, float]] = Field(default={})
+    """The task's metrics, and `loss`, of the exported graphs on the test split: by precision, then by name; `torch`
+    beside them."""
+    headline: Headline = Headline.model_validate(FORMER_HEADLINE)
+    """Of the task."""
     test_samples: int
     coverage: dict[str, dict[str, float]] = Field(default={})
     """By precision: the shares of weight bytes and of operators that have it."""
@@ -193,6 +236,30 @@ class ExportManifest(Contract):
     """All other files: labels, preprocessing, predict.py, weights, the model card, the Triton repository."""
     seal: str = ""
     """Hash of the rest of this document: targets and profiles have no file whose hash would show that they changed."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _left_out(handler(self), _SINCE_0_1)
+
+    @property
+    def model_signature(self) -> Signature:
+        """The signature of the model; of release 0.1.0 that of its classifiers."""
+        if self.signature is not None:
+            return self.signature
+        return Signature(
+            inputs={name: TensorSpec(dtype="float32", shape=shape) for name, shape in self.inputs.items()},
+            outputs={
+                name: OutputSpec(dtype="float32", shape=shape, compare="classes")
+                for name, shape in self.outputs.items()
+            },
+        )
+
+    @property
+    def headline_values(self) -> dict[str, float]:
+        """The headline metric by precision."""
+        metric = self.headline.metric
+        found = {name: values[metric] for name, values in self.metrics.items() if metric in values}
+        return found or self.accuracy
 
     def sealed(self) -> ExportManifest:
         """Return the document with its seal."""
@@ -217,7 +284,7 @@ class ExportManifest(Contract):
         missing = [name for name in ("fp32", self.precision) if name not in precisions]
         if missing:
             return f"the manifest has no graph of {missing[0]}"
-        return None if "fp32" in self.accuracy else "the manifest has no accuracy of fp32"
+        return None if "fp32" in self.headline_values else f"the manifest has no {self.headline.metric} of fp32"
 
     def shipped_files(self) -> list[ShippedFile]:
         """Return everything that ships."""
@@ -259,6 +326,11 @@ class Verification(Contract):
     """Name of the GPU that ran it."""
     gates: list[Gate]
     latency: list[Latency] = Field(default=[])
+
+
+def _left_out(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return values without those that are at their defaults."""
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 def hash_content(uri: str) -> str:

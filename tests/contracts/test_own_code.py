@@ -12,7 +12,7 @@ import pytest
 from contracts import own_code, storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError, ModelError, UserError
-from contracts.fingerprint import export_inputs, profile_inputs, task_inputs, train_inputs
+from contracts.fingerprint import code_inputs, export_inputs, profile_inputs, train_inputs
 from contracts.own_code import (
     PinnedCode,
     append_code,
@@ -73,7 +73,7 @@ def test_without_own_code_nothing_changes(tmp_path: Path) -> None:
     assert not (tmp_path / "line").exists()
     path = [*sys.path]
     install_code(plain.code)
-    assert sys.path == path and task_inputs(plain) == {}
+    assert sys.path == path and code_inputs(plain) == {}
     unused = pin_code(config(tmp_path, "resnet"), "file:///line")
     assert "has no effect" in unused.warnings[0] and unused.config == parse_config({}, where="test")
 
@@ -216,7 +216,7 @@ def test_installed_code_is_named_by_distribution_version_and_files(tmp_path: Pat
     install_code(one.code)
     assert load_callable("model.architecture", "own_pack:net", ModelError)(3) == 7
     (packages / "own_pack" / "__init__.py").write_text("def net(num_classes): return 8\n")
-    assert task_inputs(with_installed(found.config)) != task_inputs(one)
+    assert code_inputs(with_installed(found.config)) != code_inputs(one)
     # What this project and Python bring is known by other means.
     for name in ("trainer.model.build:build_model", "math:sin"):
         assert pin_code(config(name=name), "file:///line").config.code.installed == {}

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
+from contracts.artifacts.signature import Signature
 from contracts.errors import ConfigError
 from pipelines.predict import find_export
 from rehearsal.gcs import BucketServer
@@ -366,15 +367,15 @@ def test_the_engine_answers_where_it_runs(
     monkeypatch.setattr(targets, "gpu_target", lambda: "sm89")
     calls = []
 
-    def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Callable[[np.ndarray], np.ndarray]:
-        calls.append((path, entry, num_classes))
-        return lambda batch: np.tile(np.arange(num_classes, dtype=np.float32), (len(batch), 1))
+    def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Callable[[Any], dict[str, np.ndarray]]:
+        calls.append((path, entry, signature.outputs["logits"].shape))
+        return lambda batch: {"logits": np.tile(np.arange(6, dtype=np.float32), (len(batch["images"]), 1))}
 
     # There is no GPU here: what stands for the engine prefers the last class.
     monkeypatch.setattr(engine_run, "open_engine", open_engine)
     code, out, err = answer(capfd, copy, images["red"], images["blue"])
     assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["white", "white"])
-    assert calls == [(copy / "model.engine", engine, 6)]
+    assert calls == [(copy / "model.engine", engine, ["batch", 6])]
     assert f"predict: model.engine by {engine.builder} on the GPU (sm89)" in err
     change_byte(copy / "model.engine")
     code, _, err = answer(capfd, copy, images["red"])
@@ -384,11 +385,11 @@ def test_the_engine_answers_where_it_runs(
 def test_an_engine_gets_batches_of_its_profile_only() -> None:
     sizes = []
 
-    def run(images: np.ndarray) -> np.ndarray:
-        sizes.append(len(images))
-        return images[:, :1] * 2
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sizes.append(len(inputs["images"]))
+        return {"logits": inputs["images"][:, :1] * 2}
 
     images = np.arange(9, dtype=np.float32).reshape(9, 1)
-    found = predict_task.within_profile(run, make_engine())(images)
-    assert np.array_equal(found, images * 2)
+    found = predict_task.within_profile(run, make_engine())({"images": images})
+    assert np.array_equal(found["logits"], images * 2)
     assert sizes == [4, 4, 3]

@@ -1,9 +1,9 @@
 """How long a batch takes: the engine, torch eager, torch.compile and ONNX Runtime on one device, in one run.
 
-Here: `measure_latency`, called by trainer/export/making.py in a process of its own (`shardline export --bench`). Images
+Here: `measure_latency`, called by trainer/export/making.py in a process of its own (`shardline export --bench`). Inputs
 lie on the device before the clock starts, and it stops when the device is done. All runners take turns, in an order
-drawn anew each round, so that a machine that slows down slows all of them; warm-up is discarded. Images are noise: how
-long a network takes does not depend on what it sees.
+drawn anew each round, so that a machine that slows down slows all of them; warm-up is discarded. Inputs are samples of
+the test split.
 
 Not executed so far: everything for a GPU (bench_gpu.py). Nothing here judges a figure.
 """
@@ -26,10 +26,12 @@ import numpy as np
 
 from contracts.artifacts import EngineEntry
 from contracts.artifacts.export import Latency
-from trainer.export.onnx_graph import CHANNELS, INPUT_NAME, OUTPUT_NAME
+from contracts.artifacts.signature import Signature
+from trainer.export.arrays import StoredArrays
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 # Seconds for the calls of one runner at one batch size; slow ones take longer, as each is called three times at least.
 BUDGET_S = 5.0
@@ -86,10 +88,10 @@ def measure_latency(
     engines: Sequence[tuple[Path, EngineEntry]],
     *,
     precision: str,
-    model: Mapping[str, Any],
+    signature: Signature,
+    build_model: Callable[[], nn.Module],
     weights: Path,
-    num_classes: int,
-    image_size: int,
+    inputs: StoredArrays,
     batches: Sequence[int],
     threads: int,
     budget_s: float = BUDGET_S,
@@ -103,31 +105,30 @@ def measure_latency(
         graphs: ONNX files by precision.
         engines: Engines and what the manifest says of them; those for other GPUs are left out.
         precision: What ships. torch computes in it on a GPU (fp16 for int8), and in fp32 on a CPU.
-        model: The model section that built the network.
+        signature: Inputs and outputs of the model.
+        build_model: Builds the network.
         weights: A safetensors file of all its parameters and buffers.
-        num_classes: Width of the logits.
-        image_size: Side of an image in pixels.
+        inputs: Samples of which batches are made.
         batches: Batch sizes.
         threads: Intra-op threads on a CPU.
         budget_s: Seconds for one runner at one batch size.
         compile_limit_s: Seconds that torch.compile may take for one batch size; None: by device.
 
     Returns:
-        Milliseconds of a batch and images a second by runner and batch size, and what was left out, with the reason.
+        Milliseconds of a batch and samples a second by runner and batch size, and what was left out, with the reason.
     """
     import torch
 
     torch.set_num_threads(threads)
     device = _find_device(precision, threads)
     limit_s = COMPILE_LIMIT_S[device.kind] if compile_limit_s is None else compile_limit_s
-    network = _load_network(model, weights, num_classes=num_classes, image_size=image_size, device=device)
-    shape = (CHANNELS, image_size, image_size)
-    eager = _torch_runner(f"torch eager {torch.__version__}", network, shape, device)
-    compiled = _compiled_runner(network, shape, device, limit_s, batches)
-    runners = [eager, compiled, *(_onnx_runner(path, name, shape, device) for name, path in graphs.items())]
+    network = _load_network(build_model, weights, device)
+    eager = _torch_runner(f"torch eager {torch.__version__}", network, signature, inputs, device)
+    compiled = _compiled_runner(network, signature, inputs, device, limit_s, batches)
+    runners = [eager, compiled, *(_onnx_runner(path, name, inputs, device) for name, path in graphs.items())]
     left_out = {}
     for path, entry in engines:
-        runner, reason = _engine_runner(path, entry, shape, num_classes, device)
+        runner, reason = _engine_runner(path, entry, signature, inputs, device)
         if runner is None:
             left_out[f"engine {entry.target}"] = reason
         else:
@@ -249,32 +250,25 @@ def _find_device(precision: str, threads: int) -> Device:
     return Device("cuda", torch.cuda.get_device_name(), threads, named.get(precision, torch.float16), computes)
 
 
-def _load_network(
-    model: Mapping[str, Any], weights: Path, *, num_classes: int, image_size: int, device: Device
-) -> torch.nn.Module:
-    from contracts.config import ModelSection
-    from trainer.tasks.image_classification.network import build_network
+def _load_network(build_model: Callable[[], nn.Module], weights: Path, device: Device) -> nn.Module:
     from trainer.weights.save import load_saved
 
-    section = ModelSection.model_validate(dict(model))
-    network = build_network(section, num_classes=num_classes, image_size=image_size)
+    network = build_model()
     load_saved(network, weights)
     return network.eval().to(device.kind, device.dtype)
 
 
-def _noise(batch: int, shape: tuple[int, int, int]) -> np.ndarray:
-    return np.random.default_rng(batch).standard_normal((batch, *shape), dtype=np.float32)
-
-
-def _torch_runner(name: str, network: Any, shape: tuple[int, int, int], device: Device) -> Runner:
+def _torch_runner(name: str, network: Any, signature: Signature, inputs: StoredArrays, device: Device) -> Runner:
     import torch
 
     def prepare(batch: int) -> Call:
-        images = torch.from_numpy(_noise(batch, shape)).to(device.kind, device.dtype)
+        arrays = inputs.fill(batch)
+        given = [torch.from_numpy(arrays[name]).to(device.kind) for name in signature.inputs]
+        given = [tensor.to(device.dtype) if tensor.is_floating_point() else tensor for tensor in given]
 
         def call() -> None:
             with torch.inference_mode():
-                network(images)
+                network(*given)
             if device.kind == "cuda":
                 torch.cuda.synchronize()
 
@@ -284,14 +278,19 @@ def _torch_runner(name: str, network: Any, shape: tuple[int, int, int], device: 
 
 
 def _compiled_runner(
-    network: Any, shape: tuple[int, int, int], device: Device, limit_s: float, batches: Sequence[int]
+    network: Any,
+    signature: Signature,
+    inputs: StoredArrays,
+    device: Device,
+    limit_s: float,
+    batches: Sequence[int],
 ) -> Runner:
     import torch
 
     # A graph for each size: one for all sizes is slower, and no engine's rival.
     mode = "max-autotune" if device.kind == "cuda" else "default"
     compiled = torch.compile(network, dynamic=False, mode=mode)
-    runner = _torch_runner(f"torch.compile {torch.__version__}", compiled, shape, device)
+    runner = _torch_runner(f"torch.compile {torch.__version__}", compiled, signature, inputs, device)
     prepare = runner.prepare
 
     def prepare_and_compile(batch: int) -> Call:
@@ -305,7 +304,7 @@ def _compiled_runner(
     return runner
 
 
-def _onnx_runner(path: Path, precision: str, shape: tuple[int, int, int], device: Device) -> Runner:
+def _onnx_runner(path: Path, precision: str, inputs: StoredArrays, device: Device) -> Runner:
     """Return a runner of an ONNX file as it is served: with graph optimisation, unlike the gates'."""
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -313,7 +312,7 @@ def _onnx_runner(path: Path, precision: str, shape: tuple[int, int, int], device
         from trainer.export.bench_gpu import prepare_onnx
 
         return Runner(
-            f"onnxruntime {onnxruntime.__version__} CUDAExecutionProvider", precision, prepare_onnx(path, shape)
+            f"onnxruntime {onnxruntime.__version__} CUDAExecutionProvider", precision, prepare_onnx(path, inputs)
         )
     sessions: list[Any] = []
 
@@ -324,14 +323,14 @@ def _onnx_runner(path: Path, precision: str, shape: tuple[int, int, int], device
             options.inter_op_num_threads = 1
             options.log_severity_level = 3
             sessions.append(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
-        images = _noise(batch, shape)
-        return lambda: sessions[0].run([OUTPUT_NAME], {INPUT_NAME: images})
+        given = inputs.fill(batch)
+        return lambda: sessions[0].run(None, given)
 
     return Runner(f"onnxruntime {onnxruntime.__version__} CPUExecutionProvider", precision, prepare)
 
 
 def _engine_runner(
-    path: Path, entry: EngineEntry, shape: tuple[int, int, int], num_classes: int, device: Device
+    path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays, device: Device
 ) -> tuple[Runner | None, str]:
     """Return a runner of an engine, or why there is none."""
     from trainer.export.targets import gpu_target
@@ -342,7 +341,7 @@ def _engine_runner(
         return None, f"not run: this machine's GPU is {here}"
     from trainer.export.bench_gpu import prepare_engine
 
-    prepare = prepare_engine(path, entry, shape, num_classes=num_classes)
+    prepare = prepare_engine(path, entry, signature, inputs)
     return Runner(f"engine {entry.builder}", entry.precision, prepare), ""
 
 

@@ -10,18 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from contracts.artifacts import EngineEntry
+from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed, ConfigError
-from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
+from trainer.export.arrays import StoredArrays
 
 Prepare = Callable[[int], Callable[[], object]]
 PROVIDER = "CUDAExecutionProvider"
 
 
-def prepare_onnx(path: Path, shape: tuple[int, int, int]) -> Prepare:
-    """Return what makes calls of an ONNX file on CUDA, by batch size. Inputs stay on the device, logits as well.
+def prepare_onnx(path: Path, inputs: StoredArrays) -> Prepare:
+    """Return what makes calls of an ONNX file on CUDA, by batch size. Inputs stay on the device, outputs as well.
 
     What it returns raises ConfigError where the installed ONNX Runtime has no CUDA.
     """
@@ -49,10 +48,10 @@ def prepare_onnx(path: Path, shape: tuple[int, int, int]) -> Prepare:
                 )
             sessions.append(session)
         binding = sessions[0].io_binding()
-        images = np.random.default_rng(batch).standard_normal((batch, *shape), dtype=np.float32)
-        on_device = onnxruntime.OrtValue.ortvalue_from_numpy(images, "cuda", 0)
-        binding.bind_ortvalue_input(INPUT_NAME, on_device)
-        binding.bind_output(OUTPUT_NAME, "cuda")
+        for name, array in inputs.fill(batch).items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+        for item in sessions[0].get_outputs():
+            binding.bind_output(item.name, "cuda")
 
         def call() -> None:
             sessions[0].run_with_iobinding(binding)
@@ -63,35 +62,40 @@ def prepare_onnx(path: Path, shape: tuple[int, int, int]) -> Prepare:
     return prepare
 
 
-def prepare_engine(path: Path, entry: EngineEntry, shape: tuple[int, int, int], *, num_classes: int) -> Prepare:
+def prepare_engine(path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays) -> Prepare:
     """Return what makes calls of an engine, by batch size; it is opened as `engine_run.open_engine` opens it."""
     import torch
 
     from trainer.export.engine_run import open_engine
+    from trainer.export.tensors import DTYPES
 
     opened: list[Any] = []
 
     def prepare(batch: int) -> Callable[[], object]:
         if not opened:
-            opened.append(open_engine(path, entry, num_classes=num_classes))
+            opened.append(open_engine(path, entry, signature))
         _, engine = opened[0].owners
         context = engine.create_execution_context()
-        images = torch.randn(batch, *shape, device="cuda")
-        logits = torch.empty(batch, num_classes, device="cuda")
-        if not context.set_input_shape(INPUT_NAME, tuple(images.shape)):
-            raise CheckFailed(f"{path.name} refuses {batch} images")
-        context.set_tensor_address(INPUT_NAME, images.data_ptr())
-        context.set_tensor_address(OUTPUT_NAME, logits.data_ptr())
+        given = {name: torch.from_numpy(array).cuda() for name, array in inputs.fill(batch).items()}
+        for name, tensor in given.items():
+            if not context.set_input_shape(name, tuple(tensor.shape)):
+                raise CheckFailed(f"{path.name} refuses a batch of {batch}")
+        outputs = {
+            name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=DTYPES[spec.dtype], device="cuda")
+            for name, spec in signature.outputs.items()
+        }
+        for name, tensor in {**given, **outputs}.items():
+            context.set_tensor_address(name, tensor.data_ptr())
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()  # the images are there before another stream reads them
+        torch.cuda.synchronize()  # the inputs are there before another stream reads them
 
         def call() -> None:
             if not context.execute_async_v3(stream.cuda_stream):
-                raise CheckFailed(f"{path.name} does not run {batch} images")
+                raise CheckFailed(f"{path.name} does not run a batch of {batch}")
             stream.synchronize()
 
         # Its memory must live as long as it is called.
-        call.owners = (images, logits, context)  # type: ignore[attr-defined]
+        call.owners = (given, outputs, context)  # type: ignore[attr-defined]
         return call
 
     return prepare

@@ -1,32 +1,35 @@
-"""The training images whose activations decide int8's scales, and which nodes fit into fp16.
+"""The training samples whose activations decide int8's scales, and which nodes fit into fp16.
 
-Here: `draw_places` and `write_calibration`; trainer/export/task.py runs them in a process of their own. Images go
-through the evaluation transform, since that is what the exported model will see, and come from the training split,
-since the test split is what the result is judged by. This module never looks at a model.
+Here: `draw_places` and `write_calibration`; trainer/export/task.py runs them in a process of their own. Samples are
+prepared as in evaluation, since that is what the exported model will see, and come from the training split, since the
+test split is what the result is judged by. This module never looks at a model.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Calibration
-from contracts.config import DataSection
 from contracts.errors import DataError
-from records.decode import Pixels, UndecodableImage, decode_rgb
 from records.index import DamagedSample
+from trainer.data.loader import collate, prepare_sample
 from trainer.data.order.permutation import hash_integers, permute
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification.transforms import EvaluationTransform
+from trainer.export.arrays import Arrays, StoredArrays, store_arrays
+from trainer.export.inputs import Inputs
+from trainer.export.tensors import take_inputs
+from trainer.tasks.protocol import Mode, Task
 
 SPLIT = "train"
 
 # Distinguishes this draw from others that use the run's seed (the order of an epoch, augmentation).
 _DRAW = 0x63616C6962
-# Images decoded at a time: at 224 pixels and float32 19 MB, beside the originals.
+# Samples prepared at a time: of images at 224 pixels and float32 19 MB, beside the originals.
 _BATCH_SIZE = 32
 
 
@@ -45,87 +48,67 @@ def draw_places(samples_in_split: int, samples: int, seed: int) -> list[int]:
 
 
 def write_calibration(
-    shards_uri: str,
-    shards: ShardManifest,
-    transform: EvaluationTransform,
-    path: Path,
-    *,
-    samples: int,
-    seed: int,
-    data: DataSection,
-    least: int = 1,
-) -> Calibration:
-    """Write training images as one .npy file [N, 3, S, S] float32, normalised; it can be mapped into memory.
-
-    Equal arguments give an equal file. It has its name only when it is complete. Memory is that of a batch.
+    inputs: Inputs, task: Task, folder: Path, *, samples: int, seed: int, least: int = 1
+) -> tuple[StoredArrays, Calibration]:
+    """Write training samples as the model takes them. Equal arguments give equal files. Memory is that of a batch.
 
     Args:
-        shards_uri: Folder of the shards, local or in a bucket.
-        shards: Their manifest.
-        transform: The evaluation transform of the checkpoint; S is its image_size.
-        path: File to write.
-        samples: Images to draw; N is smaller where the split is.
+        inputs: The shards, and the section data: how a bucket is read, and whether a sample that cannot be decoded is
+            replaced, as in training.
+        task: The task.
+        folder: A new folder for the files.
+        samples: Samples to draw; there are fewer where the split is smaller.
         seed: The run's.
-        data: How a bucket is read, and whether a sample that cannot be decoded is replaced, as in training.
-        least: Fewer images than this are an error.
+        least: Fewer samples than this are an error.
 
     Returns:
-        What was drawn: the hash is over the keys of the images in the file's order.
+        The samples, and what was drawn: the hash is over their keys, in order.
 
     Raises:
         DataError: The training split is empty or has fewer than `least` samples, or a sample is damaged.
-        OSError: The file cannot be written; nothing is left of it.
+        OSError: The files cannot be written; nothing is left of them.
     """
+    shards, data = inputs.shards, inputs.config.data
     entry = shards.splits.get(SPLIT)
     available = entry.samples if entry else 0
     if available < max(least, 1):
         raise DataError(
             f"the training split of the shards has {available} sample(s) to calibrate with",
             allowed=f"at least {max(least, 1)}: the range of activations is taken from them",
-            todo="give more images to training (sharding.splits), then shard and train again; or set export.precision "
+            todo="give more samples to training (sharding.splits), then shard and train again; or set export.precision "
             "to one that calibrates with fewer (fp16 takes what there is, fp32 none)",
         )
     places = draw_places(available, samples, seed)
-    reader = ShardReader(shards_uri, shards, SPLIT, data)
+    reader = ShardReader(inputs.shards_uri, shards, SPLIT, data, None, tuple(task.fields))
     replace_bad = data.on_bad_sample == "replace"
-    keys = hashlib.sha256()
-    part = path.with_name(f"{path.name}.part")
-    size = transform.image_size
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(places), 3, size, size)}
-    try:
-        # Written, not mapped: on a full disk a mapped file kills the process (SIGBUS), where a write can say so.
-        with part.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(places), _BATCH_SIZE):
-                batch = places[start : start + _BATCH_SIZE]
-                reader.prepare(batch)
-                found = [_read(reader, place, replace_bad=replace_bad) for place in batch]
-                for _, key in found:
-                    keys.update(key.encode())
-                pixels = np.stack([transform.pixels(image) for image, _ in found])
-                file.write(transform.normalise(pixels).numpy().astype("<f4", copy=False).data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return Calibration(samples=len(places), seed=seed, shards_fingerprint=shards.fingerprint, sha256=keys.hexdigest())
+    keys, mode, signature = hashlib.sha256(), Mode(training=False), task.signature
+
+    def prepare() -> Iterator[Arrays]:
+        for start in range(0, len(places), _BATCH_SIZE):
+            batch = places[start : start + _BATCH_SIZE]
+            reader.prepare(batch)
+            found = [_read(task, reader, place, mode, replace_bad=replace_bad) for place in batch]
+            for _, key in found:
+                keys.update(key.encode())
+            tensors = take_inputs(task.to_model(collate(task, [sample for sample, _ in found], mode), mode), signature)
+            yield {name: tensor.numpy() for name, tensor in zip(signature.inputs, tensors, strict=True)}
+
+    stored = store_arrays(folder, prepare())
+    document = Calibration(
+        samples=len(places), seed=seed, shards_fingerprint=shards.fingerprint, sha256=keys.hexdigest()
+    )
+    return stored, document
 
 
-def _read(reader: ShardReader, place: int, *, replace_bad: bool) -> tuple[Pixels, str]:
-    """Return an image and its key, or those of the next good sample of its class where training does so too."""
+def _read(task: Task, reader: ShardReader, place: int, mode: Mode, *, replace_bad: bool) -> tuple[Any, str]:
+    """Return a prepared sample and its key, or those of the next good one of its class where training does so too."""
     current = place
     while True:
         try:
-            image = _decode(reader, current)
+            prepared = prepare_sample(task, reader, current, mode)
         except DamagedSample:
             # The search ends where it began: a class without one good sample.
             if not replace_bad or (current := reader.next_of_class(current)) == place:
                 raise
             continue
-        return image, reader.origin_of(current)[1]
-
-
-def _decode(reader: ShardReader, place: int) -> Pixels:
-    try:
-        return decode_rgb(reader.sample(place)["image"])
-    except UndecodableImage as error:
-        raise reader.undecodable(place, error) from None
+        return prepared, reader.origin_of(current)[1]

@@ -14,11 +14,10 @@ from pathlib import Path
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate
 from contracts.artifacts.export import Figure
 from contracts.serving import MODEL_NAME
+from trainer.export.bundles import bundle_of
 from trainer.export.triton import REPOSITORY
 from trainer.export.triton_config import image_for
 
-# Of more classes the card lists the first ones; all of them are in labels.json.
-_MOST_CLASSES = 100
 # Packages whose code decides what an export holds.
 _CODE = ("contracts", "records", "trainer")
 NOTHING = "-"
@@ -32,16 +31,13 @@ _USE_TRITON = (
     "With Triton Inference Server (`{}`), model `{}` in `{}/`; README.md there has the command, which was not run."
 )
 _USE_PROFILE = (
-    "An engine takes {} to {} images at a time, is tuned for {}, and loads in {} only, on its target's GPUs only."
-)
-_USE_PREPROCESSING = (
-    "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
-    "normalisation costs accuracy without an error."
+    "An engine takes {} to {} samples at a time, is tuned for {}, and loads in {} only, on its target's GPUs only."
 )
 _PARITY = (
-    "Against the trained model in torch, fp32, on the same images. Relative error: the largest difference of a logit "
-    "over the range of torch's logits."
+    "Against the trained model in torch, fp32, on the same inputs. Relative error: the largest difference of an output "
+    "over the range of torch's."
 )
+_ABOUT_METRICS = "On the test split, {} samples that training never saw. The headline is `{}`: {} is better."
 _BUILDS = "Builds of one graph may be different bytes: an engine's lineage is its graph's hash, which the manifest has."
 _ROUNDING = (
     "ONNX Runtime on a CPU computes fp16 graphs in fp32: it proves the rounding of weights. What fp16 arithmetic does "
@@ -61,7 +57,7 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
         *_describe_use(document),
         *_describe_parity(document),
         *_describe_gates(document.gates),
-        *_describe_accuracy(document),
+        *_describe_metrics(document),
         *_describe_latency(document),
         *_describe_attempts(document),
         *_describe_files(document),
@@ -84,45 +80,34 @@ def hash_code() -> str:
 
 
 def _introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> list[str]:
+    kind, lines = bundle_of(document.task).introduce(document, checkpoint)
     facts: list[tuple[str, str]] = []
-    classes: Sequence[str] = ()
-    if checkpoint is not None:
-        classes = checkpoint.classes
+    if checkpoint is not None and ":" not in document.task:
         facts.append(("Network", f"`{checkpoint.model.get('architecture')}`"))
-        facts.append(("Classes", str(len(classes))))
-        mean, std = checkpoint.data["mean"], checkpoint.data["std"]
-        facts.append(("Normalisation of pixels / 255", f"mean {mean}, std {std}"))
     facts.append(("Precision", document.precision))
     facts.append(("ONNX opset", str(document.opset)))
-    facts += [(f"Input `{name}`", f"{shape} float32") for name, shape in document.inputs.items()]
-    facts += [(f"Output `{name}`", f"{shape} float32") for name, shape in document.outputs.items()]
-    parts = [
-        f"# Model card: image classifier, {document.precision}",
+    signature = document.model_signature
+    facts += [(f"Input `{name}`", f"{spec.shape} {spec.dtype}") for name, spec in signature.inputs.items()]
+    facts += [(f"Output `{name}`", f"{spec.shape} {spec.dtype}") for name, spec in signature.outputs.items()]
+    for name, found in signature.dimensions.items():
+        multiple = f", multiples of {found.multiple}" if found.multiple > 1 else ""
+        facts.append((f"Dimension `{name}`", f"{found.min} to {found.max}, tuned for {found.opt}{multiple}"))
+    return [
+        f"# Model card: {kind}, {document.precision}",
         f"**Verdict: {document.verdict}.** {_VERDICTS[document.verdict]}",
         "## What it is",
-        "An image in, one score (logit) for each class out; the largest is the answer.",
+        lines[0],
         _table(("", ""), facts),
+        *lines[1:],
     ]
-    if classes:
-        shown = ", ".join(f"`{_plain(name)}`" for name in classes[:_MOST_CLASSES])
-        more = f" and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
-        parts.append(f"Classes, in the order of the scores: {shown}{more} (`labels.json`).")
-    return parts
 
 
 def _describe_use(document: ExportManifest) -> list[str]:
     engine = document.engines[0] if document.engines else None
-    lines = [
-        "## How to use it",
-        "On any machine, with numpy, Pillow and onnxruntime (CPU):",
-        "    python predict.py IMAGE...",
-        "With shardline, on a GPU that an engine was built for with that engine, elsewhere with the graph:",
-        "    shardline predict FOLDER IMAGE...",
-    ]
+    lines = ["## How to use it", *bundle_of(document.task).describe_use()]
     if engine is not None:
         lines.append(_USE_TRITON.format(image_for(engine.builder), MODEL_NAME, REPOSITORY))
         lines.append(_USE_PROFILE.format(engine.min_batch, engine.max_batch, engine.opt_batch, engine.builder))
-    lines.append(_USE_PREPROCESSING)
     return lines
 
 
@@ -150,13 +135,16 @@ def _describe_gates(gates: Sequence[Gate]) -> list[str]:
     return ["## Gates", _table(header, rows)]
 
 
-def _describe_accuracy(document: ExportManifest) -> list[str]:
-    samples = document.test_samples
-    rows = [(name, _figure(share), str(round(share * samples))) for name, share in document.accuracy.items()]
+def _describe_metrics(document: ExportManifest) -> list[str]:
+    headline = document.headline
+    measured = document.metrics or {name: {headline.metric: value} for name, value in document.accuracy.items()}
+    names = list(dict.fromkeys([headline.metric, *(name for values in measured.values() for name in values)]))
+    rows = [(name, *(_figure(values.get(metric)) for metric in names)) for name, values in measured.items()]
+    better = "higher" if headline.direction == "max" else "lower"
     return [
-        "## Accuracy",
-        f"On the test split, {samples} images that training never saw.",
-        _table(("Model", "Share right", "Images right"), rows),
+        "## Metrics",
+        _ABOUT_METRICS.format(document.test_samples, headline.metric, better),
+        _table(("Model", *names), rows),
     ]
 
 
@@ -172,10 +160,10 @@ def _describe_latency(document: ExportManifest) -> list[str]:
         )
         for found in document.latency
     ]
-    header = ("Runner", "Precision", "Device", "Batch", "p50 ms", "p90 ms", "p99 ms", "Images/s", "Repeats")
+    header = ("Runner", "Precision", "Device", "Batch", "p50 ms", "p90 ms", "p99 ms", "Samples/s", "Repeats")
     parts = [
         "## Latency",
-        "Of a batch that lies on the device, until its logits are there; all on the same device in one run.",
+        "Of a batch that lies on the device, until its outputs are there; all on the same device in one run.",
         _table(header, rows),
     ]
     if document.latency_left_out:
@@ -225,8 +213,8 @@ def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest |
     rows.append(("Shards, fingerprint", f"`{document.shards_fingerprint}`"))
     if document.calibration is not None:
         drawn = document.calibration
-        rows.append(("Calibration images", f"{drawn.samples}, seed {drawn.seed}, of `{drawn.shards_fingerprint}`"))
-        rows.append(("Calibration images, sha256 of their keys", f"`{drawn.sha256}`"))
+        rows.append(("Calibration samples", f"{drawn.samples}, seed {drawn.seed}, of `{drawn.shards_fingerprint}`"))
+        rows.append(("Calibration samples, sha256 of their keys", f"`{drawn.sha256}`"))
     rows.append(("This export's fingerprint", f"`{document.fingerprint}`"))
     rows += [(f"Made from: {name}", f"`{value}`") for name, value in document.made_from.items()]
     rows += [(f"Made with: {name}", f"`{value}`") for name, value in document.made_with.items()]
@@ -242,11 +230,7 @@ def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest |
 
 
 def _describe_limits(document: ExportManifest) -> list[str]:
-    items = [
-        "Accuracy is that of images like those of the test split; nothing is known of others.",
-        "Scores are not calibrated probabilities: a large one is no promise.",
-        "It always names one of its classes, also for an image of none of them.",
-    ]
+    items = bundle_of(document.task).describe_limits()
     if document.precision != "fp32":
         items.append(_ROUNDING)
     for gate in document.gates:

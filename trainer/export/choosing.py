@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from contracts.artifacts import Attempt, Gate
 from contracts.errors import ModelError
-from trainer.export import accuracy, parity, precision, quantize, ranges, reference
+from trainer.export import parity, precision, quantize, ranges, reference
 from trainer.export.precision import Conversion
 from trainer.export.ranges import NodeRange
 from trainer.export.rounds import find_fp16
 from trainer.export.targets import check_precision, gpu_target
 from trainer.export.workshop import BATCH, Workshop, describe_failed
 
-# Images that an fp16 graph computes in real fp16 arithmetic, in numpy: a second an image and more.
-REFERENCE_IMAGES = 64
+# Samples that an fp16 graph computes in real fp16 arithmetic, in numpy: a second a sample and more.
+REFERENCE_SAMPLES = 64
 BF16_UNSEEN = "ONNX Runtime's CPU has no bf16 convolution, and there is no GPU: nothing here can judge a bf16 graph"
 
 
@@ -40,7 +38,7 @@ def choose_precision(work: Workshop) -> None:
         "ranges",
         ranges.measure_ranges,
         work.path("fp32"),
-        work.calibration_path,
+        work.calibration_inputs,
         batch_size=BATCH,
         threads=work.threads,
     )
@@ -72,10 +70,10 @@ def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
         return work.settle(Attempt(precision="int8", outcome="failed", reason=str(error)))
     gates = [*work.judge_graph(graph, "int8"), ranges.judge_ranges(found, conversion.kept_fp32, precision="int8")]
     gates.append(
-        accuracy.judge_accuracy(
+        work.bundle.judge_metric(
             precision="int8",
-            reference_right=work.right["fp32"],
-            right=work.right["int8"],
+            reference=work.scores["fp32"],
+            found=work.scores["int8"],
             samples=work.test_samples,
             ran=parity.name_of_onnx("int8"),
         )
@@ -100,7 +98,7 @@ def _make_int8(work: Workshop, graph: Path, *, keep_fp32: Sequence[str]) -> Conv
         quantize.quantize_to_int8,
         work.path("fp32"),
         wide,
-        calibration=work.calibration_path,
+        calibration=work.calibration_inputs,
         batch_size=BATCH,
         threads=work.threads,
         work=work.folder,
@@ -141,12 +139,13 @@ def _convert(work: Workshop, source: Path, target: Path, *, keep_fp32: Sequence[
 
 
 def _measure_errors(work: Workshop) -> Mapping[str, float]:
-    (image,) = work.images.batches(1, most=1)
-    return work.step("fp16 errors", reference.measure_errors, work.path("fp32"), image)
+    (sample,) = work.split.inputs.batches(1, most=1)
+    return work.step("fp16 errors", reference.measure_errors, work.path("fp32"), sample)
 
 
 def _judge_fp16(work: Workshop, graph: Path) -> list[Gate]:
     gates = [*work.judge_graph(graph, "fp16"), work.judge_coverage(graph, "fp16")]
-    images = np.concatenate(list(work.images.batches(BATCH, most=REFERENCE_IMAGES)))
-    expected = work.reference[:REFERENCE_IMAGES]
-    return [*gates, work.step("fp16 reference", reference.judge_reference, graph, images, expected)]
+    inputs = next(work.split.inputs.batches(REFERENCE_SAMPLES))
+    expected = next(work.reference.batches(len(next(iter(inputs.values())))))
+    judge = reference.judge_reference
+    return [*gates, work.step("fp16 reference", judge, graph, inputs, expected, work.signature.outputs)]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contracts.artifacts import EngineTensor
+from contracts.artifacts.signature import BATCH, Signature
 from contracts.errors import ConfigError, ModelError
-from trainer.export.onnx_graph import INPUT_NAME
 from trainer.export.targets import TENSORRT_RTX, Builder
 
 MIN_BATCH = 1
@@ -42,7 +42,7 @@ def build_engine(
     target: Path,
     *,
     builder: Builder,
-    image_shape: tuple[int, int, int],
+    signature: Signature,
     opt_batch: int,
     max_batch: int,
     min_batch: int = MIN_BATCH,
@@ -55,7 +55,7 @@ def build_engine(
         graph: The ONNX file.
         target: File to write.
         builder: Package and targets.
-        image_shape: (channels, height, width) of one image.
+        signature: Inputs of the graph, and the ranges of its dimensions besides the batch.
         opt_batch: Batch size to tune for.
         max_batch: Largest batch size.
         min_batch: Smallest batch size.
@@ -81,7 +81,8 @@ def build_engine(
         raise _refusal(graph, builder, messages)
     config = factory.create_builder_config()
     profile = factory.create_optimization_profile()
-    profile.set_shape(INPUT_NAME, *((batch, *image_shape) for batch in (min_batch, opt_batch, max_batch)))
+    for name, shapes in profile_shapes(signature, (min_batch, opt_batch, max_batch)).items():
+        profile.set_shape(name, *shapes)
     config.add_optimization_profile(profile)
     if builder.module == TENSORRT_RTX:
         _set_targets(api, config, builder)
@@ -91,6 +92,20 @@ def build_engine(
     tensors = _describe(network)
     target.write_bytes(plan)
     return tensors
+
+
+Batches = tuple[int, int, int]
+"""Smallest, tuned and largest batch size."""
+
+
+def profile_shapes(signature: Signature, batches: Batches) -> dict[str, list[tuple[int, ...]]]:
+    """Return the smallest, the tuned and the largest shape of each input."""
+    ranges = {name: (found.min, found.opt, found.max) for name, found in signature.dimensions.items()}
+    ranges[BATCH] = batches
+    return {
+        name: [tuple(size if isinstance(size, int) else ranges[size][end] for size in spec.shape) for end in range(3)]
+        for name, spec in signature.inputs.items()
+    }
 
 
 def _describe(network: Any) -> list[EngineTensor]:

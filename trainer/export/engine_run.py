@@ -6,21 +6,19 @@ tensorrt 10 and 11; the first run on a GPU is the first test of it. Nothing is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from contracts.artifacts import EngineEntry, Gate, Parity
+from contracts.artifacts.export import Figure
+from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed, ConfigError
 from trainer.export import parity
-from trainer.export.arrays import write_array
+from trainer.export.arrays import Array, Arrays, StoredArrays, pad_batch, store_arrays
 from trainer.export.engine import load_api, make_logger
-from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
-from trainer.export.parity import Array, Runner
-from trainer.export.proof import TestImages
+from trainer.export.parity import Runner
 from trainer.export.targets import gpu_target, gpus_of
 
 
@@ -50,13 +48,13 @@ def require_gpu(entry: EngineEntry) -> None:
     )
 
 
-def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Runner:
+def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Runner:
     """Return a function that runs an engine file on the first GPU. Not executed so far (see the module).
 
     Args:
         path: The engine.
         entry: What the manifest says of it.
-        num_classes: Width of the logits.
+        signature: Its inputs and outputs.
 
     Raises:
         NoGpu: There is no GPU that it was built for.
@@ -74,6 +72,8 @@ def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Runner:
         )
     import torch
 
+    from trainer.export.tensors import DTYPES
+
     messages: list[str] = []
     runtime = api.Runtime(make_logger(api, messages))
     engine = runtime.deserialize_cuda_engine(path.read_bytes())
@@ -82,33 +82,44 @@ def open_engine(path: Path, entry: EngineEntry, *, num_classes: int) -> Runner:
     context = engine.create_execution_context()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def run(images: Array) -> Array:
-        device_images = torch.from_numpy(np.ascontiguousarray(images)).cuda()
-        device_logits = torch.empty(len(images), num_classes, dtype=torch.float32, device="cuda")
-        if not context.set_input_shape(INPUT_NAME, tuple(device_images.shape)):
-            raise BatchRefused(f"{path.name} refuses {len(images)} images: {' '.join(messages[-3:])}")
-        context.set_tensor_address(INPUT_NAME, device_images.data_ptr())
-        context.set_tensor_address(OUTPUT_NAME, device_logits.data_ptr())
+    def run(inputs: Mapping[str, Array]) -> Arrays:
+        on_device = {name: torch.from_numpy(array).cuda() for name, array in inputs.items()}
+        shapes = {name: list(tensor.shape) for name, tensor in on_device.items()}
+        for name, tensor in on_device.items():
+            if not context.set_input_shape(name, tuple(tensor.shape)):
+                raise BatchRefused(f"{path.name} refuses {shapes}: {' '.join(messages[-3:])}")
+        outputs = {
+            name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=DTYPES[spec.dtype], device="cuda")
+            for name, spec in signature.outputs.items()
+        }
+        for name, tensor in {**on_device, **outputs}.items():
+            context.set_tensor_address(name, tensor.data_ptr())
         # The copies above are on torch's current stream; the engine's work must come after them.
         stream.wait_stream(torch.cuda.current_stream())
         if not context.execute_async_v3(stream.cuda_stream):
-            raise CheckFailed(f"{path.name} does not run {len(images)} images: {' '.join(messages[-3:])}")
+            raise CheckFailed(f"{path.name} does not run {shapes}: {' '.join(messages[-3:])}")
         stream.synchronize()
-        logits: Array = device_logits.cpu().numpy()
-        return logits
+        return {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
 
     # The runtime and the engine must live as long as the context that the closure holds.
     run.owners = (runtime, engine)  # type: ignore[attr-defined]
     return run
 
 
-def write_engine_logits(
-    path: Path, entry: EngineEntry, images: TestImages, target: Path, *, num_classes: int
-) -> tuple[bool, str]:
-    """Write an engine's logits [sizes, N, classes] at the smallest, the tuned and the largest batch to a .npy file.
+def write_engine_outputs(
+    path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays, folder: Path
+) -> tuple[list[StoredArrays], bool, str]:
+    """Write an engine's outputs at the smallest, the tuned and the largest batch, each into a folder of its own.
+
+    Args:
+        path: The engine.
+        entry: What the manifest says of it.
+        signature: Its inputs and outputs.
+        inputs: What it is given.
+        folder: Where the folders are made.
 
     Returns:
-        Whether it refuses a batch of one more than the largest, and the name of the GPU.
+        The outputs by batch size, whether it refuses a batch of one more than the largest, and the name of the GPU.
 
     Raises:
         NoGpu: As `open_engine`.
@@ -116,75 +127,66 @@ def write_engine_logits(
     """
     import torch
 
-    run = open_engine(path, entry, num_classes=num_classes)
-    sizes = sorted({entry.min_batch, entry.opt_batch, entry.max_batch})
-    write_array(target, np.stack([_run_all(run, images, size, entry.min_batch) for size in sizes]))
-    one_more = next(images.batches(1)).repeat(entry.max_batch + 1, axis=0)
+    run = open_engine(path, entry, signature)
+    found = []
+    for size in sorted({entry.min_batch, entry.opt_batch, entry.max_batch}):
+        # The batches of a part's end too are of this size: an engine may take no smaller ones.
+        batches = ((len(next(iter(batch.values()))), pad_batch(batch, size)) for batch in inputs.batches(size))
+        parts = ({name: array[:number] for name, array in run(batch).items()} for number, batch in batches)
+        found.append(store_arrays(folder / f"{entry.target}-{size}", parts))
     try:
-        run(one_more)
+        run(inputs.fill(entry.max_batch + 1))
     except BatchRefused:
         refuses = True
     else:
         refuses = False
-    return refuses, torch.cuda.get_device_name()
+    return found, refuses, torch.cuda.get_device_name()
 
 
 def judge_engine(
     path: Path,
     entry: EngineEntry,
-    images: TestImages,
-    reference: Array,
+    signature: Signature,
+    inputs: StoredArrays,
+    reference: StoredArrays,
     *,
     work: Path,
     run: Callable[..., Any],
 ) -> tuple[Gate, Parity]:
-    """Hold an engine against the reference's logits [N, classes] at each batch size of its profile.
+    """Hold an engine against the reference's outputs at each batch size of its profile.
 
     The figures are those of the worst batch size.
 
     Args:
         path: The engine.
         entry: What the manifest says of it.
-        images: What the reference saw.
-        reference: Logits of torch, or of the fp32 graph that agrees with it.
+        signature: Its inputs and outputs.
+        inputs: What the reference was given.
+        reference: Outputs of torch, or of the fp32 graph that agrees with it.
         work: A folder for files in between.
         run: Calls a function in a process of its own, after the name of the step.
     """
-    target = work / f"{entry.target}.npy"
-    refuses, device = run(
-        f"engine {entry.target} logits",
-        write_engine_logits,
-        path,
-        entry,
-        images,
-        target,
-        num_classes=reference.shape[1],
+    stored, refuses, device = run(
+        f"engine {entry.target} outputs", write_engine_outputs, path, entry, signature, inputs, work
     )
     ran = f"{entry.builder} on {device} ({entry.target})"
-    found = [parity.compare(reference, logits, ran=ran, precision=entry.precision) for logits in np.load(target)]
+    found = [
+        parity.compare_stored(reference, outputs, signature, ran=ran, precision=entry.precision) for outputs in stored
+    ]
     worst = max(found, key=lambda one: (not one.passed, one.relative_error or 0.0))
-    logits_gate, top1 = parity.judge(worst, entry.precision)
-    reasons = [gate.reason for gate in (logits_gate, top1) if gate.reason]
+    gates = parity.judge(worst, entry.precision)
+    reasons = [gate.reason for gate in gates if gate.reason]
     if not refuses:
         reasons.append(f"it runs a batch of {entry.max_batch + 1}, its profile ends at {entry.max_batch}")
-    failed = not refuses or "failed" in (logits_gate.status, top1.status)
+    figures: dict[str, Figure] = {name: value for gate in gates for name, value in gate.figures.items()}
+    decided = [gate for gate in gates if gate.status != "not decidable"]
     gate = Gate(
         name=f"engine {entry.target}",
         precision=entry.precision,
-        status="failed" if failed else "passed",
+        status="failed" if not refuses or any(gate.status == "failed" for gate in gates) else "passed",
         ran=ran,
-        figures={**logits_gate.figures, **top1.figures, "refuses_max_batch_and_one": refuses},
-        limits={**logits_gate.limits, **(top1.limits if top1.status != "not decidable" else {})},
+        figures={**figures, "refuses_max_batch_and_one": refuses},
+        limits={name: value for gate in decided for name, value in gate.limits.items()},
         reason="; ".join(reasons),
     )
     return gate, worst
-
-
-def _run_all(run: Runner, images: TestImages, size: int, least: int) -> Array:
-    """Return the logits of all images in batches of a size; the last is filled up to the smallest batch there is."""
-    parts = []
-    for batch in images.batches(size):
-        missing = max(0, least - len(batch))
-        filled = np.concatenate([batch, batch[:1].repeat(missing, axis=0)]) if missing else batch
-        parts.append(run(filled)[: len(batch)])
-    return np.concatenate(parts)

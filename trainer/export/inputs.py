@@ -2,7 +2,7 @@
 
 Here: `Inputs` and `check_inputs`, called by trainer/export/task.py. The checkpoint says which model and transform are
 exported; a configuration or shards that disagree with it are a mistake that is better found than followed. Nothing here
-reads tensors or images.
+reads tensors or samples.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
-from contracts.config import DataSection, ModelSection, RunConfig
+from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
+from contracts.fingerprint import code_inputs
+from trainer.export.bundles import bundle_of
 from trainer.export.targets import Builder
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.tasks.image_classification.transforms import EvaluationTransform
     from trainer.tasks.protocol import Task
 
 
@@ -32,33 +33,21 @@ class Inputs:
     shards_uri: str
     shards: ShardManifest
     builder: Builder
-    data: DataSection
-    """How shards in a bucket are read."""
-
-    @property
-    def image_size(self) -> int:
-        """Side of the model's input, in pixels."""
-        return int(self.checkpoint.data["image_size"])
-
-    @property
-    def transform(self) -> EvaluationTransform:
-        """What evaluation makes of an image."""
-        from trainer.tasks.image_classification.transforms import EvaluationTransform
-
-        mean, std = self.checkpoint.data["mean"], self.checkpoint.data["std"]
-        return EvaluationTransform(self.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-
-    @property
-    def config(self) -> RunConfig:
-        """The configuration of the checkpoint's network."""
-        section = ModelSection.model_validate(self.checkpoint.model)
-        return RunConfig(model=section, data=DataSection.model_validate(self.checkpoint.data))
+    config: RunConfig
 
     def load_task(self) -> Task:
-        """Return the checkpoint's task."""
+        """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
-        return load_task(self.config, self.shards)
+        recorded = {} if self.config.task.is_own else self.checkpoint.data
+        data = self.config.data.model_copy(update=recorded)
+        return load_task(self.config.model_copy(update={"data": data}), self.shards)
+
+    def build_model(self) -> nn.Module:
+        """Return the network with random weights."""
+        from trainer.model.build import build_model
+
+        return build_model(self.load_task(), self.config)
 
     def load_model(self) -> nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode.
@@ -67,9 +56,8 @@ class Inputs:
             DataError: The weights are damaged, or not those of the network.
         """
         from trainer.checkpoint.loading import load_model_state
-        from trainer.model.build import build_model
 
-        model = build_model(self.load_task(), self.config)
+        model = self.build_model()
         try:
             model.load_state_dict(load_model_state(self.checkpoint_uri, self.checkpoint))
         except RuntimeError as error:
@@ -97,7 +85,7 @@ class Inputs:
         numerics = self.checkpoint.numerics
         on_gpu = self.checkpoint.environment.get("device") == "cuda"
         if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
-            # An image near a border may have another answer.
+            # A sample near a border may have another answer.
             return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own pixels alone"
         return report, ""
 
@@ -113,30 +101,34 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
     """Refuse inputs that do not belong together.
 
     Raises:
-        ConfigError: The configuration names another model or transform than the checkpoint's, or the shards are others
-            than it was trained on.
+        ConfigError: The configuration names another task, model or transform than the checkpoint's, or the shards are
+            others than it was trained on.
         DataError: The shards have no test samples.
     """
     todo = "pass the checkpoint that was trained with this configuration, or correct the configuration"
     # What it was trained from, and how, makes it no other network.
-    model = config.model.model_dump(mode="json", include={"architecture", "arguments"})
-    trained = {name: checkpoint.model.get(name) for name in model}
-    if model != trained:
-        raise ConfigError(
-            f"checkpoint of another model: it holds {trained}, the configuration says {model}",
-            allowed="a checkpoint of the configuration's model",
-            todo=todo,
-        )
-    for name, given in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
-        # An unset mean or std means that of the training split, which the checkpoint recorded.
-        if given is not None and given != checkpoint.data[name]:
+    for what, given, trained in (
+        ("task", config.task.model_dump(mode="json", include={"name", "arguments"}), checkpoint.task),
+        ("model", config.model.model_dump(mode="json", include={"architecture", "arguments"}), checkpoint.model),
+    ):
+        held = {name: trained.get(name) for name in given}
+        if held != given:
             raise ConfigError(
-                f"data.{name} is {given}, the checkpoint was trained with {checkpoint.data[name]}",
-                allowed="the transform of the checkpoint",
+                f"checkpoint of another {what}: it holds {held}, the configuration says {given}",
+                allowed=f"a checkpoint of the configuration's {what}",
                 todo=todo,
             )
+    for name, hashed in code_inputs(config).items():
+        # Checkpoints whose training folder was made by hand have no such hashes.
+        if checkpoint.made_from and checkpoint.made_from.get(name) != hashed:
+            raise ConfigError(
+                f"own code has changed since the checkpoint was trained ({name} is another)",
+                allowed="the code that the checkpoint was trained with",
+                todo="train again, or take that code",
+            )
+    bundle_of(config.task.name).check_checkpoint(config, checkpoint)
     if shards.fingerprint != checkpoint.shards_fingerprint:
-        # Another split could hold images that the model was trained on: its accuracy would be worth nothing.
+        # Another split could hold samples that the model was trained on: its metrics would be worth nothing.
         raise ConfigError(
             f"shards {shards.fingerprint}, but the checkpoint was trained on shards {checkpoint.shards_fingerprint}",
             allowed="the shards that the checkpoint was trained on",
@@ -145,7 +137,7 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
     test = shards.splits.get("test")
     if test is None or test.samples == 0:
         raise DataError(
-            "the test split of the shards is empty: parity and accuracy are measured on it",
+            "the test split of the shards is empty: parity and metrics are measured on it",
             allowed="at least one test sample",
             todo="set sharding.splits.test above 0, then shard and train again",
         )

@@ -10,23 +10,24 @@ import shutil
 import time
 from pathlib import Path
 
-import numpy as np
-
 from contracts import storage
 from contracts.artifacts import Attempt, Calibration, EngineEntry, FileEntry, Gate, Parity
+from contracts.artifacts.signature import Signature
 from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import CheckFailed
-from trainer.export import bench, bundle, calibration, engine, engine_run, onnx_graph, parity, proof
+from trainer.export import bench, calibration, engine, engine_run, onnx_graph, parity, proof
+from trainer.export.arrays import StoredArrays
 from trainer.export.choosing import choose_precision
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
-from trainer.export.proof import TestImages
+from trainer.export.proof import TestSplit
+from trainer.export.scores import Scores, measure_scores
 from trainer.export.targets import Builder, gpu_target, gpus_of
 from trainer.export.workshop import Workshop, describe_failed, hash_file
 from trainer.weights.source import WEIGHTS_NAME
 
 FP32_NAME = "model.fp32.onnx"
-# A batch differs from its images one by one by how sums are grouped; an image that leaks into others differs by far.
+# A batch differs from its samples one by one by how sums are grouped; one that leaks into others differs by far.
 BATCH_LIMIT = 1e-5
 
 
@@ -48,47 +49,48 @@ def make(work: Workshop) -> None:
 
 
 def _write_fp32(work: Workshop) -> None:
-    traced, torch_logits = work.folder / "traced" / "model.onnx", work.folder / "torch.npy"
+    traced = work.folder / "traced" / "model.onnx"
     traced.parent.mkdir()
-    _read_images(work)
-    torch_s = work.step(
+    _read_samples(work)
+    found = work.step(
         "trace",
         _trace,
         work.inputs,
         traced,
         work.shipment,
-        work.images,
-        torch_logits,
+        work.split,
+        work.folder / "torch-outputs",
         opset=work.settings.opset,
         threads=work.threads,
     )
-    # torch's own answers are the gates', and take as long as there are images.
+    work.reference, work.kind, work.scores[parity.REFERENCE], torch_s = found
+    # torch's own outputs are the gates', and take as long as there are samples.
     trace = work.costs["trace"]
     work.costs |= {
         "trace": Cost(trace.seconds - torch_s, trace.peak_bytes),
         "torch": Cost(torch_s, trace.peak_bytes),
     }
-    work.graph_inputs, work.graph_outputs = work.step("join", onnx_graph.join_graph, traced, work.path("fp32"))
+    work.graph_inputs, work.graph_outputs = work.step(
+        "join", onnx_graph.join_graph, traced, work.path("fp32"), work.signature
+    )
     shutil.rmtree(traced.parent)
     work.tell("fp32 graph")
-    work.reference = np.load(torch_logits)
-    work.labels = work.images.read_labels()
-    work.right[parity.REFERENCE] = parity.count_right(work.reference, work.labels)
 
 
-def _read_images(work: Workshop) -> None:
-    """Decode the test split, and training images where activations are looked at."""
+def _read_samples(work: Workshop) -> None:
+    """Prepare the test split, and training samples where activations are looked at."""
     wanted = 0 if work.settings.precision == "fp32" else work.settings.calibration_samples
-    work.images, work.calibration = work.step(
-        "images",
-        _write_images,
+    work.signature, work.split, calibrated = work.step(
+        "samples",
+        _write_samples,
         work.inputs,
         work.folder,
-        work.calibration_path,
         samples=wanted,
         seed=work.seed,
         least=MIN_CALIBRATION_SAMPLES if work.settings.precision == "int8" else 1,
     )
+    if calibrated is not None:
+        work.calibration_inputs, work.calibration = calibrated
 
 
 def _judge_fp32(work: Workshop) -> None:
@@ -102,7 +104,9 @@ def _judge_fp32(work: Workshop) -> None:
 
 def _judge_batches(work: Workshop) -> Gate:
     sizes = sorted({1, work.settings.opt_batch, work.settings.max_batch})
-    found = work.step("batches", proof.measure_batches, work.path("fp32"), work.images, sizes, threads=work.threads)
+    found = work.step(
+        "batches", proof.measure_batches, work.path("fp32"), work.split.inputs, sizes, threads=work.threads
+    )
     # Written so that a NaN fails.
     alone = all(error <= BATCH_LIMIT for error in found.values())
     return Gate(
@@ -112,7 +116,7 @@ def _judge_batches(work: Workshop) -> Gate:
         ran=parity.name_of_onnx("fp32"),
         figures={f"relative_error at {size}": error for size, error in found.items()},
         limits={f"relative_error at {size}": BATCH_LIMIT for size in found},
-        reason="" if alone else "an image's logits depend on the others of its batch",
+        reason="" if alone else "a sample's outputs depend on the others of its batch",
     )
 
 
@@ -128,7 +132,7 @@ def _build_engines(work: Workshop) -> None:
             graph,
             work.shipment / name,
             builder=builder,
-            image_shape=(onnx_graph.CHANNELS, work.inputs.image_size, work.inputs.image_size),
+            signature=work.signature,
             opt_batch=work.settings.opt_batch,
             max_batch=work.settings.max_batch,
             min_batch=work.settings.min_batch,
@@ -179,7 +183,8 @@ def _run_engine(work: Workshop, entry: EngineEntry) -> Gate:
     gate, found = engine_run.judge_engine(
         work.shipment / entry.name,
         entry,
-        work.images,
+        work.signature,
+        work.split.inputs,
         work.reference,
         work=work.folder,
         run=work.step,
@@ -191,17 +196,16 @@ def _run_engine(work: Workshop, entry: EngineEntry) -> Gate:
 
 
 def _measure_latency(work: Workshop) -> None:
-    checkpoint = work.inputs.checkpoint
     found = work.step(
         "bench",
         bench.measure_latency,
         {entry.precision: work.shipment / entry.name for entry in work.graphs},
         [(work.shipment / entry.name, entry) for entry in work.engines],
         precision=work.precision,
-        model=checkpoint.model,
+        signature=work.signature,
+        build_model=work.inputs.build_model,
         weights=work.shipment / WEIGHTS_NAME,
-        num_classes=len(checkpoint.classes),
-        image_size=work.inputs.image_size,
+        inputs=work.split.inputs,
         batches=sorted({work.settings.min_batch, work.settings.opt_batch, work.settings.max_batch}),
         threads=work.threads,
     )
@@ -210,28 +214,24 @@ def _measure_latency(work: Workshop) -> None:
 
 
 def _write_bundle(work: Workshop) -> None:
-    bundle.write_bundle(
+    work.bundle.write_bundle(
         work.shipment,
         work.inputs.checkpoint,
+        work.signature,
         model_name=work.path(work.precision).name,
         max_batch=work.settings.max_batch,
     )
-    evaluation, missing = work.inputs.find_evaluation()
     gate = work.step(
         "bundle",
-        bundle.check_bundle,
+        work.bundle.check_bundle,
         work.shipment,
-        work.inputs.shards_uri,
-        work.inputs.shards,
+        work.inputs,
+        work.split,
+        work.fp32_outputs,
+        work.scores["fp32"],
         model_name=FP32_NAME,
-        expected_right=None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
-        transformed_right=work.right["fp32"],
-        expected_score=parity.mean_score(work.fp32_logits[work.labels != proof.NOISE]),
-        data=work.inputs.data,
         threads=work.threads,
     )
-    if missing:
-        gate = gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
     work.gates.append(gate)
     if failed := describe_failed([gate]):
         raise CheckFailed(f"the shipped preprocessing is not the trainer's; nothing is published\n  {failed}")
@@ -239,37 +239,35 @@ def _write_bundle(work: Workshop) -> None:
 
 
 def _trace(
-    inputs: Inputs, path: Path, shipment: Path, images: TestImages, logits: Path, *, opset: int, threads: int
-) -> float:
-    """Write graph and weights, and the logits that all is compared with; return the seconds of the latter."""
+    inputs: Inputs, path: Path, shipment: Path, split: TestSplit, folder: Path, *, opset: int, threads: int
+) -> tuple[StoredArrays, str, Scores, float]:
+    """Write graph and weights, and the outputs that all is compared with; return these, and the seconds of that."""
     import torch
 
+    from trainer.export.tensors import kind_of
+    from trainer.model.build import example_inputs
     from trainer.weights.save import save_weights
 
     torch.set_num_threads(threads)
-    model = inputs.load_model()
-    onnx_graph.export_graph(model, path, image_size=inputs.image_size, opset=opset)
+    model, task = inputs.load_model(), inputs.load_task()
+    example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
+    onnx_graph.export_graph(model, path, signature=task.signature, example=example, opset=opset)
     save_weights(model, inputs.checkpoint.classes, shipment)
     began = time.monotonic()
-    proof.write_torch_logits(model, images, logits)
-    return time.monotonic() - began
+    with torch.inference_mode():
+        kind = kind_of(model(*example))
+    outputs = proof.write_torch_outputs(model, task.signature, split.inputs, folder)
+    return outputs, kind, measure_scores(task, split, outputs, kind), time.monotonic() - began
 
 
-def _write_images(
-    inputs: Inputs, work: Path, calibration_path: Path, *, samples: int, seed: int, least: int
-) -> tuple[TestImages, Calibration | None]:
-    transform = inputs.transform
-    images = proof.write_test_images(inputs.shards_uri, inputs.shards, transform, inputs.data, work)
+def _write_samples(
+    inputs: Inputs, folder: Path, *, samples: int, seed: int, least: int
+) -> tuple[Signature, TestSplit, tuple[StoredArrays, Calibration] | None]:
+    task = inputs.load_task()
+    split = proof.write_test_split(inputs, task, folder)
     if not samples:
-        return images, None
+        return task.signature, split, None
     calibrated = calibration.write_calibration(
-        inputs.shards_uri,
-        inputs.shards,
-        transform,
-        calibration_path,
-        samples=samples,
-        seed=seed,
-        data=inputs.data,
-        least=least,
+        inputs, task, folder / "calibration", samples=samples, seed=seed, least=least
     )
-    return images, calibrated
+    return task.signature, split, calibrated

@@ -1,4 +1,4 @@
-"""From a torch model to an ONNX graph with a dynamic batch, checked.
+"""From a torch model to an ONNX graph with the names, types and dynamic dimensions of its signature, checked.
 
 Here: `export_graph` and `join_graph` write the fp32 graph, `describe` says what a graph takes and gives. Run by
 trainer/export/task.py; `python -m trainer.export.task` is the command. This module never changes weights or precision:
@@ -11,63 +11,70 @@ import contextlib
 import errno
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contracts.artifacts.signature import BATCH, OutputSpec, Signature, TensorSpec
 from contracts.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
+    import torch
     from torch import nn
 
 Shapes = dict[str, list[str | int]]
 """Shape by name; the dynamic dimension is given by its own name."""
 
-INPUT_NAME = "images"
-OUTPUT_NAME = "logits"
-BATCH_DIMENSION = "batch"
-CHANNELS = 3
 # A protobuf message, which an ONNX file is, ends there (protobuf's documentation, "Proto Limits").
 MAX_FILE_BYTES = 2**31 - 1
 
-# A batch of one would let torch.export take the batch for a constant.
-_EXAMPLE_BATCH = 2
+EXAMPLE_BATCH = 2
+"""Samples of the example batch: one would let torch.export take the batch for a constant."""
 
 
-def export_graph(model: nn.Module, path: Path, *, image_size: int, opset: int) -> None:
-    """Write the model as ONNX in fp32: `images` [batch, 3, S, S] float32 to `logits` [batch, classes] float32.
+def export_graph(
+    model: nn.Module, path: Path, *, signature: Signature, example: Sequence[torch.Tensor], opset: int
+) -> None:
+    """Write the model as ONNX in fp32, with the names and the dynamic dimensions of its signature.
 
     The weights lie beside it in files that belong to it: in one file they take three times the memory here, so
     `join_graph` makes one of it in a process of its own. The model is put into evaluation mode and stays in it: batch
     norm uses its running statistics, dropout is off.
 
     Args:
-        model: Maps images [B, 3, S, S] float32, normalised, to logits [B, classes].
+        model: Takes the signature's inputs by position; returns its outputs: a tensor, or a tuple or dictionary of
+            tensors.
         path: File to write, in a folder that is there; only `join_graph` reads it.
-        image_size: S, in pixels.
+        signature: Inputs and outputs of the model.
+        example: `EXAMPLE_BATCH` samples of each input.
         opset: ONNX opset.
 
     Raises:
-        ModelError: The model cannot be traced with a dynamic batch, or chooses its own precision.
+        ModelError: The model cannot be traced with these dimensions, chooses its own precision, or gives other outputs
+            than the signature says.
     """
     import torch
 
+    from trainer.export.tensors import check_example, name_outputs
+
     model.eval()
-    example = torch.zeros(_EXAMPLE_BATCH, CHANNELS, image_size, image_size)
+    check_example(example, signature)
     with _no_autocast(), torch.inference_mode():
-        model(example)
+        outputs = model(*example)
+    named = name_outputs(outputs, signature)
     try:
         with _quiet_exporter():
             torch.onnx.export(
                 model,
-                (example,),
+                tuple(example),
                 path,
                 dynamo=True,
                 opset_version=opset,
-                input_names=[INPUT_NAME],
-                output_names=[OUTPUT_NAME],
-                dynamic_shapes=({0: torch.export.Dim(BATCH_DIMENSION, min=1)},),
+                input_names=list(signature.inputs),
+                # A dictionary is flattened in its own order.
+                output_names=list(outputs if isinstance(outputs, dict) else named),
+                dynamic_shapes=_dynamic_shapes(signature),
                 external_data=True,
                 verbose=False,
             )
@@ -76,7 +83,7 @@ def export_graph(model: nn.Module, path: Path, *, image_size: int, opset: int) -
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ModelError(
             f"the model cannot be exported to ONNX opset {opset}: {reason}",
-            allowed="a model that torch.export can trace with a dynamic batch dimension",
+            allowed=f"a model that torch.export can trace with dynamic {', '.join((BATCH, *signature.dimensions))}",
             todo="remove what depends on the batch size or on values of tensors from its forward",
         ) from error
     except OSError as error:
@@ -86,11 +93,30 @@ def export_graph(model: nn.Module, path: Path, *, image_size: int, opset: int) -
         raise OSError(errno.ENOSPC, str(error), str(path)) from error
 
 
-def join_graph(source: Path, target: Path) -> tuple[Shapes, Shapes]:
+def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
+    """Return what torch.export takes for dynamic, by place of the input and place in its shape."""
+    import torch
+
+    # Without an end: the graph takes any batch, engines those of their profile.
+    dims: dict[str, Any] = {BATCH: torch.export.Dim(BATCH, min=1)}
+    for name, found in signature.dimensions.items():
+        if found.multiple == 1:
+            dims[name] = torch.export.Dim(name, min=found.min, max=found.max)
+        else:
+            part = torch.export.Dim(f"_{name}", min=found.min // found.multiple, max=found.max // found.multiple)
+            dims[name] = found.multiple * part
+    return tuple(
+        {place: dims[size] for place, size in enumerate(spec.shape) if isinstance(size, str)}
+        for spec in signature.inputs.values()
+    )
+
+
+def join_graph(source: Path, target: Path, signature: Signature) -> tuple[Shapes, Shapes]:
     """Write what `export_graph` wrote as one file, checked, without the exporter's notes; return what `describe` says.
 
     Raises:
-        ModelError: It is larger than one file can be, no valid ONNX, or has a fixed batch.
+        ModelError: It is larger than one file can be, no valid ONNX, has a fixed batch, or is not as its signature
+            says.
     """
     import onnx
 
@@ -103,8 +129,49 @@ def join_graph(source: Path, target: Path) -> tuple[Shapes, Shapes]:
             todo="export a smaller model",
         )
     strip_metadata(graph)
+    _name_dimensions(graph.graph, signature)
     save_checked(graph, target)
-    return describe(target)
+    inputs, outputs = describe(target)
+    check_signature(target, signature)
+    return inputs, outputs
+
+
+def _name_dimensions(graph: onnx.GraphProto, signature: Signature) -> None:
+    """Call dynamic dimensions as the signature does: the exporter has names of its own for a multiple of something."""
+    specs: dict[str, TensorSpec] = {**signature.inputs, **signature.outputs}
+    names: dict[str, str] = {}
+    for item in (*graph.input, *graph.output):
+        sizes = specs[item.name].shape if item.name in specs else []
+        for dimension, size in zip(item.type.tensor_type.shape.dim, sizes, strict=False):
+            if isinstance(size, str) and dimension.dim_param:
+                names.setdefault(dimension.dim_param, size)
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        for dimension in item.type.tensor_type.shape.dim:
+            if dimension.dim_param in names:
+                dimension.dim_param = names[dimension.dim_param]
+
+
+def check_signature(path: Path, signature: Signature) -> None:
+    """Compare a graph's inputs and outputs with the signature.
+
+    Raises:
+        ModelError: They are others.
+    """
+    found, said = signature_of(path), signature.model_dump(include={"inputs", "outputs"})
+    for side, tensors in found.model_dump(include={"inputs", "outputs"}).items():
+        for name in {**said[side], **tensors}:
+            has, wanted = tensors.get(name), said[side].get(name)
+            if has is None or wanted is None or (has["dtype"], has["shape"]) != (wanted["dtype"], wanted["shape"]):
+                raise ModelError(
+                    f"{side[:-1]} {name} of {path.name} is {_in_words(has)}, the task's signature says "
+                    f"{_in_words(wanted)}",
+                    allowed="a signature that says what the model takes and gives",
+                    todo="correct the task's signature, or the model",
+                )
+
+
+def _in_words(spec: dict[str, Any] | None) -> str:
+    return "not there" if spec is None else f"{spec['dtype']} {spec['shape']}"
 
 
 @contextlib.contextmanager
@@ -181,13 +248,45 @@ def describe(path: Path) -> tuple[Shapes, Shapes]:
     inputs = {item.name: _shape_of(item) for item in graph.input}
     outputs = {item.name: _shape_of(item) for item in graph.output}
     for name, shape in {**inputs, **outputs}.items():
-        if not shape or shape[0] != BATCH_DIMENSION:
+        if not shape or shape[0] != BATCH:
             raise ModelError(
                 f"{name} of {path.name} has shape {shape}",
-                allowed=f"a first dimension that is dynamic ({BATCH_DIMENSION})",
+                allowed=f"a first dimension that is dynamic ({BATCH})",
                 todo="remove what fixes the batch size from the model's forward",
             )
     return inputs, outputs
+
+
+def signature_of(path: Path) -> Signature:
+    """Return the signature that a graph itself has: without ranges of dimensions that are known, and any values.
+
+    Raises:
+        ModelError: A type is none that a signature knows.
+    """
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    types = {onnx.TensorProto.DataType.Value(onnx_name): name for onnx_name, name in _TYPES.items()}
+
+    def spec_of(item: onnx.ValueInfoProto) -> dict[str, Any]:
+        kind = item.type.tensor_type.elem_type
+        if kind not in types:
+            raise ModelError(
+                f"{item.name} of {path.name} is {onnx.TensorProto.DataType.Name(kind)}",
+                allowed=", ".join(types.values()),
+                todo="convert it in the model's forward",
+            )
+        return {"dtype": types[kind], "shape": _shape_of(item)}
+
+    # As it is: names of dimensions may be anything.
+    return Signature.model_construct(
+        inputs={item.name: TensorSpec.model_construct(**spec_of(item)) for item in graph.input},
+        outputs={item.name: OutputSpec.model_construct(**spec_of(item)) for item in graph.output},
+        dimensions={},
+    )
+
+
+_TYPES = {"FLOAT": "float32", "INT64": "int64", "INT32": "int32", "UINT8": "uint8", "BOOL": "bool"}
 
 
 def _shape_of(item: onnx.ValueInfoProto) -> list[str | int]:
@@ -205,6 +304,8 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             # torch.export calls a name that torch itself deprecated.
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+            # Of several inputs with the same dimension; `join_graph` names them all.
+            warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
             yield
     finally:
         registration.disabled = before

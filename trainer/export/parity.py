@@ -1,6 +1,6 @@
-"""The proof: outputs of the exported graphs and of torch on the same images, compared and held against limits.
+"""The proof: outputs of the exported graphs and of torch on the same inputs, compared and held against limits.
 
-Here: `open_graph` (ONNX Runtime), `run_torch`, `compare`, `judge`. Run by trainer/export/task.py.
+Here: `open_graph` (ONNX Runtime), `compare`, `judge`. Run by trainer/export/task.py.
 
 What ONNX Runtime's CPU provider proves of an fp16 graph is the rounding of its weights: it drops the casts and computes
 in fp32, so an activation that overflows in fp16 stays unseen. `Parity.ran` says so; only an engine on a GPU shows more.
@@ -10,26 +10,25 @@ Nothing here is timed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts.artifacts import Gate, Parity
+from contracts.artifacts.export import Figure, OutputParity
+from contracts.artifacts.signature import OutputSpec, Signature
 from contracts.errors import DataError
-from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
+from trainer.export.arrays import Array, Arrays, StoredArrays
 
-if TYPE_CHECKING:
-    import torch
-
-Array = npt.NDArray[np.float32]
-Runner = Callable[[Array], Array]
-"""Maps images [B, 3, S, S] float32, normalised, to logits [B, classes] float32."""
+Runner = Callable[[Mapping[str, Array]], Arrays]
+"""Maps inputs by name to outputs by name; the first dimension of all is the batch."""
 
 REFERENCE = "torch"
+# Samples whose outputs are compared at a time: it decides memory.
+_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,9 @@ LIMITS = {
 }
 # With fewer different answers of the reference, to agree on them says nothing: a random network predicts one class.
 LEAST_CLASSES = 5
+# Of answers that are many in a sample (an image's pixels): among millions some scores are as close as fp32's last
+# digits.
+MANY_ANSWERS_AGREEMENT = 0.9999
 
 
 def open_graph(path: Path, *, threads: int) -> Runner:
@@ -74,9 +76,10 @@ def open_graph(path: Path, *, threads: int) -> Runner:
     options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    def run(images: Array) -> Array:
-        logits: Array = session.run([OUTPUT_NAME], {INPUT_NAME: images})[0]
-        return logits
+    names = [item.name for item in session.get_outputs()]
+
+    def run(inputs: Mapping[str, Array]) -> Arrays:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
     return run
 
@@ -89,107 +92,214 @@ def name_of_onnx(precision: str) -> str:
     return name if precision == "fp32" else f"{name}; computes in fp32: proves the weights' rounding only"
 
 
-def run_torch(model: torch.nn.Module) -> Runner:
-    """Return a function that runs the torch model eagerly in fp32, in evaluation mode."""
-    import torch
+@dataclass
+class _Compared:
+    """One output, of which batches are taken in one after the other."""
 
-    model.eval()
+    spec: OutputSpec
+    low: float = float("inf")
+    high: float = float("-inf")
+    difference: float = 0.0
+    min_cosine: float = 1.0
+    products: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    """Of outputs with one number a sample: sums of the product, and of either one's square."""
+    answers: int = 0
+    agreed: int = 0
+    classes: set[int] = field(default_factory=set)
+    finite: bool = True
 
-    def run(images: Array) -> Array:
-        with torch.inference_mode():
-            logits: Array = model(torch.from_numpy(images)).float().numpy()
-        return logits
+    @property
+    def decides(self) -> bool:
+        """Whether it has classes to compare."""
+        return self.spec.compare == "classes" and len(self.spec.shape) > 1
 
-    return run
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+    def add(self, expected: Array, found: Array) -> None:
+        # What is infinite or no number is seen at the end.
+        with np.errstate(all="ignore"):
+            self._add(expected.astype(np.float64), found.astype(np.float64))
+
+    def _add(self, expected: npt.NDArray[np.float64], found: npt.NDArray[np.float64]) -> None:
+        # A NaN makes the least and the largest number one.
+        self.low = float(np.minimum(self.low, expected.min()))
+        self.high = float(np.maximum(self.high, expected.max()))
+        self.finite &= bool(np.isfinite(found).all())
+        self.difference = float(np.maximum(self.difference, np.abs(found - expected).max()))
+        if self.decides:
+            answers = expected.argmax(axis=1)
+            self.agreed += int((answers == found.argmax(axis=1)).sum())
+            self.answers += answers.size
+            self.classes.update(np.unique(answers).tolist())
+        left, right = expected.reshape(len(expected), -1), found.reshape(len(found), -1)
+        if left.shape[1] == 1:
+            self.products += [
+                float((one * other).sum()) for one, other in ((left, right), (left, left), (right, right))
+            ]
+        else:
+            self.min_cosine = float(np.minimum(self.min_cosine, _cosines(left, right).min()))
+
+    def finish(self, name: str) -> OutputParity:
+        """Return the figures.
+
+        Raises:
+            DataError: The reference is not finite, or all its numbers are one.
+        """
+        if not self.span > 0 or not np.isfinite(self.span):
+            raise DataError(
+                f"the checkpoint's own {name} are {'all equal' if self.span == 0 else 'not finite'}",
+                allowed="weights whose outputs can be compared",
+                todo="look at the training run's loss; train again",
+            )
+        relative_error, min_cosine = self.difference / self.span, self.min_cosine
+        if self.products[1] > 0:
+            # A single number has no direction: the samples' numbers are the vector.
+            norms = float(np.sqrt(self.products[1] * self.products[2]))
+            min_cosine = float(self.products[0]) / norms if norms > 0 else 0.0
+        if not self.finite:
+            # Neither is a number in JSON; both are as wrong as can be.
+            relative_error, min_cosine = sys.float_info.max, -1.0
+        return OutputParity(
+            relative_error=relative_error,
+            min_cosine=min_cosine,
+            top1_agreement=self.agreed / self.answers if self.answers else None,
+            reference_classes=len(self.classes) if self.answers else None,
+            many_answers=self.decides and len(self.spec.shape) > 2,
+        )
 
 
-def compare(reference: Array, candidate: Array, *, ran: str, precision: str) -> Parity:
-    """Compare logits [N, classes] with torch's and hold them against the limits of `precision`.
+def compare(
+    reference: Iterable[Mapping[str, Array]],
+    candidate: Iterable[Mapping[str, Array]],
+    *,
+    outputs: Mapping[str, OutputSpec],
+    ran: str,
+    precision: str,
+) -> Parity:
+    """Compare outputs with torch's, and hold them against the limits of `precision`.
+
+    Each output is compared on its own, a sample's numbers as one vector; the worst of them counts.
+
+    Args:
+        reference: Batches of torch's outputs by name.
+        candidate: Batches of the same samples.
+        outputs: The signature's.
+        ran: What computed the candidate.
+        precision: Of the candidate.
 
     Raises:
-        DataError: The reference itself is not finite, or all its logits are one number.
+        DataError: The reference itself is not finite, or all its numbers are one number.
     """
-    expected, found = reference.astype(np.float64), candidate.astype(np.float64)
-    span = float(np.ptp(expected)) if np.isfinite(expected).all() else float("nan")
-    if not span > 0:
-        raise DataError(
-            f"the checkpoint's own logits {'are all equal' if span == 0 else 'are not finite'}",
-            allowed="weights whose outputs can be compared",
-            todo="look at the training run's loss; train again",
-        )
-    limits = LIMITS[precision]
-    relative_error = float(np.abs(found - expected).max()) / span
-    min_cosine = float(_cosines(expected, found).min())
-    answers = expected.argmax(axis=1)
-    agreement = float((answers == found.argmax(axis=1)).mean())
-    classes = len(np.unique(answers))
-    if not np.isfinite(found).all():
-        # Neither is a number in JSON; both are as wrong as can be.
-        relative_error, min_cosine = sys.float_info.max, -1.0
+    compared, samples = {name: _Compared(spec) for name, spec in outputs.items()}, 0
+    for expected, found in zip(reference, candidate, strict=True):
+        samples += len(next(iter(expected.values())))
+        for name, one in compared.items():
+            one.add(expected[name], found[name])
+    figures = {name: one.finish(name) for name, one in compared.items()}
+    deciding = [one for one in figures.values() if one.top1_agreement is not None]
+    least = min(deciding, key=lambda one: one.top1_agreement or 0.0, default=None)
     return Parity(
         ran=ran,
-        samples=len(expected),
-        relative_error=relative_error,
-        min_cosine=min_cosine,
-        top1_agreement=agreement,
-        reference_classes=classes,
-        # Written so that a NaN fails.
-        passed=relative_error <= limits.relative_error
-        and min_cosine >= limits.min_cosine
-        and (classes < LEAST_CLASSES or agreement >= limits.top1_agreement),
+        samples=samples,
+        relative_error=max(one.relative_error for one in figures.values()),
+        min_cosine=min(one.min_cosine for one in figures.values()),
+        top1_agreement=None if least is None else least.top1_agreement,
+        reference_classes=None if least is None else least.reference_classes,
+        passed=all(_keeps(one, precision) and _agrees(one, precision) is not False for one in figures.values()),
+        outputs=figures if len(figures) > 1 or any(one.many_answers for one in figures.values()) else {},
     )
 
 
+def compare_stored(
+    reference: StoredArrays, candidate: StoredArrays, signature: Signature, *, ran: str, precision: str
+) -> Parity:
+    """Compare outputs that lie on disk, as `compare` does."""
+    batches = reference.batches(_AT_A_TIME), candidate.batches(_AT_A_TIME)
+    return compare(*batches, outputs=signature.outputs, ran=ran, precision=precision)
+
+
+def _keeps(found: Parity | OutputParity, precision: str) -> bool:
+    """Whether the numbers keep to the limits; written so that a NaN fails."""
+    limits = LIMITS[precision]
+    assert found.relative_error is not None and found.min_cosine is not None
+    return found.relative_error <= limits.relative_error and found.min_cosine >= limits.min_cosine
+
+
+def _agrees(found: OutputParity, precision: str) -> bool | None:
+    """Whether the answers are the reference's; None where there are none, or too few classes to say."""
+    if found.top1_agreement is None or (found.reference_classes or 0) < LEAST_CLASSES:
+        return None
+    return found.top1_agreement >= _least_agreement(found, precision)
+
+
+def _least_agreement(found: OutputParity, precision: str) -> float:
+    limit = LIMITS[precision].top1_agreement
+    return min(limit, MANY_ANSWERS_AGREEMENT) if found.many_answers else limit
+
+
 def judge(found: Parity, precision: str) -> list[Gate]:
-    """Return the gates of a comparison: `parity` for the logits, `top1` for the answers."""
+    """Return the gates of a comparison: `parity` for the numbers; `top1` for the answers, where there are any."""
     if found.passed is None:
         return [
             Gate(name=name, precision=precision, status="not run", ran=found.ran, reason=found.ran)
             for name in ("parity", "top1")
         ]
+    gates = [_judge_numbers(found, precision)]
+    whole = OutputParity(**found.model_dump(include=set(OutputParity.model_fields) - {"many_answers"}))
+    by_name = found.outputs or {"": whole}
+    if deciding := {name: one for name, one in by_name.items() if one.top1_agreement is not None}:
+        gates.append(_judge_answers(found, deciding, precision))
+    return gates
+
+
+def _judge_numbers(found: Parity, precision: str) -> Gate:
     limits = LIMITS[precision]
-    assert found.relative_error is not None and found.min_cosine is not None and found.top1_agreement is not None
-    keeps = found.relative_error <= limits.relative_error and found.min_cosine >= limits.min_cosine
-    logits = Gate(
+    keeps = _keeps(found, precision)
+    figures: dict[str, Figure] = {
+        "samples": found.samples,
+        "relative_error": found.relative_error,
+        "min_cosine": found.min_cosine,
+    }
+    if len(found.outputs) > 1:
+        for name, one in found.outputs.items():
+            figures |= {f"relative_error of {name}": one.relative_error, f"min_cosine of {name}": one.min_cosine}
+    return Gate(
         name="parity",
         precision=precision,
         status="passed" if keeps else "failed",
         ran=found.ran,
-        figures={"samples": found.samples, "relative_error": found.relative_error, "min_cosine": found.min_cosine},
+        figures=figures,
         limits={
             **({} if np.isinf(limits.relative_error) else {"relative_error": limits.relative_error}),
             "min_cosine": limits.min_cosine,
         },
         reason="" if keeps else "it does not compute what torch computes",
     )
-    decidable = (found.reference_classes or 0) >= LEAST_CLASSES
-    agrees = found.top1_agreement >= limits.top1_agreement
-    top1 = Gate(
+
+
+def _judge_answers(found: Parity, deciding: Mapping[str, OutputParity], precision: str) -> Gate:
+    verdicts = {name: _agrees(one, precision) for name, one in deciding.items()}
+    # What counts is the worst: an output that fails, else one that can be decided.
+    worst = min(deciding, key=lambda name: {False: 0, True: 1, None: 2}[verdicts[name]])
+    one, agrees = deciding[worst], verdicts[worst]
+    figures: dict[str, Figure] = {"agreement": one.top1_agreement, "reference_classes": one.reference_classes}
+    if len(deciding) > 1:
+        figures |= {f"agreement of {name}": each.top1_agreement for name, each in deciding.items()}
+    return Gate(
         name="top1",
         precision=precision,
-        status=("passed" if agrees else "failed") if decidable else "not decidable",
+        status="not decidable" if agrees is None else "passed" if agrees else "failed",
         ran=found.ran,
-        figures={"agreement": found.top1_agreement, "reference_classes": found.reference_classes},
-        limits={"agreement": limits.top1_agreement},
-        reason=""
-        if decidable and agrees
-        else "it gives other answers than torch"
-        if decidable
-        else f"torch predicts {found.reference_classes} classes, {LEAST_CLASSES} are needed to say anything",
+        figures=figures,
+        limits={"agreement": _least_agreement(one, precision)},
+        reason=f"torch predicts {one.reference_classes} classes, {LEAST_CLASSES} are needed to say anything"
+        if agrees is None
+        else ""
+        if agrees
+        else "it gives other answers than torch",
     )
-    return [logits, top1]
-
-
-def count_right(logits: Array, labels: npt.NDArray[np.int64]) -> int:
-    """Return the number of samples whose largest logit [N, classes] is at their label [N]; none is at -1."""
-    return int((logits.argmax(axis=1) == labels).sum())
-
-
-def mean_score(logits: Array) -> float:
-    """Return the average over samples of the largest probability that logits [N, classes] give."""
-    wide = logits.astype(np.float64)
-    exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
-    return float((exponentials.max(axis=1) / exponentials.sum(axis=1)).mean())
 
 
 def _cosines(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -74,11 +74,13 @@ def convert_to_fp16(source: Path, target: Path, *, keep_fp32: Sequence[str] = ()
         )
     blocked = {*float16.DEFAULT_OP_BLOCK_LIST, *_QUANTIZERS}
     too_large, vanishing = _unholdable(graph, weights)
+    copies = _separate_outputs(graph.graph)
     wanted = {*keep_fp32}
     for node in graph.graph.node:
         if node.op_type not in blocked and not {*too_large, *vanishing}.isdisjoint(reads(node)):
             wanted.add(node.name)
     in_fp32 = {node.name for node in graph.graph.node if node.op_type in blocked or node.name in wanted}
+    in_fp32 |= {name for name, producer in copies.items() if producer in in_fp32}
     kept = _touching_floats(graph, in_fp32)
     _separate_weights(graph, weights, in_fp32)
     originals = {node.name for node in graph.graph.node}
@@ -186,6 +188,33 @@ def _touching_floats(graph: onnx.ModelProto, names: Collection[str]) -> list[str
         and node.op_type not in _QUANTIZERS
         and not floats.isdisjoint((*reads(node), *node.output))
     ]
+
+
+def _separate_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """Let an output that nodes read too be a copy of what they read: the converter casts it for all of its readers.
+
+    Returns:
+        The node that writes the value, by the name of the node that copies it.
+    """
+    import onnx
+
+    producers = {output: node for node in graph.node for output in node.output}
+    read = {name for node in graph.node for name in reads(node)}
+    copies = {}
+    for item in graph.output:
+        if item.name not in read or item.name not in producers:
+            continue
+        inner, producer = f"{item.name}_inside", producers[item.name]
+        for node in graph.node:
+            node.input[:] = [inner if name == item.name else name for name in node.input]
+        producer.output[:] = [inner if name == item.name else name for name in producer.output]
+        value = graph.value_info.add()
+        value.CopyFrom(item)
+        value.name = inner
+        copy = onnx.helper.make_node("Identity", [inner], [item.name], name=f"{item.name}_outside")
+        graph.node.append(copy)
+        copies[copy.name] = producer.name
+    return copies
 
 
 def _separate_weights(graph: onnx.ModelProto, weights: Weights, in_fp32: Collection[str]) -> None:

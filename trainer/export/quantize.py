@@ -7,7 +7,7 @@ what is left into fp16 (precision.py). What is decided here, and why:
   outputs costs accuracy and buys nothing, since a builder joins the next node's quantisation with this one's output.
 * Signed and symmetric, weights per channel: what TensorRT takes. Weights stay floating point with a QuantizeLinear and
   a DequantizeLinear behind them, and biases stay floating point: TensorRT-RTX's parser refuses an int32 bias.
-* Scales from the smallest and largest value over all calibration images: percentiles and entropy gain nothing on
+* Scales from the smallest and largest value over all calibration samples: percentiles and entropy gain nothing on
   trained digits and a random ResNet-50 and hold histograms of all activations (benchmarks/int8.py; docs/export.md).
 * Without the quantiser's pre-processing, which fuses nodes: the graph that ships has the nodes that were proven.
 """
@@ -24,15 +24,16 @@ from typing import Any
 import numpy as np
 
 from contracts.errors import ModelError
+from trainer.export.arrays import StoredArrays
 from trainer.export.coverage import QUANTIZABLE
-from trainer.export.onnx_graph import INPUT_NAME, save_checked, strip_metadata
+from trainer.export.onnx_graph import save_checked, strip_metadata
 
 # What MinMaxCalibrater appends to a tensor's name for the graph outputs that it adds.
 _LOWEST, _HIGHEST = "_ReduceMin", "_ReduceMax"
 
 
 def quantize_to_int8(
-    source: Path, target: Path, *, calibration: Path, batch_size: int, threads: int, work: Path
+    source: Path, target: Path, *, calibration: StoredArrays, batch_size: int, threads: int, work: Path
 ) -> None:
     """Write `source` with int8 Conv, Gemm and MatMul; all other arithmetic, inputs and outputs stay float32.
 
@@ -41,13 +42,13 @@ def quantize_to_int8(
     Args:
         source: The fp32 ONNX file; its weights may be outside of it.
         target: File to write.
-        calibration: Images [N, 3, S, S] float32, normalised: a .npy file.
-        batch_size: Images to run at a time: it decides memory, not the result's meaning.
+        calibration: Inputs as the model takes them.
+        batch_size: Samples to run at a time: it decides memory, not the result's meaning.
         threads: Intra-op threads of ONNX Runtime.
         work: Folder for temporary files: about three times the size of `source`.
 
     Raises:
-        ModelError: An activation is not finite in fp32 on the calibration images, so that it has no scale; or the
+        ModelError: An activation is not finite in fp32 on the calibration samples, so that it has no scale; or the
             quantiser refuses the graph.
     """
     import onnx
@@ -96,7 +97,7 @@ def _stage(source: Path, staged: Path) -> None:
     onnx.save(onnx.load(source), staged, save_as_external_data=True, location=f"{staged.name}.data")
 
 
-def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads: int) -> Any:
+def _measure_ranges(graph: Path, calibration: StoredArrays, *, batch_size: int, threads: int) -> Any:
     """Return smallest and largest value of each input and output of the nodes to quantise, as TensorsData."""
     import onnxruntime  # type: ignore[import-untyped]
     from onnxruntime.quantization import (
@@ -120,10 +121,8 @@ def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads:
     session = onnxruntime.InferenceSession(augmented, options, providers=["CPUExecutionProvider"])
     wanted = [item.name for item in session.get_outputs() if item.name.endswith((_LOWEST, _HIGHEST))]
     found: dict[str, Any] = {}
-    images = np.load(calibration, mmap_mode="r")
-    for start in range(0, len(images), batch_size):
-        batch = np.ascontiguousarray(images[start : start + batch_size])
-        for name, value in zip(wanted, session.run(wanted, {INPUT_NAME: batch}), strict=True):
+    for batch in calibration.batches(batch_size):
+        for name, value in zip(wanted, session.run(wanted, batch), strict=True):
             choose = np.minimum if name.endswith(_LOWEST) else np.maximum
             found[name] = choose(found.get(name, value), value)
     tensors = [name.removesuffix(_LOWEST) for name in wanted if name.endswith(_LOWEST)]
@@ -132,7 +131,7 @@ def _measure_ranges(graph: Path, calibration: Path, *, batch_size: int, threads:
     if endless:
         raise ModelError(
             f"{len(endless)} tensor(s) at Conv, Gemm or MatMul nodes are not finite in fp32: {', '.join(endless[:5])}",
-            allowed="a model whose activations on its own training images are numbers",
+            allowed="a model whose activations on its own training samples are numbers",
             todo="look at the training run's loss; train again",
         )
     return TensorsData(CalibrationMethod.MinMax, ranges)

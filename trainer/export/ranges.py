@@ -1,6 +1,6 @@
 """How large the values of a float32 graph get, node by node: fp16 ends at 65504.
 
-Here: `measure_ranges` runs the float32 graph over the calibration images, `nodes_beyond` says which nodes must stay in
+Here: `measure_ranges` runs the float32 graph over the calibration samples, `nodes_beyond` says which nodes must stay in
 fp32, `judge_ranges` is the gate. Run by trainer/export/task.py. ONNX Runtime on a CPU computes fp16 graphs in fp32, so
 that no comparison of outputs there sees a value that overflows: this gate does.
 """
@@ -12,20 +12,19 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from contracts.artifacts.export import Figure, Gate
-from contracts.errors import DataError
+from trainer.export.arrays import Arrays, StoredArrays
 from trainer.export.nodes import Weights, float_tensors, load_parts, reads
-from trainer.export.onnx_graph import INPUT_NAME
 from trainer.export.precision import FP16_MAX
 
 if TYPE_CHECKING:
     import onnx
 
-# Half of fp16's largest number: images that are not among the calibration's may give twice the values.
+# Half of fp16's largest number: samples that are not among the calibration's may give twice the values.
 KEEP_ABOVE = FP16_MAX / 2
 
 
@@ -37,7 +36,7 @@ class NodeRange:
     written: float
     """Largest size of a value that it writes."""
     read: float
-    """Largest size of a value that it reads, weights left out: a value that another node writes, or the images."""
+    """Largest size of a value that it reads, weights left out: a value that another node writes, or an input."""
     weight_bytes: int
     """Bytes of the float32 weights that it reads."""
 
@@ -51,31 +50,23 @@ class NodeRange:
         return max(self.written, self.read)
 
 
-def measure_ranges(graph: Path, calibration: Path, *, batch_size: int = 8, threads: int = 1) -> dict[str, NodeRange]:
-    """Return what each node of a float32 graph reads and writes, over all calibration images, in the graph's order.
+def measure_ranges(
+    graph: Path, calibration: StoredArrays, *, batch_size: int = 8, threads: int = 1
+) -> dict[str, NodeRange]:
+    """Return what each node of a float32 graph reads and writes, over all calibration samples, in the graph's order.
 
     Nodes that touch no floats are left out. The largest and smallest number of each value are taken inside of the
     graph, right behind the node that writes it: values are let go as in any run, so that only a few are in memory at a
-    time, in one pass over the images.
+    time, in one pass over the samples.
 
     Args:
         graph: The float32 graph.
-        calibration: A .npy file of images [N, 3, S, S] float32, as the model takes them.
-        batch_size: Images at once.
+        calibration: Inputs as the model takes them.
+        batch_size: Samples at once.
         threads: Intra-op threads of ONNX Runtime.
-
-    Raises:
-        DataError: The file holds no such images.
     """
     import onnx
 
-    images = np.load(calibration, mmap_mode="r")
-    if images.ndim != 4 or images.dtype != np.float32 or not len(images):
-        raise DataError(
-            f"{calibration.name} holds {images.dtype} of shape {images.shape}",
-            allowed="float32 of shape [images, 3, height, width], one image at least",
-            todo="write it with trainer.export.calibration",
-        )
     model, weights = load_parts(graph)
     described, watched = _describe(model.graph)
     _watch(model.graph, watched)
@@ -84,7 +75,7 @@ def measure_ranges(graph: Path, calibration: Path, *, batch_size: int = 8, threa
         _move_weights(model.graph, weights, Path(folder) / "weights")
         onnx.save(model, Path(folder) / "watched.onnx")
         del weights
-        sizes = _run(Path(folder) / "watched.onnx", watched, _batches(images, batch_size), threads=threads)
+        sizes = _run(Path(folder) / "watched.onnx", watched, calibration.batches(batch_size), threads=threads)
     return {
         name: NodeRange(
             op_type=op_type,
@@ -150,7 +141,7 @@ _Described = dict[str, tuple[str, list[str], list[str], int]]
 
 
 def _describe(graph: onnx.GraphProto) -> tuple[_Described, list[str]]:
-    """Return the nodes that touch floats, and the names of the tensors to watch: what nodes write, and the images."""
+    """Return the nodes that touch floats, and the names of the tensors to watch: what nodes write, and the inputs."""
     floats = float_tensors(graph)
     weights = {item.name: 4 * int(np.prod(item.dims)) for item in graph.initializer if item.name in floats}
     described: _Described = {}
@@ -217,12 +208,7 @@ def _move_weights(graph: onnx.GraphProto, weights: Weights, path: Path) -> None:
                 tensor.external_data.add(key=key, value=str(value))
 
 
-def _batches(images: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    for first in range(0, len(images), batch_size):
-        yield np.ascontiguousarray(images[first : first + batch_size])
-
-
-def _run(path: Path, tensors: list[str], batches: Iterator[Any], *, threads: int) -> dict[str, float]:
+def _run(path: Path, tensors: list[str], batches: Iterator[Arrays], *, threads: int) -> dict[str, float]:
     """Return the largest size of each tensor over all batches."""
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -236,7 +222,7 @@ def _run(path: Path, tensors: list[str], batches: Iterator[Any], *, threads: int
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     sizes = np.zeros(len(tensors))
     for batch in batches:
-        found = np.array(session.run(None, {INPUT_NAME: batch}), np.float64).reshape(len(tensors), len(_REDUCTIONS))
+        found = np.array(session.run(None, batch), np.float64).reshape(len(tensors), len(_REDUCTIONS))
         size = np.abs(found[:, :2]).max(axis=1)
         size[~np.isfinite(found).all(axis=1)] = np.inf
         sizes = np.maximum(sizes, size)

@@ -2,7 +2,7 @@
 
 Here: `evaluate` and `judge_reference` (what an fp16 graph gives when it really computes in fp16: ONNX Runtime on a CPU
 does not), and `measure_errors` (which node loses most). Run by trainer/export/task.py. It is slow: seconds to minutes
-an image for models larger than the digits', so the judge gives up in time and says so. Where numpy adds up products of
+a sample for models larger than the digits', so the judge gives up in time and says so. Where numpy adds up products of
 fp16 numbers it does so in float32; a GPU may not.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.artifacts.export import Figure, Gate
+from contracts.artifacts.signature import OutputSpec
 from trainer.export import parity
+from trainer.export.arrays import Arrays, join_batches
 from trainer.export.nodes import lift_constants, name_nodes, reads
-from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
-from trainer.export.parity import Array
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +31,7 @@ Values = Mapping[str, npt.NDArray[Any]]
 OnNode = Callable[["onnx.NodeProto", Values, Values], None]
 """Told of a node, what it read and what it wrote, by name."""
 
-# Images at once: im2col of a convolution makes nine times the activation of it.
+# Samples at once: im2col of a convolution makes nine times the activation of it.
 _CHUNK = 8
 
 
@@ -48,6 +48,7 @@ class ReferenceGraph:
     _opsets: dict[str, int] = field(init=False)
     _constants: dict[str, npt.NDArray[Any]] = field(init=False)
     _last_reads: list[list[str]] = field(init=False)
+    _outputs: list[str] = field(init=False)
     _runners: dict[tuple[str, ...], Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,17 +60,20 @@ class ReferenceGraph:
         self._nodes = list(model.graph.node)
         self._opsets = {item.domain: item.version for item in model.opset_import}
         self._constants = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
+        self._outputs = [item.name for item in model.graph.output]
         last = {name: place for place, node in enumerate(self._nodes) for name in (*node.output, *reads(node))}
         self._last_reads = [[] for _ in self._nodes]
         for name, place in last.items():
-            if name != OUTPUT_NAME and name not in self._constants:
+            if name not in self._outputs and name not in self._constants:
                 self._last_reads[place].append(name)
 
-    def run(self, images: Array, *, on_node: OnNode | None = None, deadline: float = float("inf")) -> Array:
-        """Return the logits [B, classes] of images [B, 3, S, S] float32.
+    def run(
+        self, batch: Values, *, on_node: OnNode | None = None, deadline: float = float("inf")
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the outputs of a batch by name.
 
         Args:
-            images: What goes in.
+            batch: Inputs by name.
             on_node: Called after each node.
             deadline: Value of time.monotonic() after which no node is started.
 
@@ -77,7 +81,7 @@ class ReferenceGraph:
             TooSlow: The deadline is over.
             NotImplementedError: The evaluator lacks an operator.
         """
-        values: dict[str, npt.NDArray[Any]] = {**self._constants, INPUT_NAME: images}
+        values: dict[str, npt.NDArray[Any]] = {**self._constants, **batch}
         for node, finished in zip(self._nodes, self._last_reads, strict=True):
             if time.monotonic() > deadline:
                 raise TooSlow
@@ -88,8 +92,7 @@ class ReferenceGraph:
             values.update(outputs)
             for name in finished:
                 del values[name]
-        logits: Array = values[OUTPUT_NAME]
-        return logits
+        return {name: values[name] for name in self._outputs}
 
     def run_node(self, node: onnx.NodeProto, inputs: Values) -> dict[str, npt.NDArray[Any]]:
         """Run one node on values of any precision; return what it writes, by name."""
@@ -114,26 +117,38 @@ class ReferenceGraph:
         return {name: np.asarray(value) for name, value in zip(outputs, found, strict=True)}
 
 
-def evaluate(graph: Path, images: Array) -> Array:
-    """Return the logits [N, classes] that the reference evaluator computes from images [N, 3, S, S] float32."""
+def evaluate(graph: Path, inputs: Arrays) -> Arrays:
+    """Return the outputs by name that the reference evaluator computes."""
     opened = ReferenceGraph(graph)
-    return np.concatenate([opened.run(images[first : first + _CHUNK]) for first in range(0, len(images), _CHUNK)])
+    return join_batches(opened.run(batch) for batch in _chunks(inputs, _CHUNK))
+
+
+def _chunks(arrays: Arrays, size: int, *, first: int = 0) -> Iterator[Arrays]:
+    for start in range(first, len(next(iter(arrays.values()))), size):
+        yield {name: array[start : start + size] for name, array in arrays.items()}
 
 
 def judge_reference(
-    graph: Path, images: Array, expected: Array, *, precision: str = "fp16", limit_s: float = 120.0
+    graph: Path,
+    inputs: Arrays,
+    expected: Arrays,
+    outputs: Mapping[str, OutputSpec],
+    *,
+    precision: str = "fp16",
+    limit_s: float = 120.0,
 ) -> Gate:
     """Compute `graph` with real fp16 arithmetic and hold it against the limits of `precision`.
 
-    No fp16 value on the way may be infinite or not a number; answers are a figure without a limit. What the first image
-    takes says how long all would.
+    No fp16 value on the way may be infinite or not a number; answers are a figure without a limit. What the first
+    sample takes says how long all would.
 
     Args:
         graph: The fp16 graph.
-        images: [N, 3, S, S] float32.
-        expected: Logits [N, classes] of torch, or of the float32 graph.
+        inputs: By name, all samples.
+        expected: Outputs of torch, or of the float32 graph, by name.
+        outputs: The signature's.
         precision: Whose limits hold.
-        limit_s: Seconds that all images may take by that estimate; longer is `not run`.
+        limit_s: Seconds that all samples may take by that estimate; longer is `not run`.
     """
     import onnx
 
@@ -146,39 +161,41 @@ def judge_reference(
             if value.dtype == np.float16 and (bad := int(value.size - np.isfinite(value).sum())):
                 spoiled[node.name] = spoiled.get(node.name, 0) + bad
 
+    samples = len(next(iter(inputs.values())))
     try:
         opened = ReferenceGraph(graph)
         started = time.monotonic()
-        parts = [opened.run(images[:1], on_node=count, deadline=started + limit_s / len(images))]
-        for first in range(1, len(images), _CHUNK):
-            parts.append(opened.run(images[first : first + _CHUNK], on_node=count))
+        one = next(_chunks(inputs, 1))
+        parts = [opened.run(one, on_node=count, deadline=started + limit_s / samples)]
+        parts += [opened.run(batch, on_node=count) for batch in _chunks(inputs, _CHUNK, first=1)]
     except TooSlow:
-        why = f"{len(images)} images would take more than {limit_s:.0f} s"
+        why = f"{samples} samples would take more than {limit_s:.0f} s"
         return Gate(name="reference", precision=precision, status="not run", ran=f"not run: {why}", reason=why)
     except NotImplementedError as error:
         why = f"the evaluator lacks an operator: {str(error).partition(chr(10))[0]}"
         return Gate(name="reference", precision=precision, status="not run", ran=f"not run: {why}", reason=why)
-    found = np.concatenate(parts)
+    found = join_batches(parts)
     figures: dict[str, Figure] = {
-        "samples": len(images),
+        "samples": samples,
         "non_finite_values": sum(spoiled.values()),
-        "non_finite_logits": int(found.size - np.isfinite(found).sum()),
+        "non_finite_outputs": sum(int(array.size - np.isfinite(array).sum()) for array in found.values()),
     }
-    compared = parity.compare(expected, np.nan_to_num(found), ran=name, precision=precision)
+    numbers = {name: np.nan_to_num(array) for name, array in found.items()}
+    compared = parity.compare([expected], [numbers], outputs=outputs, ran=name, precision=precision)
     assert compared.relative_error is not None and compared.min_cosine is not None
     # So few images cannot tell 99.5 % of answers: one that flips would be 98 %. The gate top1 has them all.
     figures |= {
         "relative_error": compared.relative_error,
         "min_cosine": compared.min_cosine,
-        "top1_agreement": compared.top1_agreement,
+        **({} if compared.top1_agreement is None else {"top1_agreement": compared.top1_agreement}),
     }
     limits = parity.LIMITS[precision]
     reasons = []
-    if figures["non_finite_values"] or figures["non_finite_logits"]:
-        where = ", ".join(list(spoiled)[:3]) or "the logits"
+    if figures["non_finite_values"] or figures["non_finite_outputs"]:
+        where = ", ".join(list(spoiled)[:3]) or "the outputs"
         reasons.append(f"values that are not finite, first from {where}")
     if not (compared.relative_error <= limits.relative_error and compared.min_cosine >= limits.min_cosine):
-        reasons.append("the logits are off")
+        reasons.append("the outputs are off")
     return Gate(
         name="reference",
         precision=precision,
@@ -187,7 +204,7 @@ def judge_reference(
         figures=figures,
         limits={
             "non_finite_values": 0.0,
-            "non_finite_logits": 0.0,
+            "non_finite_outputs": 0.0,
             "relative_error": limits.relative_error,
             "min_cosine": limits.min_cosine,
         },
@@ -195,7 +212,7 @@ def judge_reference(
     )
 
 
-def measure_errors(graph: Path, images: Array, *, limit_s: float = 300.0) -> dict[str, float]:
+def measure_errors(graph: Path, batch: Arrays, *, limit_s: float = 300.0) -> dict[str, float]:
     """Return for each node of a float32 graph how much it alone loses when it computes in fp16.
 
     Each node reads its float32 inputs rounded to fp16; the error is the largest difference of what it writes, over the
@@ -204,7 +221,7 @@ def measure_errors(graph: Path, images: Array, *, limit_s: float = 300.0) -> dic
 
     Args:
         graph: The float32 graph.
-        images: [N, 3, S, S] float32; one is enough.
+        batch: Inputs by name; one sample is enough.
         limit_s: Seconds after which the nodes that were not reached are left out.
     """
     from onnxconverter_common import float16  # type: ignore[import-untyped]
@@ -224,7 +241,7 @@ def measure_errors(graph: Path, images: Array, *, limit_s: float = 300.0) -> dic
         errors[node.name] = max(_relative(wide[name], found[name]) for name in wide)
 
     with contextlib.suppress(TooSlow, NotImplementedError):
-        opened.run(images, on_node=compare, deadline=time.monotonic() + limit_s)
+        opened.run(batch, on_node=compare, deadline=time.monotonic() + limit_s)
     return errors
 
 

@@ -58,7 +58,7 @@ def export(stage: Stage) -> str:
     if stage.config.export.precision == "bf16":
         require_autocast("bf16")
     check_index(shards_uri, shards)
-    inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config.data)
+    inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config)
     try:
         with tempfile.TemporaryDirectory(prefix="shardline-export-") as folder:
             _make(stage, output, inputs, Path(folder))
@@ -99,7 +99,6 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
     from trainer.export.card import hash_code
 
     inputs = work.inputs
-    answers = {name: right / work.test_samples for name, right in work.right.items()}
     return ExportManifest(
         fingerprint=output.fingerprint,
         made_from=output.made_from,
@@ -108,13 +107,16 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         tried=work.tried,
         verdict=work.verdict,
         opset=stage.config.export.opset,
+        task=stage.config.task.name,
+        signature=work.signature,
         inputs=work.graph_inputs,
         outputs=work.graph_outputs,
         graphs=work.graphs,
         engines=work.engines,
         gates=work.gates,
         parity=work.parity,
-        accuracy=answers,
+        metrics={name: dict(found.values) for name, found in work.scores.items()},
+        headline=work.scores["fp32"].headline,
         test_samples=work.test_samples,
         coverage=work.coverage,
         calibration=work.calibration,

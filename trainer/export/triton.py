@@ -2,7 +2,7 @@
 
     triton/README.md               how to serve it
     triton/NAME/config.pbtxt       names, types, shapes, batch sizes: from the manifest and the ONNX graph
-    triton/NAME/labels.txt         a class a line
+    triton/NAME/labels.txt         a class a line, where outputs are classes
     triton/NAME/1/model.onnx       or model.plan, where tensorrt built the engine
 
 Here: `write_repository`, `find_contradictions`. Run by trainer/export/task.py and by verification. No server has loaded
@@ -15,7 +15,6 @@ file by itself, so wherever an export is published the graph is stored twice.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
 from contracts.serving import MODEL_NAME
-from trainer.export import predict
+from trainer.export.bundles import bundle_of
 from trainer.export.targets import TENSORRT
 from trainer.export.triton_config import (
     BUILDER_TYPES,
@@ -38,6 +37,7 @@ from trainer.export.triton_config import (
     Signature,
     backend_of,
     config_as_text,
+    dims_of,
     engine_of,
     image_for,
     list_fields,
@@ -60,7 +60,7 @@ def write_repository(folder: Path, document: ExportManifest, *, name: str = MODE
     """Write the model repository below `folder`/triton.
 
     Args:
-        folder: Where labels.json, the graphs and the engines lie, under the names that the document gives them.
+        folder: Where the bundle, the graphs and the engines lie, under the names that the document gives them.
         document: The manifest; its list of files need not be final.
         name: What clients call the model.
 
@@ -81,12 +81,15 @@ def write_repository(folder: Path, document: ExportManifest, *, name: str = MODE
                 todo="set export.min_batch=1",
             )
         source = engine.name
-    labels = _read_labels(folder)
-    config = make_config(document, read_signature(folder / document.graph().name), name=name)
+    labels = _read_labels(folder, document)
+    config = make_config(
+        document, read_signature(folder / document.graph().name), name=name, has_labels=labels is not None
+    )
     model = folder / REPOSITORY / name
     (model / VERSION).mkdir(parents=True, exist_ok=True)
     _link(folder / source, model / VERSION / MODEL_FILES[backend])
-    (model / LABELS_NAME).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    if labels is not None:
+        (model / LABELS_NAME).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     (model / CONFIG_NAME).write_text(config_as_text(config), encoding="utf-8")
     (folder / REPOSITORY / README_NAME).write_text(_readme(document, name, image), encoding="utf-8")
     return sorted(path.relative_to(folder).as_posix() for path in (folder / REPOSITORY).rglob("*") if path.is_file())
@@ -99,7 +102,7 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     be the one that `make_config` makes: any other field (reshape, format, platform) would change what is served.
 
     Args:
-        folder: Of the export: labels.json, graphs, engines, triton/.
+        folder: Of the export: its bundle, graphs, engines, triton/.
         document: Its manifest.
     """
     repository = folder / REPOSITORY
@@ -113,26 +116,35 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     except (OSError, ValueError) as error:
         return [f"{CONFIG_NAME} cannot be read: {error}"]
     try:
+        labels = _read_labels(folder, document)
+    except (OSError, ValueError) as error:
+        return [f"labels cannot be read: {error}"]
+    try:
         signature = read_signature(folder / document.graph().name)
     except Exception as error:  # noqa: BLE001 - a damaged protobuf raises what it likes; it is a finding, not a fault
         return [f"{document.graph().name} cannot be read: {error}"]
     return [
-        *_compare_config(config, document, signature, model.name),
+        *_compare_config(config, document, signature, model.name, has_labels=labels is not None),
         *_compare_model(model, document),
         *_compare_batches(document),
         *_compare_engines(document, signature),
         *_compare_tensors("input", signature[0], document.inputs),
         *_compare_tensors("output", signature[1], document.outputs),
-        *_compare_labels(folder, model, signature[1]),
+        *_compare_labels(labels, model, signature[1]),
         *_compare_image(repository, document),
     ]
 
 
 def _compare_config(
-    config: ModelConfig, document: ExportManifest, signature: tuple[Signature, Signature], name: str
+    config: ModelConfig,
+    document: ExportManifest,
+    signature: tuple[Signature, Signature],
+    name: str,
+    *,
+    has_labels: bool,
 ) -> Iterator[str]:
     try:
-        wanted = list_fields(make_config(document, signature, name=name))
+        wanted = list_fields(make_config(document, signature, name=name, has_labels=has_labels))
     except (TypeError, ValueError) as error:
         yield f"{document.graph().name} has a type or a dynamic size that Triton is not told of: {error}"
         return
@@ -163,7 +175,7 @@ def _compare_engines(document: ExportManifest, signature: tuple[Signature, Signa
                 for tensor in engine.tensors
                 if tensor.mode == mode
             }
-            expected = {name: (kind, shape[1:]) for name, (kind, shape) in graph.items()}
+            expected = {name: (kind, dims_of(shape)) for name, (kind, shape) in graph.items()}
             # Without any: a manifest of a version that did not take them from the build.
             if engine.tensors and said != expected:
                 yield f"{engine.name} has {mode} {said}, the ONNX graph {expected}"
@@ -187,9 +199,10 @@ def _compare_tensors(side: str, signature: Signature, manifest: dict[str, list[s
             yield f"the ONNX graph has {name} with a batch of {shape[:1]}, which is not dynamic"
 
 
-def _compare_labels(folder: Path, model: Path, outputs: Signature) -> Iterator[str]:
+def _compare_labels(expected: list[str] | None, model: Path, outputs: Signature) -> Iterator[str]:
+    if expected is None:
+        return
     try:
-        expected = _read_labels(folder)
         content = (model / LABELS_NAME).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         yield f"labels cannot be read: {error}"
@@ -216,10 +229,10 @@ def _compare_image(repository: Path, document: ExportManifest) -> Iterator[str]:
         yield f"{README_NAME} names {', '.join(sorted(named)) or 'no image'}; the model needs {image}"
 
 
-def _read_labels(folder: Path) -> list[str]:
-    """Return the classes, each as one line."""
-    labels = json.loads((folder / predict.LABELS_NAME).read_text(encoding="utf-8"))
-    return [str(label).replace("\r", " ").replace("\n", " ") for label in labels]
+def _read_labels(folder: Path, document: ExportManifest) -> list[str] | None:
+    """Return the classes, each as one line; None where outputs are none."""
+    labels = bundle_of(document.task).read_labels(folder)
+    return None if labels is None else [label.replace("\r", " ").replace("\n", " ") for label in labels]
 
 
 def _link(source: Path, target: Path) -> None:
@@ -244,7 +257,10 @@ def _readme(document: ExportManifest, name: str, image: str) -> str:
             f"The engines ({engine.builder}) lie outside of this repository: Triton's tensorrt backend does not load "
             "plans of TensorRT-RTX."
         )
-    shape = ", ".join(str(size) for size in next(iter(document.inputs.values()))[1:])
+    inputs = ", ".join(
+        f"{name} {spec.dtype} [{', '.join(map(str, spec.shape))}]"
+        for name, spec in document.model_signature.inputs.items()
+    )
     return f"""# Triton model repository
 
 {what}
@@ -255,6 +271,6 @@ def _readme(document: ExportManifest, name: str, image: str) -> str:
 Not run: no server has loaded this repository. {CONFIG_NAME} was parsed with Triton's own message and compared with the
 manifest and the graph; `--disable-auto-complete-config` makes Triton take it as it is.
 
-Input: [batch, {shape}] float32, prepared as preprocess.json beside this folder says (predict.py does it). Batches of up
-to {engine.max_batch}; requests wait up to {QUEUE_DELAY_US} microseconds to make a batch of {engine.opt_batch}.
+Inputs: {inputs}; the model card beside this folder says how they are made.
+Batches of up to {engine.max_batch}; requests wait up to {QUEUE_DELAY_US} microseconds for one of {engine.opt_batch}.
 """

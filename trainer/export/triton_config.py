@@ -7,7 +7,7 @@ tritonclient). Nothing is written or compared here: triton.py does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,13 @@ IMAGES = re.compile(r"nvcr\.io/[\w./-]+:[\w.-]+")
 QUEUE_DELAY_US = 100
 
 # Triton's types by ONNX's (onnx.TensorProto.DataType).
-_TYPES = {1: "TYPE_FP32", 10: "TYPE_FP16", 16: "TYPE_BF16", 11: "TYPE_FP64", 6: "TYPE_INT32", 7: "TYPE_INT64"}
+_TYPES = {1: "TYPE_FP32", 10: "TYPE_FP16", 16: "TYPE_BF16", 6: "TYPE_INT32", 7: "TYPE_INT64"}
+_TYPES |= {2: "TYPE_UINT8", 9: "TYPE_BOOL", 11: "TYPE_FP64"}
+# Of these, noise is a valid input.
+_NOISY = ("TYPE_FP32", "TYPE_FP16", "TYPE_BF16", "TYPE_FP64")
 # By the builders' (tensorrt.DataType), as `EngineTensor.dtype` has them.
 BUILDER_TYPES = {"float": "TYPE_FP32", "half": "TYPE_FP16", "bf16": "TYPE_BF16", "int32": "TYPE_INT32"}
+BUILDER_TYPES |= {"int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL"}
 Signature = dict[str, tuple[str, list[str | int]]]
 """Triton's type and the shape of each tensor, by name; the batch is dynamic and comes first."""
 
@@ -77,35 +81,65 @@ def image_for(builder: str) -> str:
     return _IMAGE.format(release)
 
 
-def make_config(document: ExportManifest, signature: tuple[Signature, Signature], *, name: str) -> ModelConfig:
+def dims_of(shape: Sequence[str | int]) -> list[int]:
+    """Return a shape without its batch; what varies is -1."""
+    return [-1 if isinstance(size, str) else size for size in shape[1:]]
+
+
+def make_config(
+    document: ExportManifest, signature: tuple[Signature, Signature], *, name: str, has_labels: bool
+) -> ModelConfig:
     """Return Triton's configuration of the model that ships.
 
     Args:
         document: The manifest.
         signature: Inputs and outputs of the graph that ships.
         name: The model's.
+        has_labels: Whether outputs are scores of classes, whose names are in a file.
+
+    Raises:
+        ValueError: A dimension varies that the manifest's signature does not know.
     """
     message, engine, backend = triton_messages(), engine_of(document), backend_of(document)
     config = message.ModelConfig(name=name, backend=backend, max_batch_size=engine.max_batch)
     inputs, outputs = signature
     for tensor, (kind, shape) in inputs.items():
         # With a max_batch_size the batch is not among the dimensions.
-        config.input.add(name=tensor, data_type=kind, dims=shape[1:])
+        config.input.add(name=tensor, data_type=kind, dims=_known_dims(shape, document))
     for tensor, (kind, shape) in outputs.items():
-        config.output.add(name=tensor, data_type=kind, dims=shape[1:], label_filename=LABELS_NAME)
+        labels = LABELS_NAME if has_labels else ""
+        config.output.add(name=tensor, data_type=kind, dims=_known_dims(shape, document), label_filename=labels)
     config.dynamic_batching.preferred_batch_size.append(engine.opt_batch)
     config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
     # A plan needs a GPU; ONNX Runtime takes what the machine has.
     kind = "KIND_GPU" if backend == TENSORRT else "KIND_AUTO"
     config.instance_group.add(kind=kind, count=1)
+    tuned = {size: found.opt for size, found in document.model_signature.dimensions.items()}
     for batch in sorted({1, engine.opt_batch}):
         # The model counts as ready only then: what is built at a first request is built before there is one.
         warmup = config.model_warmup.add(name=f"batch of {batch}", batch_size=batch)
         for tensor, (kind, shape) in inputs.items():
             given = warmup.inputs[tensor]
-            given.data_type, given.random_data = message.DataType.Value(kind), True
-            given.dims.extend(shape[1:])
+            given.data_type = message.DataType.Value(kind)
+            # Zeros where noise may be outside of a vocabulary.
+            if kind in _NOISY:
+                given.random_data = True
+            else:
+                given.zero_data = True
+            given.dims.extend(tuned[size] if isinstance(size, str) else size for size in shape[1:])
     return config
+
+
+def _known_dims(shape: Sequence[str | int], document: ExportManifest) -> list[int]:
+    """Return a shape without its batch.
+
+    Raises:
+        ValueError: A dimension varies that the manifest's signature does not know.
+    """
+    known = document.model_signature.dimensions
+    if unknown := [size for size in shape[1:] if isinstance(size, str) and size not in known]:
+        raise ValueError(f"{', '.join(unknown)} varies")
+    return dims_of(shape)
 
 
 def read_signature(graph: Path) -> tuple[Signature, Signature]:

@@ -4,15 +4,14 @@
 
 Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
 is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
-written beside the manifest. predict.py is not executed: its work is tried with this package's own copy. An engine is,
-since it is machine code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
+written beside the manifest. The export's predict.py is not executed. An engine is, since it is machine code: only on
+its GPU, after all gates before it held, and from a copy with the manifest's sha256.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -21,8 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from contracts import storage
 from contracts.artifacts import (
@@ -36,16 +33,14 @@ from contracts.artifacts import (
     find_damage,
     hash_content,
 )
-from contracts.config import DataSection
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
 from contracts.output import MARK_NAME
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.proof import VERIFIED_FOLDER, find_unproven, verdict_of, verification_uri
-from trainer.export import bundle, engine_run, proof, triton
+from trainer.export import engine_run, proof, triton
+from trainer.export.bundles import bundle_of
 from trainer.export.making import FP32_NAME
-from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME, Preprocessing
 from trainer.export.processes import run_step
-from trainer.export.shipped import PREDICT_NAME
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,11 +162,9 @@ def _find_strangers(uri: str, document: ExportManifest) -> Iterator[str]:
 def _judge_repository(folder: Path, document: ExportManifest) -> Gate:
     try:
         findings = triton.find_contradictions(folder, document)
-        named = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model")
+        findings += bundle_of(document.task).find_contradictions(folder, document)
     except (OSError, ValueError, AttributeError) as error:
         return _gate("repository", document, [str(error)], ran="config.pbtxt, manifest and ONNX compared")
-    if named != (ships := document.graph().name):
-        findings.append(f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships")
     return _gate("repository", document, findings, ran="config.pbtxt, manifest and ONNX compared")
 
 
@@ -180,25 +173,14 @@ def _judge_bundle(
 ) -> Gate:
     if shards is None:
         return _not_run("bundle", document, f"no shards in {storage.display(shards_uri)}; pass --shards")
-    recorded = next((gate for gate in document.gates if gate.name == "bundle"), None)
-    figures = recorded.figures if recorded else {}
-    tried = work / "bundle"
-    tried.mkdir()
-    for name in (FP32_NAME, LABELS_NAME, PREPROCESS_NAME, document.graph().name):
-        if not (tried / name).exists():
-            (tried / name).symlink_to(folder / name)
-    (tried / PREDICT_NAME).write_bytes(Path(bundle.__file__).with_name(PREDICT_NAME).read_bytes())
-    score = figures.get("mean_score")
     gate, _ = run_step(
-        bundle.check_bundle,
-        tried,
+        bundle_of(document.task).check_again,
+        folder,
+        document,
         shards_uri,
         shards,
         model_name=FP32_NAME,
-        expected_right=None,
-        transformed_right=round(document.accuracy["fp32"] * document.test_samples),
-        expected_score=score if isinstance(score, float) else None,
-        data=DataSection(),
+        work=work,
         threads=threads_per_rank(1),
     )
     return gate
@@ -226,11 +208,19 @@ def _judge_engine(
     sha256 = _copy_hashed(folder / entry.name, engine)
     if sha256 != entry.sha256:
         return _gate(name, document, [f"{entry.name} was changed meanwhile: it has sha256 {sha256}"], ran="sha256")
-    images, _ = run_step(_write_test_images, shards_uri, shards, folder / PREPROCESS_NAME, work)
-    logits = work / "fp32.npy"
-    run_step(proof.write_graph_logits, folder / FP32_NAME, images, logits, batch_size=16, threads=threads_per_rank(1))
+    read = bundle_of(document.task).read_inputs
+    inputs, _ = run_step(read, folder, document, shards_uri, shards, work)
+    reference, _ = run_step(
+        proof.write_graph_outputs,
+        folder / FP32_NAME,
+        inputs,
+        work / "fp32-outputs",
+        batch_size=16,
+        threads=threads_per_rank(1),
+    )
+    signature = document.model_signature
     try:
-        gate, _ = engine_run.judge_engine(engine, entry, images, np.load(logits), work=work, run=_run_named)
+        gate, _ = engine_run.judge_engine(engine, entry, signature, inputs, reference, work=work, run=_run_named)
     except ConfigError as error:  # the builder is not here, or of another version
         return _not_run(name, document, error.given)
     except CheckFailed as error:
@@ -266,15 +256,6 @@ def _copy_hashed(source: Path, target: Path) -> str:
 
 def _run_named(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     return run_step(function, *given, **named)[0]
-
-
-def _write_test_images(shards_uri: str, shards: ShardManifest, preprocess: Path, work: Path) -> proof.TestImages:
-    from trainer.tasks.image_classification.transforms import EvaluationTransform
-
-    said = Preprocessing.read(preprocess)
-    mean, std = said.mean, said.std
-    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    return proof.write_test_images(shards_uri, shards, transform, DataSection(), work)
 
 
 def _gate(name: str, document: ExportManifest, findings: list[str], *, ran: str) -> Gate:

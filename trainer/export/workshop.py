@@ -7,25 +7,28 @@ there are is said by making.py, which precision is tried by choosing.py. Nothing
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
-import numpy as np
-
 from contracts import storage
 from contracts.artifacts import Attempt, Calibration, EngineEntry, FileEntry, Gate, GraphEntry, Latency, Parity
+from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
-from trainer.export import coverage, parity, proof
+from trainer.export import coverage, parity, proof, scores
+from trainer.export.arrays import StoredArrays
+from trainer.export.bundles import Bundle, bundle_of
 from trainer.export.inputs import Inputs
 from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost, run_step
-from trainer.export.proof import TestImages
+from trainer.export.proof import TestSplit
+from trainer.export.scores import Scores
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Images whose logits are computed at a time where no engine's profile is at stake: an even share of memory and speed.
+# Samples whose outputs are computed at a time where no engine's profile is at stake: an even share of memory and speed.
 BATCH = 16
 
 
@@ -42,10 +45,12 @@ class Workshop:
 
     Attributes:
         shipment: Folder of all that ships.
-        images, calibration_path: The test split's pixels, and the calibration's, on disk.
-        reference, labels: torch's logits [N, classes] and the labels [N] of `images`.
+        signature, bundle: Of the task.
+        split, calibration_inputs: The test split, and the calibration's samples, on disk.
+        reference, kind: torch's outputs of `split`, and what the model returns.
+        fp32_outputs: Those of the fp32 graph.
         gates, tried, parity, costs: What was found so far; costs by step.
-        right: Right answers on the test split, by what gave them.
+        scores: The task's metrics on the test split, by what gave them.
         precision: What ships.
     """
 
@@ -61,13 +66,12 @@ class Workshop:
     ) -> None:
         self.inputs, self.settings, self.seed, self.threads, self.tell = inputs, settings, seed, threads, tell
         self.folder, self.shipment = folder, folder / "shipment"
-        self.calibration_path = folder / "calibration.npy"
         self.shipment.mkdir()
         self.gates: list[Gate] = []
         self.tried: list[Attempt] = []
         self.parity: dict[str, dict[str, Parity]] = {"onnx": {}, "engine": {}}
         self.costs: dict[str, Cost] = {}
-        self.right: dict[str, int] = {}
+        self.scores: dict[str, Scores] = {}
         self.coverage: dict[str, dict[str, float]] = {}
         self.graphs: list[GraphEntry] = []
         self.engines: list[EngineEntry] = []
@@ -76,16 +80,23 @@ class Workshop:
         self.calibration: Calibration | None = None
         self.precision = "fp32"
         # Set once they are there (making.write_fp32).
-        self.images: TestImages
-        self.reference: proof.Array
-        self.labels: proof.Labels
-        self.fp32_logits: proof.Array
+        self.signature: Signature
+        self.split: TestSplit
+        self.calibration_inputs: StoredArrays
+        self.reference: StoredArrays
+        self.kind: str
+        self.fp32_outputs: StoredArrays
         self.graph_inputs: Shapes
         self.graph_outputs: Shapes
 
     @property
+    def bundle(self) -> Bundle:
+        """What the task ships beside graphs and engines."""
+        return bundle_of(self.inputs.config.task.name)
+
+    @property
     def test_samples(self) -> int:
-        """Images of the test split."""
+        """Samples of the test split."""
         return self.inputs.shards.splits["test"].samples
 
     @property
@@ -108,24 +119,26 @@ class Workshop:
 
     def judge_graph(self, graph: Path, precision: str) -> list[Gate]:
         """Run a graph over the test split and return its gates; the last graph of a precision has its figures."""
-        logits_path = self.folder / "graph.npy"
-        self.step(
-            f"{precision} logits",
-            proof.write_graph_logits,
+        folder = self.folder / f"{precision}-outputs"
+        # Of a try before this one.
+        shutil.rmtree(folder, ignore_errors=True)
+        outputs, found = self.step(
+            f"{precision} outputs",
+            _run_graph,
+            self.inputs,
             graph,
-            self.images,
-            logits_path,
-            batch_size=BATCH,
+            self.split,
+            folder,
+            kind=self.kind,
             threads=self.threads,
         )
-        logits: proof.Array = np.load(logits_path)
+        self.scores[precision] = found
         ran = parity.name_of_onnx(precision)
-        found = parity.compare(self.reference, logits, ran=ran, precision=precision)
-        self.parity["onnx"][precision] = found
-        self.right[precision] = parity.count_right(logits, self.labels)
+        compared = parity.compare_stored(self.reference, outputs, self.signature, ran=ran, precision=precision)
+        self.parity["onnx"][precision] = compared
         if precision == "fp32":
-            self.fp32_logits = logits
-        return parity.judge(found, precision)
+            self.fp32_outputs = outputs
+        return parity.judge(compared, precision)
 
     def judge_coverage(self, graph: Path, precision: str) -> Gate:
         """Return the gate on how much of a graph has its precision."""
@@ -155,6 +168,13 @@ class Workshop:
             precision=attempt.precision,
             kept_fp32=attempt.kept_fp32,
         )
+
+
+def _run_graph(
+    inputs: Inputs, graph: Path, split: TestSplit, folder: Path, *, kind: str, threads: int
+) -> tuple[StoredArrays, Scores]:
+    outputs = proof.write_graph_outputs(graph, split.inputs, folder, batch_size=BATCH, threads=threads)
+    return outputs, scores.measure_scores(inputs.load_task(), split, outputs, kind)
 
 
 def hash_file(path: Path) -> str:

@@ -86,6 +86,11 @@ class SplitMetrics:
                 self._seen[number] = len(values)
         _check_bytes(self._list_bytes)
 
+    def values(self) -> dict[str, float]:
+        """Return the metrics of what this process alone took in; one whose value is no finite number is left out."""
+        values = {name: _compute(name, metric) for name, metric in self._metrics.items()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
     def reduce(self, totals: torch.Tensor) -> tuple[list[float], dict[str, float]]:
         """Return totals over all ranks, and the metrics of all samples; every rank must call this.
 

@@ -31,7 +31,8 @@ from contracts.artifacts import (
 from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
-from trainer.export.bundle import write_bundle
+from tests.trainer.export.graphs import image_signature
+from trainer.tasks.image_classification.bundle import write_bundle
 
 SIZE = 12
 COLOURS = {
@@ -157,7 +158,8 @@ def write_export(folder: Path) -> ExportManifest:
     """Write a finished export without an engine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
-    names = write_bundle(folder, make_checkpoint(), model_name=GRAPH_NAME, max_batch=5)
+    signature = image_signature(SIZE, len(CLASSES))
+    names = write_bundle(folder, make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5)
     return write_manifest(folder, names)
 
 

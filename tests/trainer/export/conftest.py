@@ -21,10 +21,13 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, Sh
 from contracts.config import ModelSection
 from contracts.process import thread_environment
 from records.index import INDEX_NAME, RECORD, write_index
+from tests.trainer.export.graphs import image_signature, store_images
 from trainer.export import task, verify
+from trainer.export.arrays import StoredArrays
 from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
-from trainer.model.build import build_model, parameters_sha256
+from trainer.model.build import parameters_sha256
+from trainer.tasks.image_classification.network import build_network
 
 IMAGE_SIZE = 32
 CLASSES = [str(digit) for digit in range(10)]
@@ -78,13 +81,19 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
     torch.manual_seed(0)
-    model = build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
+    model = build_network(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
-    export_graph(model, folder / "traced.onnx", image_size=IMAGE_SIZE, opset=20)
-    join_graph(folder / "traced.onnx", fp32)
+    write_fp32(model, fp32)
     convert_to_fp16(fp32, fp16)
     images = np.random.default_rng(0).standard_normal((64, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
     return Exported(model, fp32, fp16, images)
+
+
+def write_fp32(model: torch.nn.Module, path: Path, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)) -> None:
+    """Write an image classifier as an fp32 graph."""
+    signature, traced = image_signature(size, classes), path.with_name(f"traced-{path.name}")
+    export_graph(model, traced, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
+    join_graph(traced, path, signature)
 
 
 @pytest.fixture
@@ -219,7 +228,7 @@ class Digits:
     """Graph of the model."""
     damaged_fp32: Path
     """Graph of the twin; both compute the same."""
-    calibration: Path
+    calibration: StoredArrays
     """128 training images, as the evaluation transform gives them."""
     images: np.ndarray
     """[539, 3, S, S], the test split."""
@@ -239,9 +248,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
             folder.with_suffix(".part").mkdir()
             torch.save(model.state_dict(), folder.with_suffix(".part") / weights.name)
             for path, network in zip(paths, (model, made.damage_for_int8(model)), strict=True):
-                traced = folder.with_suffix(".part") / f"traced-{path.name}"
-                export_graph(network, traced, image_size=IMAGE_SIZE, opset=20)
-                join_graph(traced, traced.with_name(path.name))
+                write_fp32(network, folder.with_suffix(".part") / path.name)
             images, _ = made.to_input(made.read_digits()["train"][:128])
             np.save(folder.with_suffix(".part") / "calibration.npy", images.numpy())
             folder.with_suffix(".part").rename(folder)
@@ -251,7 +258,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
         model.eval(),
         made.damage_for_int8(model),
         *paths,
-        folder / "calibration.npy",
+        store_images(tmp_path_factory.mktemp("calibration") / "inputs", np.load(folder / "calibration.npy")),
         images.numpy(),
         labels.numpy(),
     )

@@ -18,7 +18,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.network import build_network
 
 # 1,797 images in all; the rest are training images.
 VALIDATION, TEST = 120, 539
@@ -50,7 +50,7 @@ def to_input(pictures: list[tuple[bytes, int]]) -> tuple[torch.Tensor, torch.Ten
 
 
 def new_model() -> nn.Module:
-    return build_model(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
+    return build_network(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
 
 
 def train_digits(*, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:

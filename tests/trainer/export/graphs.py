@@ -1,4 +1,4 @@
-"""Graphs made by hand, and bad layers planted in one."""
+"""Graphs made by hand, bad layers planted in one, and images and logits by the names of their signature."""
 
 from __future__ import annotations
 
@@ -9,6 +9,47 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from contracts.artifacts import Gate, Parity
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from trainer.export import parity
+from trainer.export.arrays import StoredArrays, store_arrays
+from trainer.export.reference import judge_reference
+
+
+def image_signature(size: int = 32, classes: int = 10) -> Signature:
+    """Return the signature of an image classifier."""
+    return Signature(
+        inputs={"images": TensorSpec(dtype="float32", shape=["batch", 3, size, size])},
+        outputs={"logits": OutputSpec(dtype="float32", shape=["batch", classes], compare="classes")},
+    )
+
+
+LOGITS = image_signature().outputs
+
+
+def run_outputs(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the outputs of an ONNX file by name."""
+    return parity.open_graph(path, threads=1)(inputs)
+
+
+def run_onnx(path: Path, images: np.ndarray) -> np.ndarray:
+    """Return the logits of an ONNX file."""
+    return parity.open_graph(path, threads=1)({"images": images})["logits"]
+
+
+def compare_logits(reference: np.ndarray, found: np.ndarray, *, ran: str = "test", precision: str) -> Parity:
+    return parity.compare([{"logits": reference}], [{"logits": found}], outputs=LOGITS, ran=ran, precision=precision)
+
+
+def judge_logits(graph: Path, images: np.ndarray, logits: np.ndarray, **settings: Any) -> Gate:
+    """Hold a graph in the reference evaluator against logits."""
+    return judge_reference(graph, {"images": images}, {"logits": logits}, LOGITS, **settings)
+
+
+def store_images(folder: Path, images: np.ndarray) -> StoredArrays:
+    """Write images as the work folder has them."""
+    return store_arrays(folder, [{"images": images}])
 
 
 def write_graph(

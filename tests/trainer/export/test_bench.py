@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from contracts.artifacts.export import Latency
+from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
+from tests.trainer.export.graphs import image_signature, store_images
 from tests.trainer.export.handover import make_export
 from trainer.export.bench import (
     LEAST_ROUNDS,
@@ -26,21 +29,23 @@ from trainer.export.bench import (
     time_calls,
 )
 from trainer.export.processes import run_step
+from trainer.tasks.image_classification.network import build_network
 
 
 def measure(exported: Any, folder: Path, *, batches: list[int], compile_limit_s: float | None) -> Bench:
     """Run the bench as the stage does, in a process of its own."""
     document = make_export(folder / "export", exported)
     save_file(exported.model.state_dict(), folder / "model.safetensors")
+    section = ModelSection.model_validate(MODEL)
     bench, cost = run_step(
         measure_latency,
         {"fp32": exported.fp32, "fp16": exported.fp16},
         [(folder / "export" / entry.name, entry) for entry in document.engines],
         precision="fp16",
-        model=MODEL,
+        signature=image_signature(),
+        build_model=partial(build_network, section, num_classes=len(CLASSES), image_size=IMAGE_SIZE),
         weights=folder / "model.safetensors",
-        num_classes=len(CLASSES),
-        image_size=IMAGE_SIZE,
+        inputs=store_images(folder / "images", exported.images[:3]),
         batches=batches,
         threads=1,
         budget_s=0.05,

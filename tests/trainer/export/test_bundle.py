@@ -17,10 +17,10 @@ from contracts.artifacts import Gate, ShardManifest
 from contracts.config import DataSection
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
+from tests.trainer.export.graphs import run_onnx
 from trainer.data.reader import ShardReader
-from trainer.export import bundle, shipped
-from trainer.export.parity import open_graph
-from trainer.export.predict import softmax
+from trainer.tasks.image_classification import bundle, shipped
+from trainer.tasks.image_classification.predict import softmax
 from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 
@@ -42,7 +42,7 @@ class Export:
             "threads": 1,
             **changes,
         }
-        return bundle.check_bundle(
+        return bundle.try_program(
             folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
         )
 
@@ -54,10 +54,10 @@ def make_export(place: Path, **options: Any) -> Export:
     reader = ShardReader(uri, shards, "test")
     mean, std = colours.MEAN, colours.STD
     transform = EvaluationTransform(colours.SIZE, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    samples = [reader.read(place) for place in range(len(reader))]
-    images = transform.normalise(np.stack([transform.pixels(image) for image, _ in samples])).numpy()
-    logits = open_graph(place / "export" / GRAPH_NAME, threads=1)(images)
-    right = int((logits.argmax(axis=1) == [label for _, label in samples]).sum())
+    samples = [reader.sample(place) for place in range(len(reader))]
+    images = transform.normalise(np.stack([transform.decode(sample["image"]) for sample in samples])).numpy()
+    logits = run_onnx(place / "export" / GRAPH_NAME, images)
+    right = int((logits.argmax(axis=1) == [sample["label"] for sample in samples]).sum())
     return Export(place / "export", uri, shards, right, float(softmax(logits).max(axis=1).mean()))
 
 
@@ -189,7 +189,7 @@ def test_without_an_evaluation_the_trainers_transform_is_compared_with(export: E
 def test_an_empty_test_split_decides_nothing(export: Export) -> None:
     empty = export.shards.splits["train"]
     shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
-    gate = bundle.check_bundle(
+    gate = bundle.try_program(
         export.folder, export.shards_uri, shards, model_name=GRAPH_NAME, expected_right=0, data=DataSection(), threads=1
     )
     assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")

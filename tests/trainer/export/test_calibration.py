@@ -6,13 +6,16 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import DataSection
+from contracts.artifacts.export import Calibration
+from contracts.config import DataSection, RunConfig
 from contracts.errors import DataError
 from records.index import INDEX_NAME, RECORD, DamagedSample, key_of
 from rehearsal.gcs import BucketServer
@@ -20,10 +23,10 @@ from tests.trainer.data.conftest import upload
 from tests.trainer.export.conftest import write_shards
 from trainer.data.evaluation import evaluation_batches
 from trainer.export.calibration import draw_places, write_calibration
-from trainer.tasks.image_classification.transforms import EvaluationTransform
+from trainer.export.inputs import Inputs
+from trainer.export.targets import Builder
 
-TRANSFORM = EvaluationTransform(32, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
-DATA = DataSection(image_size=32)
+DATA = DataSection(image_size=32, mean=[0.5, 0.4, 0.3], std=[0.25, 0.2, 0.3])
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +36,23 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ShardManifest
     return storage.normalise(folder), manifest
 
 
+def inputs_of(uri: str, manifest: ShardManifest, data: DataSection = DATA) -> Inputs:
+    checkpoint: Any = SimpleNamespace(data={})
+    return Inputs("", checkpoint, uri, manifest, Builder("", "", ()), RunConfig(data=data))
+
+
+def draw(
+    uri: str, manifest: ShardManifest, folder: Path, *, data: DataSection = DATA, **settings: int
+) -> tuple[np.ndarray, Calibration]:
+    """Return the images that were drawn, and what is said of them."""
+    inputs = inputs_of(uri, manifest, data)
+    stored, document = write_calibration(inputs, inputs.load_task(), folder, **settings)  # type: ignore[arg-type]
+    return stored.read()["images"], document
+
+
 def train_images(uri: str, manifest: ShardManifest) -> np.ndarray:
-    batches = evaluation_batches(uri, manifest, "train", TRANSFORM, 64)
-    return np.concatenate([images.numpy() for images, _ in batches])
+    batches = evaluation_batches(uri, manifest, "train", inputs_of(uri, manifest).load_task(), 64)
+    return np.concatenate([batch["images"].numpy() for batch, _ in batches])
 
 
 def test_places_are_drawn_without_replacement_by_the_seed() -> None:
@@ -65,25 +82,22 @@ def test_images_are_the_training_splits_by_the_evaluation_transform(
     shards: tuple[str, ShardManifest], tmp_path: Path
 ) -> None:
     uri, manifest = shards
-    document = write_calibration(uri, manifest, TRANSFORM, tmp_path / "images.npy", samples=130, seed=3, data=DATA)
+    written, document = draw(uri, manifest, tmp_path / "images", samples=130, seed=3)
     places = draw_places(160, 130, 3)
-    written = np.load(tmp_path / "images.npy", mmap_mode="r")
     assert written.dtype == np.float32
     assert np.array_equal(written, train_images(uri, manifest)[places])
     index = np.frombuffer(storage.read_bytes(manifest.index.uri(uri))[64:], RECORD)
     keys = [key_of(index[place]) for place in places]
     assert document.sha256 == hashlib.sha256("".join(keys).encode()).hexdigest()
     assert (document.samples, document.seed, document.shards_fingerprint) == (130, 3, manifest.fingerprint)
-    assert [path.name for path in tmp_path.iterdir()] == ["images.npy"]
 
 
 def test_equal_inputs_give_an_equal_file(shards: tuple[str, ShardManifest], tmp_path: Path) -> None:
     uri, manifest = shards
-    documents = [
-        write_calibration(uri, manifest, TRANSFORM, tmp_path / name, samples=40, seed=seed, data=DATA)
-        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    found = [
+        draw(uri, manifest, tmp_path / name, samples=40, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
-    content = [(tmp_path / name).read_bytes() for name in "abc"]
+    documents, content = [one for _, one in found], [images.tobytes() for images, _ in found]
     assert documents[0] == documents[1]
     assert content[0] == content[1]
     assert documents[0].sha256 != documents[2].sha256
@@ -95,11 +109,11 @@ def test_a_bucket_gives_the_same_file(
 ) -> None:
     uri, manifest = shards
     remote = upload(storage.local_path(uri))
-    local = write_calibration(uri, manifest, TRANSFORM, tmp_path / "local", samples=130, seed=0, data=DATA)
-    data = DataSection(image_size=32, cache_dir=str(tmp_path / "cache"), cache_bytes=64 << 20)
-    found = write_calibration(remote, manifest, TRANSFORM, tmp_path / "remote", samples=130, seed=0, data=data)
-    assert found == local
-    assert (tmp_path / "remote").read_bytes() == (tmp_path / "local").read_bytes()
+    local, said = draw(uri, manifest, tmp_path / "local", samples=130, seed=0)
+    data = DATA.model_copy(update={"cache_dir": str(tmp_path / "cache"), "cache_bytes": 64 << 20})
+    found, document = draw(remote, manifest, tmp_path / "remote", samples=130, seed=0, data=data)
+    assert document == said
+    assert np.array_equal(found, local)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,7 @@ def test_too_few_images_are_refused(tmp_path: Path, train: int, least: int, mess
     manifest = write_shards(tmp_path / "shards", samples=3, train=train)
     uri = storage.normalise(tmp_path / "shards")
     with pytest.raises(DataError, match=message) as raised:
-        write_calibration(uri, manifest, TRANSFORM, tmp_path / "x", samples=512, seed=0, data=DATA, least=least)
+        draw(uri, manifest, tmp_path / "x", samples=512, seed=0, least=least)
     assert raised.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
@@ -122,9 +136,9 @@ def test_too_few_images_are_refused(tmp_path: Path, train: int, least: int, mess
 def test_what_there_is_is_taken_where_it_is_enough(tmp_path: Path) -> None:
     manifest = write_shards(tmp_path / "shards", samples=3, train=128)
     uri = storage.normalise(tmp_path / "shards")
-    found = write_calibration(uri, manifest, TRANSFORM, tmp_path / "x", samples=512, seed=0, data=DATA, least=128)
+    images, found = draw(uri, manifest, tmp_path / "x", samples=512, seed=0, least=128)
     assert found.samples == 128
-    assert np.load(tmp_path / "x", mmap_mode="r").shape == (128, 3, 32, 32)
+    assert images.shape == (128, 3, 32, 32)
 
 
 def test_a_damaged_image_is_an_error_or_replaced_as_in_training(tmp_path: Path) -> None:
@@ -138,13 +152,13 @@ def test_a_damaged_image_is_an_error_or_replaced_as_in_training(tmp_path: Path) 
     content[int(record["offset"]) + 30] ^= 1
     shard.write_bytes(content)
     with pytest.raises(DamagedSample, match=key_of(record)):
-        write_calibration(uri, manifest, TRANSFORM, tmp_path / "x", samples=30, seed=0, data=DATA)
+        draw(uri, manifest, tmp_path / "x", samples=30, seed=0)
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-    forgiving = DataSection(image_size=32, on_bad_sample="replace")
-    write_calibration(uri, manifest, TRANSFORM, tmp_path / "x", samples=30, seed=0, data=forgiving)
+    forgiving = DATA.model_copy(update={"on_bad_sample": "replace"})
+    images, _ = draw(uri, manifest, tmp_path / "x", samples=30, seed=0, data=forgiving)
     # Labels come in turn, so the next of its class is ten places on.
     expected[bad] = expected[bad + 10]
-    assert np.array_equal(np.load(tmp_path / "x"), expected)
+    assert np.array_equal(images, expected)
 
 
 @pytest.fixture
@@ -161,6 +175,6 @@ def full_disk() -> Iterator[None]:
 def test_a_full_disk_leaves_nothing(shards: tuple[str, ShardManifest], tmp_path: Path, full_disk: None) -> None:
     uri, manifest = shards
     with pytest.raises(OSError) as raised:
-        write_calibration(uri, manifest, TRANSFORM, tmp_path / "x", samples=160, seed=0, data=DATA)
+        draw(uri, manifest, tmp_path / "x", samples=160, seed=0)
     assert raised.value.errno == errno.EFBIG
     assert not list(tmp_path.iterdir())

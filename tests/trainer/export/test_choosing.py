@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from contracts.config import ExportSection
 from contracts.errors import ModelError
-from tests.trainer.export.graphs import write_graph
+from tests.trainer.export.graphs import store_images, write_graph
 from trainer.export import choosing, workshop
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
@@ -30,7 +30,7 @@ def open_workshop(folder: Path, precision: str) -> Workshop:
     inputs = Inputs("", None, "", None, builder, None)  # type: ignore[arg-type]
     settings = ExportSection.model_validate({"precision": precision})
     work = Workshop(inputs, settings, seed=0, folder=folder, threads=1, tell=lambda line: None)
-    np.save(work.calibration_path, np.full((2, 3, 2, 2), 1e20, np.float32))
+    work.calibration_inputs = store_images(folder / "calibration", np.full((2, 3, 2, 2), 1e20, np.float32))
     return work
 
 
@@ -74,13 +74,12 @@ def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monk
         raise ValueError("Quantization parameters are not specified for param same.")
 
     monkeypatch.setattr(onnxruntime.quantization, "quantize_static", refuse)
-    np.save(tmp_path / "calibration.npy", np.ones((2, 3, 2, 2), np.float32))
     graph = write_product(tmp_path / "fp32.onnx")
     with pytest.raises(ModelError, match=r"quantiser refuses fp32\.onnx: ValueError: Quantization parameters"):
         quantize_to_int8(
             graph,
             tmp_path / "int8.onnx",
-            calibration=tmp_path / "calibration.npy",
+            calibration=store_images(tmp_path / "calibration", np.ones((2, 3, 2, 2), np.float32)),
             batch_size=2,
             threads=1,
             work=tmp_path,

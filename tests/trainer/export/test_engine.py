@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from contracts.errors import ConfigError, ModelError
+from tests.trainer.export.graphs import image_signature
 from trainer.export.engine import build_engine, check_profile, load_api
 from trainer.export.targets import RTX_TARGETS, TENSORRT_RTX, Builder, choose_builder
 
-SHAPE = (3, 32, 32)
+SIGNATURE = image_signature()
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_a_graph_becomes_an_engine_without_a_word(
 ) -> None:
     target = tmp_path / "model.engine"
     graph = getattr(exported, precision)
-    build_engine(graph, target, builder=choose_builder(), image_shape=SHAPE, opt_batch=8, max_batch=64)
+    build_engine(graph, target, builder=choose_builder(), signature=SIGNATURE, opt_batch=8, max_batch=64)
     assert target.stat().st_size > 10_000
     assert capfd.readouterr() == ("", "")
 
@@ -40,7 +41,7 @@ def test_a_profile_with_min_above_opt_is_refused_before_the_builder(builder: Bui
             tmp_path / "none.onnx",
             tmp_path / "none.engine",
             builder=builder,
-            image_shape=SHAPE,
+            signature=SIGNATURE,
             opt_batch=2,
             max_batch=8,
             min_batch=4,
@@ -51,7 +52,7 @@ def test_a_refused_graph_shows_what_the_builder_said(builder: Builder, tmp_path:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
     with pytest.raises(ModelError, match=r"(?s)builds no engine from broken\.onnx for sm89:.*ERROR"):
-        build_engine(broken, tmp_path / "e", builder=builder, image_shape=SHAPE, opt_batch=1, max_batch=1)
+        build_engine(broken, tmp_path / "e", builder=builder, signature=SIGNATURE, opt_batch=1, max_batch=1)
     assert not (tmp_path / "e").exists()
     assert capfd.readouterr() == ("", "")
 
@@ -59,14 +60,15 @@ def test_a_refused_graph_shows_what_the_builder_said(builder: Builder, tmp_path:
 def test_a_profile_of_another_image_size_is_refused_by_the_builder(
     exported: Any, builder: Builder, tmp_path: Path
 ) -> None:
+    other = image_signature(48)
     with pytest.raises(ModelError, match="builds no engine"):
-        build_engine(exported.fp16, tmp_path / "e", builder=builder, image_shape=(3, 48, 48), opt_batch=1, max_batch=1)
+        build_engine(exported.fp16, tmp_path / "e", builder=builder, signature=other, opt_batch=1, max_batch=1)
 
 
 def test_an_unknown_target_is_refused(exported: Any, tmp_path: Path) -> None:
     builder = Builder(TENSORRT_RTX, "installed", ("sm90",))
     with pytest.raises(ConfigError, match=r"(?s)cannot build for sm90.*sm80, sm86"):
-        build_engine(exported.fp16, tmp_path / "e", builder=builder, image_shape=SHAPE, opt_batch=1, max_batch=1)
+        build_engine(exported.fp16, tmp_path / "e", builder=builder, signature=SIGNATURE, opt_batch=1, max_batch=1)
 
 
 def test_the_table_of_targets_is_the_installed_builder_s() -> None:

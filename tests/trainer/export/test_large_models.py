@@ -16,7 +16,7 @@ from contracts.artifacts import MANIFEST_NAME, ExportManifest, find_damage
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, write_checkpoint, write_shards
 from trainer.export.verify import main as verify
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.network import build_network
 
 REPOSITORY = Path(__file__).parents[3]
 IMAGE_SIZE = 224
@@ -28,7 +28,7 @@ def export_random(folder: Path, architecture: str, precision: str) -> ExportMani
     shards = write_shards(folder / "shards", samples=64, train=128)
     torch.manual_seed(0)
     section = ModelSection.model_validate({"architecture": architecture})
-    model = build_model(section, num_classes=len(CLASSES), image_size=IMAGE_SIZE)
+    model = build_network(section, num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     write_checkpoint(folder / "train", model, shards)
     changes: dict[str, Any] = {"model": section.model_dump(mode="json")}
     manifest = json.loads((folder / "train" / MANIFEST_NAME).read_text())

@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from contracts.errors import ModelError
+from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.export.onnx_graph import describe, export_graph, join_graph, save_checked
-from trainer.export.parity import open_graph
+
+SMALL = image_signature(8, 192)
+SETTINGS: Any = {"signature": SMALL, "example": [torch.zeros(2, 3, 8, 8)], "opset": 20}
 
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_the_graph_takes_any_batch(exported: Any, batch: int) -> None:
-    logits = open_graph(exported.fp32, threads=1)(exported.images[:batch])
+    logits = run_onnx(exported.fp32, exported.images[:batch])
     assert logits.shape == (batch, 10)
     assert logits.dtype == "float32"
 
@@ -48,7 +51,7 @@ class FixesTheBatch(torch.nn.Module):
 
 def test_a_model_that_cannot_be_traced_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot be exported to ONNX opset 20: .*data-dependent"):
-        export_graph(LooksAtValues(), tmp_path / "model.onnx", image_size=8, opset=20)
+        export_graph(LooksAtValues(), tmp_path / "model.onnx", **SETTINGS)
     assert not list(tmp_path.iterdir())
 
 
@@ -58,12 +61,12 @@ def test_a_model_that_fixes_the_batch_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(handler, "emit", said.append)
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     registration.addHandler(handler)
-    export_graph(FixesTheBatch(), tmp_path / "model.onnx", image_size=8, opset=20)
+    export_graph(FixesTheBatch(), tmp_path / "model.onnx", **SETTINGS)
     registration.removeHandler(handler)
     assert said == []  # that torchvision is not installed is no news
     assert not registration.disabled
     with pytest.raises(ModelError, match=r"logits of joined\.onnx has shape"):
-        join_graph(tmp_path / "model.onnx", tmp_path / "joined.onnx")
+        join_graph(tmp_path / "model.onnx", tmp_path / "joined.onnx", SMALL)
 
 
 def test_a_graph_with_a_fixed_batch_is_refused(exported: Any, tmp_path: Path) -> None:
@@ -94,10 +97,10 @@ class OpensAutocast(torch.nn.Module):
 
 def test_a_model_that_opens_autocast_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"(?s)opens torch\.autocast.*remove autocast"):
-        export_graph(OpensAutocast(True), tmp_path / "model.onnx", image_size=8, opset=20)
+        export_graph(OpensAutocast(True), tmp_path / "model.onnx", **SETTINGS)
     assert not list(tmp_path.iterdir())
     # What closes it asks for fp32, and others may open it again.
-    export_graph(OpensAutocast(False), tmp_path / "model.onnx", image_size=8, opset=20)
+    export_graph(OpensAutocast(False), tmp_path / "model.onnx", **SETTINGS)
     with torch.autocast("cpu"):
         pass
 
@@ -105,5 +108,5 @@ def test_a_model_that_opens_autocast_is_refused(tmp_path: Path) -> None:
 def test_a_graph_beyond_one_file_is_refused(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.export.onnx_graph.MAX_FILE_BYTES", 1000)
     with pytest.raises(ModelError, match="which one ONNX file can hold"):
-        join_graph(exported.fp32, tmp_path / "joined.onnx")
+        join_graph(exported.fp32, tmp_path / "joined.onnx", image_signature())
     assert not list(tmp_path.iterdir())

@@ -11,14 +11,14 @@ import pytest
 
 from contracts.artifacts import Parity
 from contracts.errors import DataError
-from trainer.export.parity import compare, count_right, judge, mean_score, name_of_onnx, open_graph, run_torch
+from tests.trainer.export.graphs import compare_logits, image_signature, run_onnx
+from trainer.export.parity import judge, name_of_onnx, open_graph
+from trainer.export.tensors import run_torch
 
 
 def prove(exported: Any, graph: Path, precision: str) -> Parity:
-    reference = run_torch(exported.model)(exported.images)
-    return compare(
-        reference, open_graph(graph, threads=1)(exported.images), ran=name_of_onnx(precision), precision=precision
-    )
+    reference = run_torch(exported.model, image_signature(), {"images": exported.images})["logits"]
+    return compare_logits(reference, run_onnx(graph, exported.images), ran=name_of_onnx(precision), precision=precision)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -97,14 +97,14 @@ def test_a_graph_that_gives_no_number_fails(value: float) -> None:
     broken = reference.copy()
     broken[0, 0] = value
     with np.errstate(invalid="ignore"):
-        assert compare(reference, broken, ran="test", precision="fp16").passed is False
+        assert compare_logits(reference, broken, ran="test", precision="fp16").passed is False
 
 
 @pytest.mark.parametrize(("value", "message"), [(np.nan, "not finite"), (1.0, "all equal")])
 def test_a_reference_that_cannot_be_compared_with_is_refused(value: float, message: str) -> None:
     reference = np.full((2, 3), value, np.float32)
     with pytest.raises(DataError, match=message):
-        compare(reference, reference, ran="test", precision="fp16")
+        compare_logits(reference, reference, ran="test", precision="fp16")
 
 
 def answers(classes: int) -> np.ndarray:
@@ -122,7 +122,7 @@ def test_to_agree_on_few_classes_says_nothing(classes: int, status: str) -> None
     reference[0, 1:-1] = found[0, 1:-1] = 8.0 if classes < 5 else 0.0
     reference[0, 0], found[0, 0] = 8.0001, 8.0
     reference[0, -1], found[0, -1] = 8.0, 8.0001
-    logits, top1 = judge(compare(reference, found, ran="test", precision="fp16"), "fp16")
+    logits, top1 = judge(compare_logits(reference, found, ran="test", precision="fp16"), "fp16")
     assert logits.status == "passed"
     assert top1.figures == {"agreement": 59 / 60, "reference_classes": classes}
     assert top1.status == status
@@ -132,13 +132,13 @@ def test_each_limit_is_held_on_its_own() -> None:
     reference = answers(5)
     far = reference.copy()
     far[0, 0] += 0.1
-    logits, top1 = judge(compare(reference, far, ran="test", precision="fp16"), "fp16")
+    logits, top1 = judge(compare_logits(reference, far, ran="test", precision="fp16"), "fp16")
     assert (logits.status, top1.status) == ("failed", "passed")
     assert logits.figures["min_cosine"] == pytest.approx(1.0)
     turned = reference.copy()
     reference[0] = turned[0] = 0.001
     reference[0, 0], turned[0, 0], turned[0, 1] = 0.02, 0.02, 0.01
-    logits, top1 = judge(compare(reference, turned, ran="test", precision="fp16"), "fp16")
+    logits, top1 = judge(compare_logits(reference, turned, ran="test", precision="fp16"), "fp16")
     assert isinstance(logits.figures["relative_error"], float) and logits.figures["relative_error"] < 5e-3
     assert (logits.status, top1.status) == ("failed", "passed")
 
@@ -146,16 +146,6 @@ def test_each_limit_is_held_on_its_own() -> None:
 def test_int8_is_held_to_cosine_and_answers_not_to_the_largest_difference() -> None:
     reference = answers(5)
     far = reference + np.float32(0.5) * (reference > 0)
-    logits, _ = judge(compare(reference, far, ran="test", precision="int8"), "int8")
+    logits, _ = judge(compare_logits(reference, far, ran="test", precision="int8"), "int8")
     assert logits.status == "passed"
     assert "relative_error" not in logits.limits
-
-
-def test_right_answers_are_counted_and_noise_is_not() -> None:
-    logits = np.array([[1, 2], [3, 1], [0, 1], [1, 0]], np.float32)
-    assert count_right(logits, np.array([1, 0, 0, -1])) == 2
-
-
-def test_the_mean_score_is_that_of_the_most_likely_class() -> None:
-    logits = np.log(np.array([[0.75, 0.25], [0.1, 0.9]], np.float32))
-    assert mean_score(logits) == pytest.approx(0.825)

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from contracts.errors import ConfigError, ModelError
-from tests.trainer.export.graphs import convolutions, write_graph
-from trainer.export import parity, precision
+from tests.trainer.export.graphs import convolutions, image_signature, run_onnx, write_graph
+from trainer.export import precision
 from trainer.export.engine import build_engine
 from trainer.export.precision import convert_to_fp16
 from trainer.export.reference import ReferenceGraph
@@ -40,8 +40,8 @@ def operators_of(path: Path) -> list[str]:
 def run(path: Path, values: Any) -> Any:
     """Run a graph in real fp16 arithmetic, after ONNX Runtime accepted its types."""
     images = np.array(values, np.float32)
-    parity.open_graph(path, threads=1)(images)
-    return ReferenceGraph(path).run(images)
+    run_onnx(path, images)
+    return ReferenceGraph(path).run({"images": images})["logits"]
 
 
 def test_weights_are_fp16_and_the_interface_is_fp32(exported: Any) -> None:
@@ -207,8 +207,8 @@ def test_an_int8_graph_becomes_fp16_around_its_scales(tmp_path: Path, exported: 
     scales = [node.input[1] for node in model.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert scales
     assert {types[name] for name in scales} == {FLOAT}
-    logits = parity.open_graph(graph, threads=1)(exported.images)
-    expected = parity.open_graph(int8, threads=1)(exported.images)
+    logits = run_onnx(graph, exported.images)
+    expected = run_onnx(int8, exported.images)
     assert np.abs(logits - expected).max() < 0.02 * np.ptp(expected)
     build(graph, "sm80", "sm89")
 
@@ -250,7 +250,7 @@ def quantize(source: Path, folder: Path) -> Path:
 def build(graph: Path, *targets: str, image_size: int = 32) -> None:
     builder = Builder(TENSORRT_RTX, "", targets)
     engine = graph.with_suffix(".engine")
-    build_engine(graph, engine, builder=builder, image_shape=(3, image_size, image_size), opt_batch=2, max_batch=4)
+    build_engine(graph, engine, builder=builder, signature=image_signature(image_size), opt_batch=2, max_batch=4)
     assert engine.stat().st_size
 
 

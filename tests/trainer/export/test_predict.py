@@ -20,7 +20,7 @@ from PIL import Image
 from records.decode import decode_rgb
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
-from trainer.export import predict
+from trainer.tasks.image_classification import predict
 from trainer.tasks.image_classification.transforms import EvaluationTransform
 
 RANDOM = np.random.default_rng(0)
@@ -173,10 +173,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected_answers(folder: Path, paths: list[Path]) -> list[tuple[str, float]]:
     """Return label and probability of images by the trainer's pixels, and by the trainer's session."""
-    from trainer.export.parity import open_graph
+    from tests.trainer.export.graphs import run_onnx
 
     pixels = np.stack([transform().pixels(decode_rgb(path.read_bytes())) for path in paths])
-    logits = open_graph(folder / GRAPH_NAME, threads=1)(transform().normalise(pixels).numpy()).astype(np.float64)
+    logits = run_onnx(folder / GRAPH_NAME, transform().normalise(pixels).numpy()).astype(np.float64)
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return [(colours.CLASSES[row.argmax()], float(row.max())) for row in scores]
 

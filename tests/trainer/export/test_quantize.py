@@ -12,23 +12,25 @@ from onnx import numpy_helper
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
-from tests.trainer.export.conftest import IMAGE_SIZE, Digits
-from trainer.export.accuracy import allowed_drop, judge_accuracy
+from tests.trainer.export.conftest import IMAGE_SIZE, Digits, write_fp32
+from tests.trainer.export.graphs import compare_logits, image_signature, run_onnx, store_images
+from trainer.export.arrays import StoredArrays
 from trainer.export.coverage import judge_coverage, measure_coverage
 from trainer.export.engine import build_engine
-from trainer.export.onnx_graph import describe, export_graph, join_graph
-from trainer.export.parity import compare, judge, open_graph
+from trainer.export.onnx_graph import describe
+from trainer.export.parity import judge
 from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.accuracy import allowed_drop, judge_accuracy
+from trainer.tasks.image_classification.network import build_network
 
 # Of the gates `parity` and `top1`.
 PASSED, FAILED = ["passed", "passed"], ["failed", "failed"]
 
 
-def quantise(source: Path, target: Path, calibration: Path, **changed: Any) -> Path:
+def quantise(source: Path, target: Path, calibration: StoredArrays, **changed: Any) -> Path:
     work = target.with_suffix(".work")
     work.mkdir(exist_ok=True)
     settings = {"batch_size": 32, "threads": 1, **changed}
@@ -47,8 +49,8 @@ def right_of(logits: np.ndarray, digits: Digits) -> int:
 
 
 def test_the_trained_digits_keep_their_answers(digits: Digits, int8: Path) -> None:
-    reference, found = (open_graph(path, threads=1)(digits.images) for path in (digits.fp32, int8))
-    assert [gate.status for gate in judge(compare(reference, found, ran="test", precision="int8"), "int8")] == PASSED
+    reference, found = (run_onnx(path, digits.images) for path in (digits.fp32, int8))
+    assert [gate.status for gate in judge(compare_logits(reference, found, precision="int8"), "int8")] == PASSED
     right = [right_of(logits, digits) for logits in (reference, found)]
     # Trained: otherwise the rest would say nothing.
     assert right[0] >= 0.95 * len(digits.labels)
@@ -95,9 +97,9 @@ def test_scales_are_signed_symmetric_and_of_weights_one_a_channel(int8: Path) ->
 def test_inputs_outputs_and_the_dynamic_batch_stay(digits: Digits, int8: Path) -> None:
     assert describe(int8) == describe(digits.fp32)
     onnx.checker.check_model(onnx.load(int8), full_check=True)
-    run = open_graph(int8, threads=1)
-    whole = run(digits.images[:33])
-    assert np.allclose(np.concatenate([run(digits.images[:1]), run(digits.images[1:33])]), whole, atol=1e-5)
+    images = digits.images
+    whole, first, rest = (run_onnx(int8, part) for part in (images[:33], images[:1], images[1:33]))
+    assert np.allclose(np.concatenate([first, rest]), whole, atol=1e-5)
 
 
 def test_equal_inputs_give_an_equal_graph_and_the_source_is_left_alone(
@@ -124,13 +126,14 @@ def digest(path: Path) -> str:
 def test_what_others_log_meanwhile_is_heard(
     digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load = np.load
+    minimum = np.minimum
 
     def speak(*arguments: Any, **settings: Any) -> Any:
-        logging.warning("heard")
-        return load(*arguments, **settings)
+        if not caplog.records:
+            logging.warning("heard")
+        return minimum(*arguments, **settings)
 
-    monkeypatch.setattr(np, "load", speak)
+    monkeypatch.setattr(np, "minimum", speak)
     quantise(digits.fp32, tmp_path / "int8.onnx", digits.calibration)
     assert [record.message for record in caplog.records] == ["heard"]
 
@@ -151,12 +154,11 @@ def test_threads_are_those_that_are_given(digits: Digits, tmp_path: Path, monkey
 
 
 def test_ranges_come_from_all_calibration_images(digits: Digits, int8: Path, tmp_path: Path) -> None:
-    images = np.load(digits.calibration)
+    images = digits.calibration.read()["images"]
     images[-1] *= 10
-    np.save(tmp_path / "images.npy", images)
-    found = quantise(digits.fp32, tmp_path / "int8.onnx", tmp_path / "images.npy")
+    found = quantise(digits.fp32, tmp_path / "int8.onnx", store_images(tmp_path / "images", images))
     scales = [scale_of_images(path) for path in (int8, found)]
-    assert scales[0] == pytest.approx(np.abs(np.load(digits.calibration)).max() / 127, rel=1e-2)
+    assert scales[0] == pytest.approx(np.abs(digits.calibration.read()["images"]).max() / 127, rel=1e-2)
     assert scales[1] == pytest.approx(np.abs(images).max() / 127, rel=1e-2)
 
 
@@ -167,13 +169,13 @@ def scale_of_images(path: Path) -> float:
 
 
 def test_a_model_that_int8_destroys_fails(digits: Digits, tmp_path: Path) -> None:
-    fp32 = [open_graph(path, threads=1)(digits.images) for path in (digits.fp32, digits.damaged_fp32)]
+    fp32 = [run_onnx(path, digits.images) for path in (digits.fp32, digits.damaged_fp32)]
     # In fp32 nothing is wrong with it.
     assert np.abs(fp32[0] - fp32[1]).max() <= 1e-5 * np.ptp(fp32[0])
     int8 = quantise(digits.damaged_fp32, tmp_path / "int8.onnx", digits.calibration)
     assert measure_coverage(int8, "int8") == {"quantized_nodes": 1.0}
-    found = open_graph(int8, threads=1)(digits.images)
-    assert [gate.status for gate in judge(compare(fp32[1], found, ran="test", precision="int8"), "int8")] == FAILED
+    found = run_onnx(int8, digits.images)
+    assert [gate.status for gate in judge(compare_logits(fp32[1], found, precision="int8"), "int8")] == FAILED
     right = [right_of(logits, digits) for logits in (fp32[1], found)]
     gate = judge_accuracy(
         precision="int8", reference_right=right[0], right=right[1], samples=len(digits.labels), ran="test"
@@ -189,7 +191,7 @@ def test_weights_outside_the_file_are_read(digits: Digits, int8: Path, tmp_path:
         onnx.load(digits.fp32), folder / "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0
     )
     found = quantise(folder / "m.onnx", tmp_path / "int8.onnx", digits.calibration)
-    logits = [open_graph(path, threads=1)(digits.images) for path in (int8, found)]
+    logits = [run_onnx(path, digits.images) for path in (int8, found)]
     assert np.array_equal(*logits)
     assert sorted(path.name for path in folder.iterdir()) == ["m.onnx", "w.data"]
 
@@ -223,8 +225,8 @@ def test_what_is_left_becomes_fp16(digits: Digits, int8: Path, mixed: Path) -> N
     # Scales, and the weights that become int8, do not count; the biases are fp16.
     assert measure_coverage(int8, "fp16") == {"weight_bytes": 0.0}
     assert measure_coverage(mixed, "fp16") == {"weight_bytes": 1.0}
-    reference, found = (open_graph(path, threads=1)(digits.images) for path in (digits.fp32, mixed))
-    assert [gate.status for gate in judge(compare(reference, found, ran="test", precision="int8"), "int8")] == PASSED
+    reference, found = (run_onnx(path, digits.images) for path in (digits.fp32, mixed))
+    assert [gate.status for gate in judge(compare_logits(reference, found, precision="int8"), "int8")] == PASSED
     assert right_of(reference, digits) - right_of(found, digits) <= allowed_drop(len(digits.labels))
 
 
@@ -237,15 +239,14 @@ def test_engines_build(mixed: Path, tmp_path: Path, target: str) -> None:
 
 def build(graph: Path, engine: Path, *, target: str, image_size: int) -> int:
     builder = Builder(TENSORRT_RTX, "installed", (target,))
-    build_engine(graph, engine, builder=builder, image_shape=(3, image_size, image_size), opt_batch=8, max_batch=32)
+    build_engine(graph, engine, builder=builder, signature=image_signature(image_size), opt_batch=8, max_batch=32)
     return engine.stat().st_size
 
 
 def export_large(architecture: str, folder: Path) -> Path:
     """Export a random network of transformers' default configuration: ResNet-50 or ViT-B, 224 px."""
-    model = build_model(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
-    run_step(export_graph, model, folder / "traced.onnx", image_size=224, opset=20)
-    join_graph(folder / "traced.onnx", folder / "fp32.onnx")
+    model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=224)
+    write_fp32(model, folder / "fp32.onnx", size=224, classes=1000)
     return folder / "fp32.onnx"
 
 
@@ -254,8 +255,7 @@ def export_large(architecture: str, folder: Path) -> Path:
 def test_int8_shrinks_the_engine_of_resnet_50(tmp_path: Path) -> None:
     fp32 = export_large("resnet", tmp_path)
     images = np.random.default_rng(0).standard_normal((8, 3, 224, 224), dtype=np.float32)
-    np.save(tmp_path / "images.npy", images)
-    int8 = quantise(fp32, tmp_path / "int8.onnx", tmp_path / "images.npy")
+    int8 = quantise(fp32, tmp_path / "int8.onnx", store_images(tmp_path / "images", images))
     assert measure_coverage(int8, "int8") == {"quantized_nodes": 1.0}
     convert_to_fp16(int8, tmp_path / "mixed.onnx")
     convert_to_fp16(fp32, tmp_path / "fp16.onnx")
@@ -272,13 +272,12 @@ def test_int8_shrinks_the_engine_of_resnet_50(tmp_path: Path) -> None:
 def test_memory_on_vit_b_is_at_most_twelve_times_the_weights(tmp_path: Path) -> None:
     fp32 = export_large("vit", tmp_path)
     images = np.random.default_rng(0).standard_normal((32, 3, 224, 224), dtype=np.float32)
-    np.save(tmp_path / "images.npy", images)
     # As the export runs it: 16 images a batch, more than one batch, in a process of its own.
     _, cost = run_step(
         quantize_to_int8,
         fp32,
         tmp_path / "int8.onnx",
-        calibration=tmp_path / "images.npy",
+        calibration=store_images(tmp_path / "images", images),
         batch_size=16,
         threads=1,
         work=tmp_path,

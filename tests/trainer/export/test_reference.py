@@ -10,10 +10,9 @@ import pytest
 from onnx import helper
 
 from tests.trainer.export.conftest import Digits
-from tests.trainer.export.graphs import convolutions, plant, write_graph
-from trainer.export import parity
+from tests.trainer.export.graphs import compare_logits, convolutions, judge_logits, plant, run_onnx, write_graph
 from trainer.export.precision import convert_to_fp16
-from trainer.export.reference import ReferenceGraph, TooSlow, Values, evaluate, judge_reference, measure_errors
+from trainer.export.reference import ReferenceGraph, TooSlow, Values, evaluate, measure_errors
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +29,21 @@ def images(digits: Digits) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def expected(digits: Digits, images: np.ndarray) -> np.ndarray:
-    return parity.open_graph(digits.fp32, threads=1)(images)
+    return run_onnx(digits.fp32, images)
 
 
 def test_a_float32_graph_gives_what_onnx_runtime_gives(
     digits: Digits, images: np.ndarray, expected: np.ndarray
 ) -> None:
-    assert np.allclose(evaluate(digits.fp32, images), expected, atol=1e-5)
+    assert np.allclose(evaluate(digits.fp32, {"images": images})["logits"], expected, atol=1e-5)
 
 
 def test_a_sound_fp16_graph_passes(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
-    gate = judge_reference(fp16, images, expected)
+    gate = judge_logits(fp16, images, expected)
     assert gate.status == "passed", gate
     assert gate.figures["samples"] == 12
     # Not what ONNX Runtime gives, which rounds the weights only.
-    rounded = parity.compare(expected, parity.open_graph(fp16, threads=1)(images), ran="", precision="fp16")
+    rounded = compare_logits(expected, run_onnx(fp16, images), ran="", precision="fp16")
     assert gate.figures["relative_error"] != rounded.relative_error
 
 
@@ -55,9 +54,9 @@ def test_an_overflow_is_seen_that_onnx_runtime_does_not_see(
     planted = plant(digits.fp32, tmp_path / "planted.onnx", {conv: 2.0**15})
     found = convert_to_fp16(planted, tmp_path / "fp16.onnx")
     assert found.too_large == {}
-    by_runtime = parity.open_graph(tmp_path / "fp16.onnx", threads=1)(images)
-    assert parity.compare(expected, by_runtime, ran="", precision="fp16").passed
-    gate = judge_reference(tmp_path / "fp16.onnx", images, expected)
+    by_runtime = run_onnx(tmp_path / "fp16.onnx", images)
+    assert compare_logits(expected, by_runtime, ran="", precision="fp16").passed
+    gate = judge_logits(tmp_path / "fp16.onnx", images, expected)
     assert gate.status == "failed"
     assert f"values that are not finite, first from {conv}" in gate.reason
     assert gate.figures["non_finite_values"]
@@ -72,17 +71,17 @@ def test_a_value_that_is_infinite_on_the_way_only_fails(tmp_path: Path) -> None:
     source = write_graph(tmp_path / "fp32.onnx", nodes, weights, image=(2,), classes=2)
     convert_to_fp16(source, tmp_path / "fp16.onnx")
     images = np.array([[100.0, -0.002]], np.float32)
-    gate = judge_reference(tmp_path / "fp16.onnx", images, np.array([[5.0, -2.0]], np.float32))
+    gate = judge_logits(tmp_path / "fp16.onnx", images, np.array([[5.0, -2.0]], np.float32))
     assert gate.status == "failed"
     assert gate.reason == "values that are not finite, first from large"
-    assert (gate.figures["non_finite_values"], gate.figures["non_finite_logits"]) == (1, 0)
+    assert (gate.figures["non_finite_values"], gate.figures["non_finite_outputs"]) == (1, 0)
 
 
 def test_logits_that_are_off_fail(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
     wrong = expected.copy()
     wrong[11] *= 1.5
-    gate = judge_reference(fp16, images, wrong)
-    assert (gate.status, gate.reason) == ("failed", "the logits are off")
+    gate = judge_logits(fp16, images, wrong)
+    assert (gate.status, gate.reason) == ("failed", "the outputs are off")
 
 
 def test_an_answer_that_flips_is_a_figure_and_no_failure(tmp_path: Path) -> None:
@@ -91,23 +90,23 @@ def test_an_answer_that_flips_is_a_figure_and_no_failure(tmp_path: Path) -> None
     convert_to_fp16(source, tmp_path / "fp16.onnx")
     images = 10 * np.eye(6, dtype=np.float32)
     images[0, 1] = 10.001  # 10 in fp16, as its neighbour is
-    gate = judge_reference(tmp_path / "fp16.onnx", images, images)
+    gate = judge_logits(tmp_path / "fp16.onnx", images, images)
     assert gate.figures["top1_agreement"] == 5 / 6
     assert (gate.status, gate.reason) == ("passed", "")
     assert "top1_agreement" not in gate.limits
 
 
 def test_what_would_take_too_long_is_not_run(fp16: Path, images: np.ndarray, expected: np.ndarray) -> None:
-    gate = judge_reference(fp16, images, expected, limit_s=0.0)
+    gate = judge_logits(fp16, images, expected, limit_s=0.0)
     assert gate.status == "not run"
-    assert gate.ran == "not run: 12 images would take more than 0 s"
+    assert gate.ran == "not run: 12 samples would take more than 0 s"
     assert gate.figures == {}
 
 
 def test_an_operator_that_the_evaluator_lacks_is_not_run(tmp_path: Path) -> None:
     nodes = [helper.make_node("Unknown", ["images"], ["logits"], name="unknown")]
     graph = write_graph(tmp_path / "model.onnx", nodes, {})
-    gate = judge_reference(graph, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
+    gate = judge_logits(graph, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
     assert gate.status == "not run"
     assert "lacks an operator" in gate.reason
 
@@ -123,10 +122,10 @@ def test_values_are_let_go_after_their_last_reader(tmp_path: Path) -> None:
         made.extend(weakref.ref(value) for value in outputs.values())
         alive.append(sum(value() is not None for value in made))
 
-    graph.run(np.ones((1, 1), np.float32), on_node=watch)
+    graph.run({"images": np.ones((1, 1), np.float32)}, on_node=watch)
     assert max(alive) == 2  # what a node reads, and what it writes
     with pytest.raises(TooSlow):
-        graph.run(np.ones((1, 1), np.float32), deadline=0.0)
+        graph.run({"images": np.ones((1, 1), np.float32)}, deadline=0.0)
 
 
 def test_the_error_of_a_node_is_its_own(tmp_path: Path) -> None:
@@ -138,13 +137,13 @@ def test_the_error_of_a_node_is_its_own(tmp_path: Path) -> None:
     ]
     weights = {"offset": np.float32(1000.0), "two": np.float32(2.0), "huge": np.float32(60_000.0)}
     graph = write_graph(tmp_path / "fp32.onnx", nodes, weights, classes=1)
-    errors = measure_errors(graph, np.array([[1.3]], np.float32))
+    errors = measure_errors(graph, {"images": np.array([[1.3]], np.float32)})
     assert list(errors) == ["shift", "cancel", "double", "overflow"]
     assert errors["cancel"] > 0.1  # 1001.3 is 1001.5 in fp16
     assert errors["shift"] < 1e-3  # which is little of 1001.3
     assert errors["double"] < 1e-3  # and what it was handed wrong is not its own
     assert errors["overflow"] == np.inf
-    assert measure_errors(graph, np.array([[1.3]], np.float32), limit_s=-1.0) == {}
+    assert measure_errors(graph, {"images": np.array([[1.3]], np.float32)}, limit_s=-1.0) == {}
 
 
 def test_errors_are_measured_as_far_as_the_evaluator_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +153,7 @@ def test_errors_are_measured_as_far_as_the_evaluator_goes(tmp_path: Path, monkey
         for source, target in itertools.pairwise(names)
     ]
     graph = write_graph(tmp_path / "model.onnx", nodes, {})
-    assert list(measure_errors(graph, np.ones((1, 1), np.float32))) == ["first", "second"]
+    assert list(measure_errors(graph, {"images": np.ones((1, 1), np.float32)})) == ["first", "second"]
     run_node = ReferenceGraph.run_node
 
     def lack(self: ReferenceGraph, node: onnx.NodeProto, inputs: Values) -> dict[str, np.ndarray]:
@@ -163,4 +162,4 @@ def test_errors_are_measured_as_far_as_the_evaluator_goes(tmp_path: Path, monkey
         return run_node(self, node, inputs)
 
     monkeypatch.setattr(ReferenceGraph, "run_node", lack)
-    assert list(measure_errors(graph, np.ones((1, 1), np.float32))) == ["second"]
+    assert list(measure_errors(graph, {"images": np.ones((1, 1), np.float32)})) == ["second"]

@@ -12,19 +12,28 @@ from onnx import helper
 
 from contracts.artifacts import Gate
 from contracts.config import ModelSection
-from tests.trainer.export.conftest import Digits
-from tests.trainer.export.graphs import convolutions, plant, plant_between, write_graph
+from tests.trainer.export.conftest import Digits, write_fp32
+from tests.trainer.export.graphs import (
+    compare_logits,
+    convolutions,
+    image_signature,
+    judge_logits,
+    plant,
+    plant_between,
+    run_onnx,
+    store_images,
+    write_graph,
+)
 from trainer.export import parity
 from trainer.export.coverage import judge_coverage, measure_coverage
 from trainer.export.engine import build_engine
-from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import Conversion, convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.ranges import NodeRange, measure_ranges
-from trainer.export.reference import judge_reference, measure_errors
+from trainer.export.reference import measure_errors
 from trainer.export.rounds import Search, find_fp16, next_kept
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.build import build_model
+from trainer.tasks.image_classification.network import build_network
 
 
 def gate(status: str, name: str = "parity") -> Gate:
@@ -136,15 +145,14 @@ def test_the_first_try_keeps_what_reads_or_writes_large_values() -> None:
 
 def search(source: Path, target: Path, sound: Path, images: np.ndarray, *, with_coverage: bool = True) -> Search:
     """Look for fp16 with the real parts; parity is against the logits of the sound model."""
-    calibration = target.with_suffix(".npy")
-    np.save(calibration, images)
-    expected = parity.open_graph(sound, threads=1)(images)
+    calibration = store_images(target.with_suffix(".images"), images)
+    expected = run_onnx(sound, images)
     # What was planted changes nothing in float32.
-    assert np.array_equal(parity.open_graph(source, threads=1)(images), expected)
+    assert np.array_equal(run_onnx(source, images), expected)
 
     def judge(graph: Path) -> list[Gate]:
-        found = parity.compare(expected, parity.open_graph(graph, threads=1)(images), ran="", precision="fp16")
-        gates = [*parity.judge(found, "fp16"), judge_reference(graph, images[:8], expected[:8])]
+        found = compare_logits(expected, run_onnx(graph, images), ran="", precision="fp16")
+        gates = [*parity.judge(found, "fp16"), judge_logits(graph, images[:8], expected[:8])]
         return [*gates, judge_coverage(measure_coverage(graph, "fp16"), "fp16")] if with_coverage else gates
 
     return find_fp16(source, target, ranges=measure_ranges(source, calibration), judge=judge)
@@ -159,7 +167,7 @@ def test_the_trained_digits_are_fp16_at_once(tmp_path: Path, digits: Digits) -> 
     )
     assert measure_coverage(tmp_path / "fp16.onnx", "fp16") == {"weight_bytes": 1.0}
     right = [
-        parity.count_right(parity.open_graph(path, threads=1)(digits.images), digits.labels)
+        int((run_onnx(path, digits.images).argmax(axis=1) == digits.labels).sum())
         for path in (digits.fp32, tmp_path / "fp16.onnx")
     ]
     assert abs(right[0] - right[1]) <= 0.005 * len(digits.labels)
@@ -184,10 +192,10 @@ def test_two_bad_layers_end_in_fp32_and_no_other(tmp_path: Path, digits: Digits)
     assert by_name["range"].figures["largest_fp16"] < 1000
     assert by_name["reference"].figures["non_finite_values"] == 0
     # Without them, or without one that reads what they write, the same graph is infinite.
-    logits = parity.open_graph(digits.fp32, threads=1)(digits.images[:2])
+    logits = run_onnx(digits.fp32, digits.images[:2])
     for kept in (bad, attempt.kept_fp32[:3], attempt.kept_fp32[1:]):
         convert_to_fp16(source, tmp_path / "broken.onnx", keep_fp32=kept)
-        assert judge_reference(tmp_path / "broken.onnx", digits.images[:2], logits).status == "failed", kept
+        assert judge_logits(tmp_path / "broken.onnx", digits.images[:2], logits).status == "failed", kept
 
 
 def test_two_bad_layers_of_a_wide_model_leave_an_engine_of_fp16(tmp_path: Path) -> None:
@@ -195,8 +203,7 @@ def test_two_bad_layers_of_a_wide_model_leave_an_engine_of_fp16(tmp_path: Path) 
     section = ModelSection.model_validate({"architecture": "resnet", "arguments": narrow_first})
     torch.manual_seed(0)
     sound, graph = tmp_path / "sound.onnx", tmp_path / "fp16.onnx"
-    export_graph(build_model(section, num_classes=10, image_size=32), tmp_path / "traced.onnx", image_size=32, opset=20)
-    join_graph(tmp_path / "traced.onnx", sound)
+    write_fp32(build_network(section, num_classes=10, image_size=32), sound)
     images = np.random.default_rng(0).standard_normal((8, 3, 32, 32), dtype=np.float32)
     layers = convolutions(sound)
     pairs = {layers[1]: layers[2], layers[3]: layers[4]}
@@ -210,7 +217,7 @@ def test_two_bad_layers_of_a_wide_model_leave_an_engine_of_fp16(tmp_path: Path) 
     if importlib.util.find_spec(TENSORRT_RTX) is not None:
         builder = Builder(TENSORRT_RTX, "", ("sm80",))
         engine = tmp_path / "engine"
-        build_engine(graph, engine, builder=builder, image_shape=(3, 32, 32), opt_batch=2, max_batch=4)
+        build_engine(graph, engine, builder=builder, signature=image_signature(32), opt_batch=2, max_batch=4)
         assert engine.stat().st_size
 
 
@@ -240,13 +247,13 @@ def test_what_calibration_missed_is_mended_in_the_rounds(tmp_path: Path) -> None
             ("logits", "MatMul", 0.01, 0.01),
         )
     }
-    expected = parity.open_graph(source, threads=1)(images)
+    expected = run_onnx(source, images)
     found = find_fp16(
         source,
         tmp_path / "fp16.onnx",
         ranges=ranges,
-        judge=lambda graph: [judge_reference(graph, images, expected)],
-        measure_errors=lambda: measure_errors(source, images[:1]),
+        judge=lambda graph: [judge_logits(graph, images, expected)],
+        measure_errors=lambda: measure_errors(source, {"images": images[:1]}),
     )
     # There are no norms. One node a round: first the one with the largest value, then the other, by its error.
     assert [attempt.kept_fp32 for attempt in found.attempts] == [[], ["large"], ["large", "same"]]
@@ -260,9 +267,8 @@ def test_what_calibration_missed_is_mended_in_the_rounds(tmp_path: Path) -> None
 def export_random(architecture: str, folder: Path) -> Path:
     section = ModelSection.model_validate({"architecture": architecture, "arguments": {}})
     torch.manual_seed(0)
-    model = build_model(section, num_classes=1000, image_size=224)
-    export_graph(model, folder / "traced.onnx", image_size=224, opset=20)
-    join_graph(folder / "traced.onnx", folder / "fp32.onnx")
+    model = build_network(section, num_classes=1000, image_size=224)
+    write_fp32(model, folder / "fp32.onnx", size=224, classes=1000)
     return folder / "fp32.onnx"
 
 
@@ -271,8 +277,7 @@ def export_random(architecture: str, folder: Path) -> Path:
 def test_large_models_are_fp16_at_once_in_bounded_memory(tmp_path: Path, architecture: str, kept: list[str]) -> None:
     source, target = export_random(architecture, tmp_path), tmp_path / "fp16.onnx"
     images = np.random.default_rng(0).standard_normal((8, 3, 224, 224), dtype=np.float32)
-    np.save(tmp_path / "calibration.npy", images)
-    ranges, of_ranges = run_step(measure_ranges, source, tmp_path / "calibration.npy")
+    ranges, of_ranges = run_step(measure_ranges, source, store_images(tmp_path / "calibration", images))
     costs = []
 
     def convert(source: Path, target: Path, *, keep_fp32: Sequence[str]) -> Conversion:
@@ -280,11 +285,11 @@ def test_large_models_are_fp16_at_once_in_bounded_memory(tmp_path: Path, archite
         costs.append(cost)
         return conversion
 
-    expected = parity.open_graph(source, threads=1)(images[:4])
+    expected = run_onnx(source, images[:4])
 
     def judge(graph: Path) -> list[Gate]:
-        found = parity.compare(expected, parity.open_graph(graph, threads=1)(images[:4]), ran="", precision="fp16")
-        reference = judge_reference(graph, images, expected, limit_s=8.0)
+        found = compare_logits(expected, run_onnx(graph, images[:4]), ran="", precision="fp16")
+        reference = judge_logits(graph, images[:4], expected, limit_s=4.0)
         return [*parity.judge(found, "fp16"), reference, judge_coverage(measure_coverage(graph, "fp16"), "fp16")]
 
     found = find_fp16(source, target, ranges=ranges, judge=judge, convert=convert)

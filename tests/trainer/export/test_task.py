@@ -32,7 +32,7 @@ from trainer.export.processes import Cost
 from trainer.export.targets import choose_builder, gpu_target
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
-from trainer.tasks.image_classification.transforms import EvaluationTransform
+from trainer.tasks.load import load_task
 
 REPOSITORY = Path(__file__).parents[3]
 L4 = {"targets": ["l4"]}
@@ -171,12 +171,13 @@ def check_proof(manifest: ExportManifest) -> None:
 def check_accuracy(manifest: ExportManifest, line: Any, folder: Path) -> None:
     """Count right answers of the published graph once more, one sample at a time."""
     shards_uri = storage.normalise(line.folder / "shards")
-    transform = EvaluationTransform(32, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    shards = ShardManifest.load(shards_uri)
+    task = load_task(RunConfig.model_validate({"data": {"image_size": 32}}), shards)
     run = open_graph(folder / "model.fp16.onnx", threads=1)
-    batches = list(evaluation_batches(shards_uri, ShardManifest.load(shards_uri), "test", transform, 1))
-    right = sum(int(run(images.numpy()).argmax()) == int(labels) for images, labels in batches)
-    assert manifest.accuracy["fp16"] == right / len(batches)
-    assert set(manifest.accuracy) == {"torch", "fp32", "fp16"}
+    batches = [batch for batch, _ in evaluation_batches(shards_uri, shards, "test", task, 1)]
+    right = sum(int(run({"images": one["images"].numpy()})["logits"].argmax()) == int(one["label"]) for one in batches)
+    assert manifest.headline_values["fp16"] == right / len(batches)
+    assert set(manifest.metrics) == {"torch", "fp32", "fp16"}
 
 
 def check_events(line: Any, uri: str) -> None:
@@ -243,8 +244,8 @@ def test_int8_keeps_the_digits_right(digits_line: Any) -> None:
     status = status_of(manifest)
     assert {status["int8", name] for name in ("parity", "top1", "accuracy", "coverage", "range")} == {"passed"}
     assert status["int8", "speed"] == "not run"
-    assert manifest.accuracy["fp32"] > 0.95
-    assert manifest.accuracy["fp32"] - manifest.accuracy["int8"] <= 0.005
+    assert manifest.headline_values["fp32"] > 0.95
+    assert manifest.headline_values["fp32"] - manifest.headline_values["int8"] <= 0.005
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -335,7 +336,7 @@ def test_a_graph_whose_images_are_not_alone_is_not_published(
     monkeypatch.setattr(inputs.Inputs, "load_model", lambda self: MixesTheBatch(load(self)).eval())
     assert run_stage("export", export, line.arguments(export=L4)) == 1
     assert line.manifests == []
-    assert "fp32 batch: an image's logits depend on the others of its batch" in capfd.readouterr().err
+    assert "fp32 batch: a sample's outputs depend on the others of its batch" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")

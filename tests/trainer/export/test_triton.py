@@ -13,6 +13,7 @@ import pytest
 
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
+from tests.trainer.export.graphs import image_signature
 from tests.trainer.export.handover import RTX, TENSORRT, entry_of, make_export
 from trainer.export.engine import build_engine
 from trainer.export.targets import TENSORRT_RTX, Builder
@@ -242,7 +243,7 @@ def test_what_a_real_build_says_of_its_tensors_agrees(exported: Any, tmp_path: P
         exported.fp16,
         tmp_path / "real.engine",
         builder=Builder(TENSORRT_RTX, "installed", ("sm89",)),
-        image_shape=(3, 32, 32),
+        signature=image_signature(32),
         opt_batch=4,
         max_batch=10,
     )

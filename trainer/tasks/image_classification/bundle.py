@@ -1,13 +1,15 @@
-"""What a user needs beside a graph, and the gate that tries it: labels.json, preprocess.json and predict.py.
+"""What an export of image classification has beside graphs: labels.json, preprocess.json, predict.py, and their gate.
 
-Here: `write_bundle`, and `check_bundle`, which runs the shipped predict.py as a user would, on the source's own files,
-and counts right answers. Whatever is wrong with pixels or names on that way shows there; parity with torch, on tensors,
-sees none of it. predict.py is copied from this package byte for byte and knows nothing of it. The gate runs code of the
-folder that it is given: only a folder whose checksums agree with its manifest is for it.
+Here: the functions of trainer/export/bundles.py, and `try_program`, which runs the shipped predict.py as a user would,
+on the source's own files, and counts right answers. Whatever is wrong with pixels or names on that way shows there;
+parity with torch, on tensors, sees none of it. predict.py is copied from this package byte for byte and knows nothing
+of it. The gate runs code of the folder that it is given: only a folder whose checksums agree with its manifest is for
+it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -16,17 +18,27 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ShardManifest
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
-from contracts.config import DataSection
-from trainer.export.onnx_graph import INPUT_NAME, OUTPUT_NAME
-from trainer.export.predict import LABELS_NAME, PREPROCESS_NAME
-from trainer.export.shipped import PREDICT_NAME, ShippedFailed, ask_shipped
+from contracts.artifacts.signature import Signature
+from contracts.config import DataSection, RunConfig
+from contracts.errors import ConfigError
+from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.tasks.image_classification.accuracy import judge_accuracy
+from trainer.tasks.image_classification.names import LABELS_NAME, PREPROCESS_NAME
+from trainer.tasks.image_classification.shipped import ShippedFailed, ask_shipped
 
-GATE_NAME = "bundle"
+if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
+    from trainer.export.bundles import Bundle
+    from trainer.export.checked_folder import CheckedFolder
+    from trainer.export.inputs import Inputs
+    from trainer.export.proof import TestSplit
+    from trainer.export.scores import Scores
+    from trainer.tasks.protocol import Task
 
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 _CHUNK_IMAGES = 256
@@ -36,25 +48,75 @@ _CHUNK_BYTES = 1 << 26
 MAX_SCORE_DIFFERENCE = 1e-4
 # Images whose path in the source is looked at: of a bucket each one is a request.
 _PATHS_LOOKED_AT = 32
+# Of images that are read at a time for an engine.
+_READ_IMAGES = 32
+_NOISE_SEED = 0
+# Of more classes the model card lists the first ones; all of them are in labels.json.
+_MOST_CLASSES = 100
+BAR = r"\|"
+_USE_PREPROCESSING = (
+    "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
+    "normalisation costs accuracy without an error."
+)
 # As classes are named whose name is no text (sharding/limits.py).
 _ENCODED_NAME = "percent-encoded:"
 
 
-def write_bundle(folder: Path, checkpoint: CheckpointManifest, *, model_name: str, max_batch: int) -> list[str]:
+def check_checkpoint(config: RunConfig, checkpoint: CheckpointManifest) -> None:
+    """Refuse another transform than the checkpoint's.
+
+    Raises:
+        ConfigError: It is another.
+    """
+    for name, given in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
+        # An unset mean or std means that of the training split, which the checkpoint recorded.
+        if given is not None and given != checkpoint.data[name]:
+            raise ConfigError(
+                f"data.{name} is {given}, the checkpoint was trained with {checkpoint.data[name]}",
+                allowed="the transform of the checkpoint",
+                todo="pass the checkpoint that was trained with this configuration, or correct the configuration",
+            )
+
+
+def make_noise(task: Task, samples: int) -> Arrays:
+    """Return noise as images."""
+    import numpy as np
+    import torch
+
+    from trainer.tasks.protocol import Mode
+
+    ((name, spec),) = task.signature.inputs.items()
+    size = cast(int, spec.shape[-1])
+    pixels = np.random.default_rng(_NOISE_SEED).integers(0, 256, (samples, size, size, 3), dtype=np.uint8)
+    batch = {name: torch.from_numpy(pixels), "label": torch.zeros(samples, dtype=torch.int64)}
+    return {name: task.to_model(batch, Mode(training=False))[name].numpy()}
+
+
+def judge_metric(*, precision: str, reference: Scores, found: Scores, samples: int, ran: str) -> Gate:
+    """Hold right answers, which are counted, against those of fp32."""
+    right = [round(scores.values["accuracy"] * samples) for scores in (reference, found)]
+    return judge_accuracy(precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran)
+
+
+def write_bundle(
+    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
+) -> list[str]:
     """Write labels.json, preprocess.json and predict.py into a folder; return their names.
 
     Args:
         folder: Where the graphs lie.
         checkpoint: Its classes and its evaluation transform.
+        signature: Names of input and output.
         model_name: File name of the graph that ships.
         max_batch: Most images at a time.
     """
+    (input_name,), (output_name,) = signature.inputs, signature.outputs
     preprocessing = {
         "format_version": 1,
         "model": model_name,
         "labels": LABELS_NAME,
-        "input": INPUT_NAME,
-        "output": OUTPUT_NAME,
+        "input": input_name,
+        "output": output_name,
         "max_batch": max_batch,
         "color": "RGB",
         "crop": "center",
@@ -73,6 +135,165 @@ def write_bundle(folder: Path, checkpoint: CheckpointManifest, *, model_name: st
 
 
 def check_bundle(
+    folder: Path,
+    inputs: Inputs,
+    split: TestSplit,
+    outputs: StoredArrays,
+    scores: Scores,
+    *,
+    model_name: str,
+    threads: int,
+) -> Gate:
+    """Run the shipped predict.py, and count as evaluation.json has counted, and the trainer's own pixels."""
+    evaluation, missing = inputs.find_evaluation()
+    gate = try_program(
+        folder,
+        inputs.shards_uri,
+        inputs.shards,
+        model_name=model_name,
+        expected_right=None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
+        transformed_right=round(scores.values["accuracy"] * split.samples),
+        expected_score=mean_score(outputs, split.samples),
+        data=inputs.config.data,
+        threads=threads,
+    )
+    if not missing:
+        return gate
+    return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
+
+
+def check_again(
+    folder: Path,
+    document: ExportManifest,
+    shards_uri: str,
+    shards: ShardManifest,
+    *,
+    model_name: str,
+    work: Path,
+    threads: int,
+) -> Gate:
+    """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
+    recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
+    score = recorded.figures.get("mean_score") if recorded else None
+    tried = work / GATE_NAME
+    tried.mkdir()
+    for name in (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name):
+        if not (tried / name).exists():
+            (tried / name).symlink_to(folder / name)
+    (tried / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
+    return try_program(
+        tried,
+        shards_uri,
+        shards,
+        model_name=model_name,
+        expected_right=None,
+        transformed_right=round(document.headline_values["fp32"] * document.test_samples),
+        expected_score=score if isinstance(score, float) else None,
+        data=DataSection(),
+        threads=threads,
+    )
+
+
+def read_inputs(
+    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
+) -> StoredArrays:
+    """Return the images of the test split as preprocess.json says."""
+    import numpy as np
+
+    from records.decode import Pixels, UndecodableImage
+    from trainer.data.reader import ShardReader
+    from trainer.export.arrays import store_arrays
+    from trainer.tasks.image_classification.predict import Preprocessing
+    from trainer.tasks.image_classification.transforms import EvaluationTransform
+
+    said = Preprocessing.read(folder / PREPROCESS_NAME)
+    mean, std = said.mean, said.std
+    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    reader = ShardReader(shards_uri, shards, "test")
+
+    def decode(place: int) -> Pixels:
+        try:
+            return transform.decode(reader.sample(place)["image"])
+        except UndecodableImage as error:
+            raise reader.undecodable(place, error) from None
+
+    def batches() -> Iterator[Arrays]:
+        for start in range(0, len(reader), _READ_IMAGES):
+            places = list(range(start, min(start + _READ_IMAGES, len(reader))))
+            reader.prepare(places)
+            pixels = np.stack([decode(place) for place in places])
+            yield {said.input: transform.normalise(pixels).numpy()}
+
+    return store_arrays(work / "test-inputs", batches())
+
+
+def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
+    """Compare preprocess.json with the manifest, and the labels with the outputs."""
+    named, ships = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model"), document.graph().name
+    return [] if named == ships else [f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships"]
+
+
+def read_labels(folder: Path) -> list[str] | None:
+    """Return the names of the classes."""
+    return [str(label) for label in json.loads((folder / LABELS_NAME).read_text(encoding="utf-8"))]
+
+
+def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
+    """Return what the model card calls the model, and what it says of it: normalisation and classes."""
+    lines = ["An image in, one score (logit) for each class out; the largest is the answer."]
+    if checkpoint is None:
+        return "image classifier", lines
+    classes = checkpoint.classes
+    mean, std = checkpoint.data["mean"], checkpoint.data["std"]
+    lines.append(f"Pixels / 255 are normalised with mean {mean}, std {std}.")
+    shown = ", ".join(f"`{' '.join(name.replace('|', BAR).split())}`" for name in classes[:_MOST_CLASSES])
+    more = f" and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
+    lines.append(f"{len(classes)} classes, in the order of the scores: {shown}{more} (`labels.json`).")
+    return "image classifier", lines
+
+
+def describe_use() -> list[str]:
+    """Return what the model card says of predict.py and `shardline predict`."""
+    return [
+        "On any machine, with numpy, Pillow and onnxruntime (CPU):",
+        "    python predict.py IMAGE...",
+        "With shardline, on a GPU that an engine was built for with that engine, elsewhere with the graph:",
+        "    shardline predict FOLDER IMAGE...",
+        _USE_PREPROCESSING,
+    ]
+
+
+def describe_limits() -> list[str]:
+    """Return what the model card warns of."""
+    return [
+        "Accuracy is that of images like those of the test split; nothing is known of others.",
+        "Scores are not calibrated probabilities: a large one is no promise.",
+        "It always names one of its classes, also for an image of none of them.",
+    ]
+
+
+def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
+    """Print the labels of images."""
+    # Here: it imports numpy and Pillow.
+    from trainer.tasks.image_classification.answers import print_labels
+
+    return print_labels(folder, options)
+
+
+def mean_score(outputs: StoredArrays, samples: int) -> float:
+    """Return the average over the first samples of the largest probability that logits [N, classes] give."""
+    import numpy as np
+
+    scores = []
+    for batch in outputs.batches(_CHUNK_IMAGES, most=samples):
+        (logits,) = batch.values()
+        wide = logits.astype(np.float64)
+        exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
+        scores.append(exponentials.max(axis=1) / exponentials.sum(axis=1))
+    return float(np.concatenate(scores).mean())
+
+
+def try_program(
     folder: Path,
     shards_uri: str,
     shards: ShardManifest,
@@ -306,3 +527,9 @@ def _versions() -> str:
 
 def _as_json(value: object) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+if TYPE_CHECKING:
+    from trainer.tasks.image_classification import bundle
+
+    _is_bundle: Bundle = bundle

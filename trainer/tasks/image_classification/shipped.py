@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-PREDICT_NAME = "predict.py"
+from trainer.export.bundles import PREDICT_NAME
+
 # 2: some images could not be used, and were answered so.
 _FINISHED = (0, 2)
 # Of what it said on stderr; the cause is at the end.

@@ -1,0 +1,219 @@
+"""A user's own task through the export: a class for each pixel, from shards of images and masks to an engine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.config import ModelSection
+from contracts.errors import EXIT_USER_ERROR
+from tests.conftest import OWN_CODE
+from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
+from tests.trainer.export.graphs import run_outputs
+from trainer.export import predict_task, verify
+from trainer.export.triton_config import parse_config
+from trainer.model.build import parameters_sha256
+
+TEST, TRAIN = 40, 24
+CONFIG: dict[str, Any] = {
+    "task": {"name": "segmentation:Segmentation", "arguments": {"width": 8}},
+    "code": {"path": str(OWN_CODE)},
+    "export": {"opt_batch": 2, "max_batch": 4, "targets": ["l4"]},
+}
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+
+def write_source(folder: Path) -> list[np.ndarray]:
+    """Write images, their masks, and a list of them; return the masks of the test split."""
+    random, rows, masks = np.random.default_rng(0), [], []
+    folder.mkdir()
+    for number in range(TEST + TRAIN):
+        # Masks follow from the image, so that no two are alike.
+        image = random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+        mask = (image.sum(axis=2) % CLASSES).astype(np.uint8)
+        for name, pixels in (("image", image), ("mask", mask)):
+            stream = io.BytesIO()
+            Image.fromarray(pixels).save(stream, "PNG")
+            (folder / f"{name}-{number}.png").write_bytes(stream.getvalue())
+        split = "test" if number < TEST else "train"
+        rows.append([f"image-{number}.png", f"mask-{number}.png", split])
+        masks += [mask] if split == "test" else []
+    with (folder / "list.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["uri", "mask_uri", "split"], *rows])
+    return masks
+
+
+def write_checkpoint(folder: Path, shards: ShardManifest) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    torch.manual_seed(0)
+    state = Segmentation(None).build_model().state_dict()
+    save_file(state, folder / "model.safetensors")
+    manifest = CheckpointManifest(
+        fingerprint="7" * 16,
+        finished=True,
+        step=7,
+        position=448,
+        epoch=1,
+        slot_size=8,
+        model=ModelSection().model_dump(mode="json"),
+        task=CONFIG["task"],
+        classes=[],
+        data={},
+        shards_fingerprint=shards.fingerprint,
+        metrics={},
+        best_step=7,
+        parameters_sha256=parameters_sha256(state),
+        environment={},
+        files=[FileEntry.of(storage.normalise(folder), "model.safetensors")],
+    )
+    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
+
+
+class Exported:
+    """A finished export, and what was said."""
+
+    def __init__(self, place: Path) -> None:
+        self.masks = write_source(place / "source")
+        fields = {"image": {"column": "uri", "kind": "image"}, "mask": {"column": "mask_uri", "kind": "image"}}
+        sharding = {"source": str(place / "source" / "list.csv"), "fields": fields}
+        done = run("sharding.task", "--config-json", json.dumps({"sharding": sharding}), "--root", str(place / "shard"))
+        assert done.returncode == 0, done.stderr
+        (self.shards,) = (path.parent for path in (place / "shard").glob(f"*/{MANIFEST_NAME}"))
+        write_checkpoint(place / "train", ShardManifest.load(storage.normalise(self.shards)))
+        self.arguments = ["--root", str(place / "export"), "--checkpoint", str(place / "train")]
+        self.arguments += ["--shards", str(self.shards)]
+        done = run("trainer.export.task", "--config-json", json.dumps(CONFIG), *self.arguments)
+        assert done.returncode == 0, done.stderr
+        (self.folder,) = (path.parent for path in (place / "export").glob(f"*/{MANIFEST_NAME}"))
+        self.document = ExportManifest.load(storage.normalise(self.folder))
+
+
+@pytest.fixture(scope="module")
+def exported_task(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return Exported(tmp_path_factory.mktemp("own"))
+
+
+def test_its_gates_pass_and_an_engine_is_built(exported_task: Exported) -> None:
+    document = exported_task.document
+    assert (document.task, document.signature) == ("segmentation:Segmentation", Segmentation.signature)
+    assert (document.precision, document.inputs) == ("fp16", {"image": ["batch", 3, SIZE, SIZE]})
+    assert document.outputs == {"scores": ["batch", CLASSES, SIZE, SIZE]}
+    status = {(gate.precision, gate.name): gate.status for gate in document.gates}
+    not_passed = {key: value for key, value in status.items() if value != "passed" and key[1] != "top1"}
+    assert not_passed == {("fp16", "engine sm89"): "not run"}
+    assert {("fp32", name) for name in ("parity", "batch", "bundle")} <= set(status)
+    assert {("fp16", name) for name in ("parity", "range", "reference", "coverage")} <= set(status)
+    (engine,) = document.engines
+    assert [(tensor.name, tensor.shape) for tensor in engine.tensors] == [
+        ("image", [-1, 3, SIZE, SIZE]),
+        ("scores", [-1, CLASSES, SIZE, SIZE]),
+    ]
+    assert (exported_task.folder / engine.name).stat().st_size == engine.bytes
+    # Many answers a sample: of them a ten thousandth may be as close as fp32's last digits.
+    found = document.parity["onnx"]["fp32"].outputs["scores"]
+    assert found.many_answers and found.top1_agreement is not None and found.top1_agreement > 0.9999
+
+
+def test_its_metrics_are_those_of_the_graph_s_outputs(exported_task: Exported) -> None:
+    document = exported_task.document
+    assert document.headline.model_dump() == {"metric": "pixel_accuracy", "direction": "max"}
+    assert set(document.metrics) == {"torch", "fp32", "fp16"}
+    images = np.stack(
+        [
+            np.asarray(Image.open(exported_task.shards.parents[1] / "source" / f"image-{number}.png"))
+            for number in range(TEST)
+        ]
+    )
+    inputs = images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
+    scores = run_outputs(exported_task.folder / "model.fp32.onnx", image=inputs)["scores"]
+    share = (scores.argmax(axis=1) == np.stack(exported_task.masks)).mean()
+    assert document.metrics["fp32"]["pixel_accuracy"] == pytest.approx(share, abs=1e-12)
+    assert document.metrics["fp32"]["loss"] > 0
+    assert document.headline_values["torch"] == pytest.approx(share, abs=1e-3)
+
+
+def test_its_predict_py_maps_arrays_to_arrays(exported_task: Exported, tmp_path: Path) -> None:
+    inputs = np.random.default_rng(1).random((7, 3, SIZE, SIZE), dtype=np.float32)
+    np.savez(tmp_path / "in.npz", image=inputs)
+    command = [sys.executable, "-I", str(exported_task.folder / "predict.py")]
+    done = subprocess.run([*command, "in.npz", "out.npz"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = run_outputs(exported_task.folder / exported_task.document.graph().name, image=inputs)["scores"]
+    # Batches of four, and of the three that are left.
+    assert np.allclose(np.load(tmp_path / "out.npz")["scores"], expected, atol=1e-6)
+    for given, words in (
+        ({"image": inputs[:, :, :8]}, "image is float32 [7, 3, 8, 16]"),
+        ({"image": inputs.astype(np.float64)}, "image is float64"),
+        ({"images": inputs}, "has images, which is no input"),
+        ({}, "lacks image"),
+    ):
+        np.savez(tmp_path / "in.npz", **given)
+        done = subprocess.run([*command, "in.npz", "out.npz"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert words in done.stderr and "image float32 ['batch', 3, 16, 16]" in done.stderr
+
+
+def test_shardline_predict_refuses_it_and_says_what_does(
+    exported_task: Exported, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict_task.main([f"--folder={exported_task.folder}", "a.png"]) == EXIT_USER_ERROR
+    said = capsys.readouterr().err
+    assert "only its code makes inputs of files" in said
+    assert "python predict.py INPUTS.npz OUTPUTS.npz" in said
+
+
+def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main([str(exported_task.folder), "--shards", str(exported_task.shards)]) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[:3]]
+    assert lines == [["passed", "checksum"], ["passed", "repository"], ["not", "run"]]
+    path = exported_task.folder / "signature.json"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"float32"', b'"float16"', 1))
+    assert verify.main([str(exported_task.folder)]) == 1
+    path.write_bytes(before)
+
+
+def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
+    config = parse_config((exported_task.folder / "triton/classifier/config.pbtxt").read_text())
+    ((given,), (scores,)) = config.input, config.output
+    assert (given.name, list(given.dims), scores.name, list(scores.dims), scores.label_filename) == (
+        "image",
+        [3, SIZE, SIZE],
+        "scores",
+        [CLASSES, SIZE, SIZE],
+        "",
+    )
+    assert not (exported_task.folder / "triton/classifier/labels.txt").exists()
+    assert "pixel_accuracy" in (exported_task.folder / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"name": "segmentation:Segmentation", "arguments": {"width": 9}}, "checkpoint of another task"),
+        ({"name": "image_classification"}, "checkpoint of another task"),
+    ],
+)
+def test_a_checkpoint_of_another_task_is_refused(exported_task: Exported, task: dict[str, Any], words: str) -> None:
+    config = {**CONFIG, "task": task}
+    done = run("trainer.export.task", "--config-json", json.dumps(config), *exported_task.arguments)
+    assert done.returncode == EXIT_USER_ERROR
+    assert words in done.stderr

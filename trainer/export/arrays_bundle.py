@@ -1,0 +1,212 @@
+"""What an export has beside graphs and engines where only the user's code knows what inputs and outputs mean.
+
+signature.json says names, types and shapes; predict.py maps arrays to arrays. See bundles.py for the functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contracts.artifacts import CheckpointManifest, ExportManifest, Gate, ShardManifest
+from contracts.artifacts.export import Figure
+from contracts.artifacts.signature import Signature
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.scores import judge_scores
+
+if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
+    from trainer.export.bundles import Bundle
+    from trainer.export.checked_folder import CheckedFolder
+    from trainer.export.inputs import Inputs
+    from trainer.export.proof import TestSplit
+    from trainer.export.scores import Scores
+    from trainer.tasks.protocol import Task
+
+SIGNATURE_NAME = "signature.json"
+# Samples that the shipped program is tried with: it does nothing that depends on their number.
+_TRIED_SAMPLES = 16
+# The same graph in the same runtime; batches may be cut elsewhere.
+MAX_DIFFERENCE = 1e-5
+_LIMIT_S = 600.0
+# Samples that an engine is tried with, where the test split cannot be had.
+_NOISE_SAMPLES = 64
+
+_USE_INPUTS = (
+    "`signature.json` says names, types and shapes. Inputs are made of samples by `prepare`, `collate` and `to_model` "
+    "of the task, in evaluation: other ones cost what the model is worth, without an error."
+)
+
+judge_metric = judge_scores
+
+
+def check_checkpoint(config: RunConfig, checkpoint: CheckpointManifest) -> None:
+    """Do nothing: the task's arguments say all."""
+
+
+def make_noise(task: Task, samples: int) -> Arrays:
+    """Return random inputs."""
+    from trainer.export.arrays import random_inputs
+
+    return random_inputs(task.signature, samples)
+
+
+def write_bundle(
+    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
+) -> list[str]:
+    """Write signature.json and predict.py."""
+    said = {"format_version": 1, "model": model_name, "max_batch": max_batch, **signature.model_dump(mode="json")}
+    (folder / SIGNATURE_NAME).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name("predict_arrays.py").read_bytes())
+    return [SIGNATURE_NAME, PREDICT_NAME]
+
+
+def check_bundle(
+    folder: Path,
+    inputs: Inputs,
+    split: TestSplit,
+    outputs: StoredArrays,
+    scores: Scores,
+    *,
+    model_name: str,
+    threads: int,
+) -> Gate:
+    """Run the shipped predict.py on samples of the test split, and compare with what the graph gave."""
+    given = next(split.inputs.batches(_TRIED_SAMPLES))
+    samples = len(next(iter(given.values())))
+    return _try_program(folder, given, next(outputs.batches(samples)), model_name=model_name, threads=threads)
+
+
+def check_again(
+    folder: Path,
+    document: ExportManifest,
+    shards_uri: str,
+    shards: ShardManifest,
+    *,
+    model_name: str,
+    work: Path,
+    threads: int,
+) -> Gate:
+    """Say that without the task's code nothing is compared."""
+    reason = f"only the code of task {document.task} makes inputs of samples; its export did so"
+    return Gate(name=GATE_NAME, precision="fp32", status="not run", ran=f"not run: {reason}", reason=reason)
+
+
+def read_inputs(
+    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
+) -> StoredArrays:
+    """Return noise."""
+    from trainer.export.arrays import random_inputs, store_arrays
+
+    return store_arrays(work / "noise", [random_inputs(document.model_signature, _NOISE_SAMPLES)])
+
+
+def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
+    """Compare signature.json with the manifest."""
+    said = json.loads((folder / SIGNATURE_NAME).read_bytes())
+    found = []
+    if said.get("model") != (ships := document.graph().name):
+        found.append(f"{SIGNATURE_NAME} names the model {said.get('model')}, {ships} is what ships")
+    for name, value in document.model_signature.model_dump(mode="json").items():
+        if said.get(name) != value:
+            found.append(f"{SIGNATURE_NAME} has other {name} than the manifest")
+    return found
+
+
+def read_labels(folder: Path) -> list[str] | None:
+    """Return none."""
+    return None
+
+
+def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
+    """Return what the model card calls the model, and what it says of it."""
+    return f"task `{document.task}`", ["What inputs and outputs mean is said by the code of its task."]
+
+
+def describe_use() -> list[str]:
+    """Return what the model card says of predict.py."""
+    return [
+        "On any machine, with numpy and onnxruntime (CPU):",
+        "    python predict.py INPUTS.npz OUTPUTS.npz",
+        _USE_INPUTS,
+    ]
+
+
+def describe_limits() -> list[str]:
+    """Return nothing: only its user knows."""
+    return []
+
+
+def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
+    """Refuse: only the task's code makes inputs of files.
+
+    Raises:
+        ConfigError: Always.
+    """
+    document = folder.document
+    raise ConfigError(
+        f"the export is of task {document.task}: only its code makes inputs of files",
+        allowed="`shardline predict` of an export of image_classification",
+        todo=f"write {', '.join(document.model_signature.inputs)} as arrays into a .npz file, and run `python "
+        f"{PREDICT_NAME} INPUTS.npz OUTPUTS.npz` of the export's folder",
+    )
+
+
+def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: str, threads: int) -> Gate:
+    import numpy as np
+
+    figures: dict[str, Figure] = {"samples": len(next(iter(given.values())))}
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+        work = Path(name)
+        np.savez(work / "inputs.npz", **given)  # type: ignore[arg-type]
+        command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), "inputs.npz", "outputs.npz"]
+        command += [f"--model={model_name}", f"--threads={threads}"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        reason = ""
+        if done.returncode:
+            reason = f"{PREDICT_NAME} ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+        else:
+            with np.load(work / "outputs.npz") as file:
+                found = {name: file[name] for name in file.files}
+            difference = _difference(expected, found)
+            figures["relative_difference"] = difference
+            if difference is None or difference > MAX_DIFFERENCE:
+                reason = "its outputs are not those of the graph"
+    version = importlib.metadata.version("onnxruntime")
+    return Gate(
+        name=GATE_NAME,
+        precision="fp32",
+        status="failed" if reason else "passed",
+        ran=f"the shipped {PREDICT_NAME} with onnxruntime {version}, on inputs of the test split",
+        figures=figures,
+        limits={"relative_difference": MAX_DIFFERENCE},
+        reason=reason,
+    )
+
+
+def _difference(expected: Arrays, found: Arrays) -> float | None:
+    """Return the largest difference over the range of an output; None where they cannot be compared."""
+    import numpy as np
+
+    if {name: array.shape for name, array in expected.items()} != {name: array.shape for name, array in found.items()}:
+        return None
+    differences = []
+    for name, array in expected.items():
+        wide = array.astype(np.float64)
+        differences.append(float(np.abs(found[name] - wide).max()) / (float(np.ptp(wide)) or 1.0))
+    worst = max(differences)
+    return worst if np.isfinite(worst) else None
+
+
+if TYPE_CHECKING:
+    from trainer.export import arrays_bundle
+
+    _is_bundle: Bundle = arrays_bundle

@@ -1,0 +1,103 @@
+"""The task's metrics of exported graphs on the test split, and what a smaller precision may cost of them.
+
+Here: `measure_scores` and `judge_scores`. Parity (parity.py) is about outputs; this is about what they are worth, and
+needs what else the test split's batches hold. torch and torchmetrics are imported where a graph is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from contracts.artifacts import LOSS, Gate, Headline
+from contracts.artifacts.export import Figure
+
+if TYPE_CHECKING:
+    from trainer.export.arrays import StoredArrays
+    from trainer.export.proof import TestSplit
+    from trainer.tasks.protocol import Task
+
+# What a graph may lose of the headline: 0.005 of a metric that is better when higher and at most 1 (a share), else that
+# part of its value in fp32.
+MAX_LOSS = 0.005
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The metrics of a graph."""
+
+    values: Mapping[str, float]
+    """By name, `loss` among them; without those that are no finite number."""
+    headline: Headline
+
+    @property
+    def headline_value(self) -> float | None:
+        """The headline metric."""
+        return self.values.get(self.headline.metric)
+
+
+def measure_scores(task: Task, split: TestSplit, outputs: StoredArrays, kind: str) -> Scores:
+    """Return the metrics of outputs on the test split.
+
+    Args:
+        task: The task.
+        split: The test split.
+        outputs: Of the split's inputs, in their order; those of noise behind them are left out.
+        kind: What the model returns (`tensors.kind_of`).
+    """
+    import torch
+
+    from trainer.export.tensors import restore_outputs
+    from trainer.tasks.metrics import SplitMetrics
+    from trainer.tasks.protocol import Mode
+
+    metrics, mode = SplitMetrics(task, torch.device("cpu")), Mode(training=False)
+    total = count = 0.0
+    with torch.inference_mode():
+        batches = zip(split.rest, split.inputs.split(split.sizes), outputs.split(split.sizes), strict=False)
+        for rest, inputs, found in batches:
+            batch = torch.load(rest, weights_only=True)
+            batch |= {name: torch.from_numpy(array) for name, array in inputs.items()}
+            given = restore_outputs(found, kind)
+            metrics.update(given, batch)
+            loss, counted = task.loss(given, batch, mode)
+            total, count = total + float(loss), count + float(counted)
+    values = metrics.values() | ({LOSS: total / count} if count else {})
+    return Scores(values, metrics.headline)
+
+
+def judge_scores(*, precision: str, reference: Scores, found: Scores, samples: int, ran: str) -> Gate:
+    """Hold the headline metric of a graph against that of fp32 on the same samples.
+
+    Args:
+        precision: Of the graph.
+        reference: Metrics of the fp32 graph.
+        found: Metrics of this graph.
+        samples: Of the test split.
+        ran: What computed the outputs.
+
+    Returns:
+        The gate `metric`. It fails where there is no such number.
+    """
+    name, direction = reference.headline.metric, reference.headline.direction
+    expected, value = reference.headline_value, found.headline_value
+    figures: dict[str, Figure] = {"samples": samples, f"fp32 {name}": expected, name: value}
+    reason, limits = "", {}
+    if expected is None or value is None:
+        reason = f"{name} is no finite number"
+    else:
+        loss = (expected - value) if direction == "max" else (value - expected)
+        allowed = MAX_LOSS if direction == "max" and abs(expected) <= 1 else MAX_LOSS * abs(expected)
+        figures["loss"], limits = loss, {"loss": allowed}
+        if loss > allowed:
+            reason = f"{name} is {value:.6g}, and {expected:.6g} in fp32; at most {allowed:.6g} may be lost"
+    return Gate(
+        name="metric",
+        precision=precision,
+        status="failed" if reason else "passed",
+        ran=ran,
+        figures=figures,
+        limits=limits,
+        reason=reason,
+    )

@@ -1,0 +1,120 @@
+"""Labels of image files by an export: `shardline predict` for image classification.
+
+Pixels, labels and ONNX Runtime go through predict.py beside this file, of which the export holds a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from pathlib import Path
+
+from contracts import storage
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError, StorageError
+from contracts.process import threads_per_rank
+from trainer.export.checked_folder import CheckedFolder
+from trainer.export.predict_task import find_engine, within_profile
+from trainer.tasks.image_classification import predict
+from trainer.tasks.image_classification.predict import Classifier, Preprocessing, Runner
+
+# Of files in a folder; a file that is named is tried whatever it is called.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
+
+
+def print_labels(folder: CheckedFolder, options: argparse.Namespace) -> int:
+    """Print the labels of images; return the exit code: 2 where one could not be used.
+
+    Args:
+        folder: Of the export.
+        options: Of the command (trainer/export/predict_task.py).
+
+    Raises:
+        DataError: The export is damaged.
+    """
+    try:
+        preprocessing = predict.Preprocessing.read(folder.take(predict.PREPROCESS_NAME))
+        ships = folder.document.graph().name
+        if preprocessing.model != ships:
+            raise folder.damaged(f"{predict.PREPROCESS_NAME} is for {preprocessing.model}, and {ships} ships")
+        labels = predict.read_labels(folder.take(preprocessing.labels))
+        runner, ran = _open_runner(folder, preprocessing)
+        print(f"predict: {ran}", file=sys.stderr, flush=True)
+        return _print_answers(predict.Classifier(preprocessing, labels, runner), options)
+    except predict.BadFolder as error:
+        raise folder.damaged(str(error).partition("\n")[0]) from None
+
+
+def _open_runner(folder: CheckedFolder, preprocessing: Preprocessing) -> tuple[Runner, str]:
+    """Return what answers, and its description."""
+    entry, reason = find_engine(folder.document)
+    if entry is not None:
+        # Only here: it asks for a GPU.
+        from trainer.export.engine_run import open_engine
+
+        try:
+            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
+            run_engine = within_profile(engine, entry)
+            said = preprocessing
+            return lambda images: run_engine({said.input: images})[
+                said.output
+            ], f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+            reason = str(error).partition("\n")[0]
+    path, threads = folder.take(preprocessing.model), threads_per_rank(1)
+    run = predict.open_model(path, preprocessing, threads)
+    version = importlib.metadata.version("onnxruntime")
+    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+
+
+def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
+    failed = 0
+    images = [file for image in options.files for file in _files_of(image)]
+    for answer in classifier.classify(images, top=options.top, read=_read):
+        if options.json:
+            print(answer.to_json(), flush=True)
+        elif not answer.error:
+            print(answer.to_text(), flush=True)
+        if answer.error:
+            failed += 1
+            print(f"error: {answer.path}: {answer.error}", file=sys.stderr, flush=True)
+    if not failed:
+        return EXIT_OK
+    print(
+        f"error: {failed} of {len(images)} files could not be used\n"
+        "  allowed: image files in jpeg, png, webp, gif, bmp, tiff or ppm\n"
+        "  to do: correct the paths, or leave these files out",
+        file=sys.stderr,
+    )
+    return EXIT_USER_ERROR
+
+
+def _files_of(image: str) -> list[str]:
+    """Return an image itself; of a folder (of a bucket: a URI that ends with /) the images in and below it, by name."""
+    if "://" in image:
+        if not image.endswith("/"):
+            return [image]
+        uri = storage.normalise(image)
+        found = [storage.join(uri, *entry.name.split("/")) for entry in storage.list_objects(uri)]
+    elif Path(image).is_dir():
+        found = [str(path) for path in Path(image).rglob("*") if path.is_file()]
+    else:
+        return [image]
+    images = sorted(name for name in found if name.lower().endswith(IMAGE_SUFFIXES))
+    if not images:
+        raise ConfigError(
+            f"folder {image} holds no images",
+            allowed=f"files that end with {', '.join(IMAGE_SUFFIXES)}",
+            todo="correct the path, or name the files themselves",
+        )
+    return images
+
+
+def _read(image: str) -> bytes:
+    """Return the content of an image at a path or URI; OSError where it cannot be read."""
+    if "://" not in image:
+        return Path(image).read_bytes()
+    try:
+        return storage.read_bytes(storage.normalise(image))
+    except StorageError as error:
+        raise OSError(error.given) from None
