@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -14,9 +14,9 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shards import FieldEntry
 from contracts.checked import OFFLINE, Findings
-from contracts.config import SPLITS, RunConfig
+from contracts.config import SPLITS, DataSection, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
-from contracts.errors import ModelError
+from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
@@ -35,15 +35,23 @@ _SOME_CLASSES = 2
 
 
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
-    """Make the task for shards as the configuration would make them; return it, None where something is wrong.
+    """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
+
+    One of image classification can be had without the code and the arguments that are wrong: its network is looked at
+    all the same, so that all mistakes are told at once.
 
     Args:
         config: The configuration.
         num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
     """
+    shards = _planned_shards(config, num_classes or _SOME_CLASSES)
     with findings.refusals():
-        return load_task(without_class_names(config), _planned_shards(config, num_classes or _SOME_CLASSES))
+        return load_task(without_class_names(config), shards)
+    if not config.task.is_own:
+        data = config.data.model_copy(update={"transform": DataSection().transform})
+        with suppress(UserError):
+            return load_task(config.model_copy(update={"task": TaskSection(), "data": data}), shards)
     return None
 
 

@@ -93,6 +93,15 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
     assert todo in in_words(answer)
 
 
+def test_mistakes_of_task_and_network_are_told_together() -> None:
+    """Whatever part of the task cannot be made: data.transform, or an argument."""
+    model = {"architecture": "resnett"}
+    for sections in ({"data": {"transform": "no_such_module:change"}}, {"task": {"arguments": {"loss": "hinge"}}}):
+        answer = network(model=model, **sections)
+        assert len(answer.problems) == 2
+        assert "'resnett' is unknown" in in_words(answer)
+
+
 def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     with torch.random.fork_rng():
