@@ -14,7 +14,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shards import FieldEntry
 from contracts.checked import OFFLINE, Findings
-from contracts.config import SPLITS, DataSection, RunConfig, TaskSection
+from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
@@ -37,8 +37,9 @@ _SOME_CLASSES = 2
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
-    One of image classification can be had without the code and the arguments that are wrong: its network is looked at
-    all the same, so that all mistakes are told at once.
+    One of image classification is made without data.transform, which has been looked at already (own_code.py) and may
+    lack what other machines have; and where its arguments are wrong without these: its network is looked at all the
+    same, so that all mistakes are told at once.
 
     Args:
         config: The configuration.
@@ -46,12 +47,13 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         findings: Gets what is wrong.
     """
     shards = _planned_shards(config, num_classes or _SOME_CLASSES)
+    if not config.task.is_own:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
     with findings.refusals():
         return load_task(without_class_names(config), shards)
     if not config.task.is_own:
-        data = config.data.model_copy(update={"transform": DataSection().transform})
         with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection(), "data": data}), shards)
+            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
     return None
 
 
