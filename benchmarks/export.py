@@ -6,7 +6,7 @@
 `wall`: seconds of an fp16 export for one target without its gates over those of export_by_hand.py, a process of its own
 with torch.onnx.export, one conversion and one engine build. Only steps that are named here as gates are left out; all
 else counts as ours: the stage's start, the bundle's files, the Triton repository, publishing. What judges and what
-serves the judging are said apart: `images` decodes the test and calibration images that gates run on, `ranges` and
+serves the judging are said apart: `samples` decodes the test and calibration images that gates run on, `ranges` and
 `fp16 errors` decide which nodes stay in fp32. A second ratio has what serves among ours. The arm by hand runs twice in
 each round: its ratio to itself (A/A) is what noise alone makes.
 `memory`: the largest process of an fp16 and of an int8 export of ViT-B over its weights in fp32.
@@ -48,10 +48,10 @@ PROFILE = (1, 8, 32)
 # As export_checkpoint.py writes it; imported it would bring torch into this process.
 WEIGHTS_NAME = "model.safetensors"
 PARTS = ("wall", "memory", "gpu")
-# Steps of an export whose result is proof; "... logits" beside them: of each graph, and of an engine that runs.
+# Steps of an export whose result is proof; "... outputs" beside them: of each graph, and of an engine that runs.
 GATES = ("torch", "batches", "coverage", "fp16 reference", "bundle", "bench")
 # Steps whose result the gates need. A step that is in neither counts as making what ships.
-SERVING_GATES = ("images", "ranges", "fp16 errors")
+SERVING_GATES = ("samples", "ranges", "fp16 errors")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "transformers", "tensorrt_rtx_cu13")
 FP16_WEIGHTS, FP16_MORE_BYTES, INT8_WEIGHTS = 3, 1e9, 12
 
@@ -189,7 +189,7 @@ def measure_gpu(place: Path, model: str, rounds: int, images: int) -> dict[str, 
 def gate_seconds(document: ExportManifest) -> tuple[float, float]:
     """Return the seconds of an export's gates, and of the steps that serve them."""
     costs = {step: cost["seconds"] for step, cost in document.steps.items()}
-    gates = sum(seconds for step, seconds in costs.items() if step in GATES or step.endswith(" logits"))
+    gates = sum(seconds for step, seconds in costs.items() if step in GATES or step.endswith(" outputs"))
     return gates, sum(costs.get(step, 0.0) for step in SERVING_GATES)
 
 

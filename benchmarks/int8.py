@@ -29,11 +29,13 @@ import torch
 from benchmarks.figures import describe_machine, record
 from contracts.config import ModelSection
 from tests.trainer.export import digits
+from tests.trainer.export.conftest import write_fp32
+from tests.trainer.export.graphs import image_signature
 from tests.trainer.tasks.for_tests import image_network
+from trainer.export.arrays import store_arrays
 from trainer.export.coverage import QUANTIZABLE, measure_coverage
 from trainer.export.engine import build_engine
-from trainer.export.onnx_graph import INPUT_NAME, export_graph, join_graph
-from trainer.export.parity import compare, count_right, open_graph
+from trainer.export.parity import compare, open_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
@@ -47,6 +49,7 @@ OTHERS: dict[str, tuple[str, dict[str, float], bool]] = {
     "entropy": ("Entropy", {}, False),
     "smallest and largest, every operator": ("MinMax", {}, True),
 }
+INPUT, OUTPUT = "images", "logits"
 BATCH_SIZE = 16
 CALIBRATION = 512
 LARGE_CALIBRATION, LARGE_TEST = 32, 16
@@ -73,7 +76,7 @@ class Batches:
         """Return the next batch."""
         batch = np.ascontiguousarray(self._images[self._next : min(self._next + BATCH_SIZE, self._end)])
         self._next += len(batch)
-        return {INPUT_NAME: batch} if len(batch) else None
+        return {INPUT: batch} if len(batch) else None
 
 
 def quantise_otherwise(source: Path, target: Path, images: np.ndarray, name: str) -> None:
@@ -103,27 +106,33 @@ def quantise_otherwise(source: Path, target: Path, images: np.ndarray, name: str
 
 
 def export(model: torch.nn.Module, folder: Path, image_size: int) -> Path:
-    """Export a model in a process of its own."""
-    run_step(export_graph, model, folder / "traced.onnx", image_size=image_size, opset=20)
-    join_graph(folder / "traced.onnx", folder / "fp32.onnx")
+    """Export a model."""
+    classes = model(torch.zeros(2, 3, image_size, image_size)).shape[1]
+    write_fp32(model, folder / "fp32.onnx", size=image_size, classes=classes)
     return folder / "fp32.onnx"
 
 
 def run_graph(path: Path, images: np.ndarray) -> np.ndarray:
     """Return the logits of a graph."""
     run = open_graph(path, threads=1)
-    return np.concatenate([run(images[at : at + BATCH_SIZE]) for at in range(0, len(images), BATCH_SIZE)])
+    starts = range(0, len(images), BATCH_SIZE)
+    return np.concatenate([run({INPUT: images[at : at + BATCH_SIZE]})[OUTPUT] for at in starts])
+
+
+def count_right(logits: np.ndarray, labels: Any) -> int:
+    """Return how many of the largest logits are at their label."""
+    return int((logits.argmax(axis=1) == np.asarray(labels)).sum())
 
 
 def compare_ways(folder: Path, fp32: Path, images: np.ndarray, test: np.ndarray, labels: Any = None) -> dict[str, Any]:
     """Return what becomes of the logits, by way of quantising; ours also with fp16 for the rest, as it ships."""
-    np.save(folder / "images.npy", images)
+    calibration = store_arrays(Path(tempfile.mkdtemp(dir=folder)) / "images", [{INPUT: images}])
     ours, shipped, other = (folder / f"{name}.onnx" for name in ("int8", "mixed", "other"))
     _, cost = run_step(
         quantize_to_int8,
         fp32,
         ours,
-        calibration=folder / "images.npy",
+        calibration=calibration,
         batch_size=BATCH_SIZE,
         threads=1,
         work=folder,
@@ -133,7 +142,8 @@ def compare_ways(folder: Path, fp32: Path, images: np.ndarray, test: np.ndarray,
 
     def look(path: Path) -> dict[str, Any]:
         logits = run_graph(path, test)
-        found = compare(reference, logits, ran="", precision="int8")
+        specs = image_signature(images.shape[2], reference.shape[1]).outputs
+        found = compare([{OUTPUT: reference}], [{OUTPUT: logits}], outputs=specs, ran="", precision="int8")
         right = {} if labels is None else {"right": count_right(logits, labels)}
         return {"smallest cosine": found.min_cosine, "same answer": found.top1_agreement, **right}
 
@@ -164,7 +174,7 @@ def engine_sizes(folder: Path, fp32: Path, image_size: int) -> dict[str, Any]:
             folder / f"{name}.onnx",
             folder / "engine",
             builder=builder,
-            image_shape=(3, image_size, image_size),
+            signature=image_signature(image_size),
             opt_batch=8,
             max_batch=32,
         )

@@ -76,9 +76,11 @@ def result_rows(record: RunRecord) -> list[Row]:
     for ran, by_precision in results.get("parity", {}).items():
         for precision, parity in by_precision.items():
             rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
-    if accuracies := results.get("exported_accuracy"):
-        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in accuracies.items())
-        rows.append(Row("exported accuracy", None, f"{shown} ({results['exported_test_samples']} test samples)"))
+    # Runs of release 0.1.0 have accuracies alone.
+    if values := results.get("exported_values", results.get("exported_accuracy")):
+        metric = str(results.get("exported_metric", "accuracy")).replace("_", " ")
+        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in values.items())
+        rows.append(Row(f"exported {metric}", None, f"{shown} ({results['exported_test_samples']} test samples)"))
     return rows
 
 

@@ -159,7 +159,8 @@ def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
             ran: {precision: parity.model_dump(mode="json") for precision, parity in by_precision.items()}
             for ran, by_precision in exported.parity.items()
         },
-        "exported_accuracy": exported.accuracy,
+        "exported_metric": exported.headline.metric,
+        "exported_values": exported.headline_values,
         "exported_test_samples": exported.test_samples,
     }
 

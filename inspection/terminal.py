@@ -139,8 +139,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (exported := view.export) is not None:
         fell = f", {exported.asked_precision} was asked for" if exported.precision != exported.asked_precision else ""
         yield "export", f"{exported.precision}, {exported.verdict}{fell}"
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in exported.accuracy.items())
-        yield "accuracy", f"{shown} ({exported.test_samples} test samples)"
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in exported.headline_values.items())
+        yield exported.headline.metric.replace("_", " "), f"{shown} ({exported.test_samples} test samples)"
         for ran, by_precision in exported.parity.items():
             for precision, parity in by_precision.items():
                 yield f"parity {ran}", f"{precision}: {describe_parity(parity.model_dump())}"

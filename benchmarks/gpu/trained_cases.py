@@ -57,27 +57,23 @@ def _inputs(setting: Setting, run: StageRun) -> Inputs:
     """Return a finished training as the export takes it."""
     from contracts import storage
     from contracts.artifacts import CheckpointManifest, ShardManifest
-    from contracts.config import DataSection
+    from contracts.config import RunConfig
     from trainer.export.inputs import Inputs
     from trainer.export.targets import Builder
 
     uri, shards = storage.normalise(run.output), storage.normalise(setting.shards)
     manifest = ShardManifest.load(shards)
-    return Inputs(uri, CheckpointManifest.load(uri), shards, manifest, Builder("none", "", ()), DataSection())
+    checkpoint = CheckpointManifest.load(uri)
+    config = RunConfig.model_validate({"model": checkpoint.model, "data": checkpoint.data})
+    return Inputs(uri, checkpoint, shards, manifest, Builder("none", "", ()), config)
 
 
 def _test_batches(inputs: Inputs) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield images [B, 3, S, S] float32 and labels [B] of the test split, read in this process."""
-    import numpy as np
-    import torch
+    from trainer.data.evaluation import evaluation_batches
 
-    from trainer.data.reader import ShardReader
-
-    reader = ShardReader(inputs.shards_uri, inputs.shards, "test")
-    for start in range(0, len(reader), 64):
-        samples = [reader.sample(place) for place in range(start, min(start + 64, len(reader)))]
-        pixels = np.stack([inputs.transform.decode(sample["image"]) for sample in samples])
-        yield inputs.transform.normalise(pixels), torch.tensor([sample["label"] for sample in samples])
+    for batch, _ in evaluation_batches(inputs.shards_uri, inputs.shards, "test", inputs.load_task(), 64):
+        yield batch["images"], batch["label"]
 
 
 def export_onnx(setting: Setting) -> Details:
@@ -86,14 +82,17 @@ def export_onnx(setting: Setting) -> Details:
     import onnxruntime  # type: ignore[import-untyped]
     import torch
 
-    from trainer.export.onnx_graph import INPUT_NAME, export_graph, join_graph
+    from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph, join_graph
+    from trainer.model.build import example_inputs
 
     inputs = _inputs(setting, train(setting, "fp32", {}))
     model = inputs.load_model()
     traced, path = setting.path / "onnx" / "traced.onnx", setting.path / "onnx" / "model.onnx"
     traced.parent.mkdir(exist_ok=True)
-    export_graph(model, traced, image_size=setting.image_size, opset=20)
-    join_graph(traced, path)
+    task = inputs.load_task()
+    signature, example = task.signature, example_inputs(task, EXAMPLE_BATCH)
+    export_graph(model, traced, signature=signature, example=example, opset=20)
+    join_graph(traced, path, signature)
     images, _ = next(_test_batches(inputs))
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     with torch.inference_mode():
@@ -105,7 +104,7 @@ def export_onnx(setting: Setting) -> Details:
             found["relative_error"][provider] = "not run: this ONNX Runtime does not have it"
             continue
         session = onnxruntime.InferenceSession(path, providers=[provider])
-        logits = np.asarray(session.run(None, {INPUT_NAME: images.numpy()})[0])
+        logits = np.asarray(session.run(None, {"images": images.numpy()})[0])
         error = float(np.abs(logits - expected).max() / np.ptp(expected))
         found["relative_error"][provider] = error
         if not error <= 1e-3 or logits.shape[1] != CLASSES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
 from contracts.proof import find_unproven_targets
@@ -25,9 +26,9 @@ def export(subject: Subject) -> Html:
         _verdict(subject, found),
         _tiles(found),
         _tried(subject, found),
-        element("h3", "Parity and accuracy by precision"),
+        element("h3", "Parity and metrics by precision"),
         _parity(subject, found),
-        _accuracy(subject, found),
+        _metrics(subject, found),
         element("h3", "Gates"),
         _gates(subject, found.gates, "gates", "What an export must meet, and what was found"),
         _latency(subject, found),
@@ -53,14 +54,15 @@ def _verdict(subject: Subject, found: ExportManifest) -> Html:
 def _tiles(found: ExportManifest) -> Html:
     states = Counter(gate.status for gate in found.gates)
     passed = ", ".join(f"{number_of} {status}" for status, number_of in states.items() if status != "passed")
-    accuracy, reference = found.accuracy.get(found.precision), found.accuracy.get("torch")
-    drop = f"torch {reference * 100:.2f}\u00a0%" if reference is not None else "torch not measured"
+    values, name = found.headline_values, found.headline.metric
+    shipped, reference = values.get(found.precision), values.get("torch")
+    drop = f"torch {_value(name, reference)}" if reference is not None else "torch not measured"
     asked = "as asked for" if found.precision == found.asked_precision else f"{found.asked_precision} was asked for"
     tiles = [
         tile("Ships", element("span", found.precision, data_text="export.precision"), asked),
         tile(
-            "Accuracy",
-            figure("export.accuracy", accuracy, exact_percent),
+            _title(name),
+            figure(f"export.{name}", shipped, partial(_value, name)),
             f"{drop}; {found.test_samples:,} test samples",
         ),
         tile(
@@ -115,7 +117,7 @@ def _parity(subject: Subject, found: ExportManifest) -> Html:
         "Top-1 agreement",
         "Samples",
     ]
-    note = "Against torch on the same inputs: the largest difference over the range of the logits. "
+    note = "Against torch on the same inputs: the largest difference over the range of the outputs. "
     return table(
         "How far exported graphs are from torch",
         head,
@@ -144,11 +146,22 @@ def _parity_row(subject: Subject, ran: str, name: str, parity: Parity) -> list[s
     ]
 
 
-def _accuracy(subject: Subject, found: ExportManifest) -> Html:
-    reference = found.accuracy.get("torch")
+def _value(metric: str, value: float) -> str:
+    """Return a metric in words: an accuracy as a share, any other as a number."""
+    return exact_percent(value) if metric == "accuracy" else number(value)
+
+
+def _title(metric: str) -> str:
+    return metric.replace("_", " ").capitalize()
+
+
+def _metrics(subject: Subject, found: ExportManifest) -> Html:
+    metric, values = found.headline.metric, found.headline_values
+    scale, sign = (100 if metric == "accuracy" else 1), (1 if found.headline.direction == "max" else -1)
+    reference = values.get("torch")
     rows = []
-    for name, value in list(found.accuracy.items())[: subject.limits.rows]:
-        drop = 100 * (reference - value) if reference is not None else None
+    for name, value in list(values.items())[: subject.limits.rows]:
+        drop = scale * sign * (reference - value) if reference is not None else None
         coverage = ", ".join(
             f"{shorten(kind, 40).replace('_', ' ')} {percent(share)}"
             for kind, share in list(found.coverage.get(name, {}).items())[:6]
@@ -156,15 +169,18 @@ def _accuracy(subject: Subject, found: ExportManifest) -> Html:
         rows.append(
             [
                 subject.name(name),
-                figure(f"accuracy.{name}", value, exact_percent),
-                figure(f"accuracy.{name}.drop", drop, lambda v: f"{v:+.2f}" if v else "0", NO_VALUE)
-                if name != "torch"
-                else NO_VALUE,
+                figure(f"{metric}.{name}", value, partial(_value, metric)),
+                figure(f"{metric}.{name}.drop", drop, _drop, NO_VALUE) if name != "torch" else NO_VALUE,
                 coverage or NO_VALUE,
             ]
         )
-    head = ["Precision", "Accuracy", "Drop from torch (points)", "Of the graph in it"]
-    return table(f"Accuracy on {found.test_samples:,} test samples", head, rows, id_="accuracy")
+    unit = " (points)" if metric == "accuracy" else ""
+    head = ["Precision", _title(metric), f"Drop from torch{unit}", "Of the graph in it"]
+    return table(f"{_title(metric)} on {found.test_samples:,} test samples", head, rows, id_="export-metrics")
+
+
+def _drop(value: float) -> str:
+    return f"{value:+.2g}" if abs(value) < 0.01 and value else f"{value:+.2f}" if value else "0"
 
 
 def _gates(subject: Subject, gates: list[Gate], id_: str, caption: str) -> Html:

@@ -17,7 +17,7 @@ _NONE = "-"
 def count(exported: ExportManifest) -> dict[str, float]:
     """Return the metrics of an export."""
     numbers: dict[str, float | None] = {
-        **{f"export_{name}_accuracy": value for name, value in exported.accuracy.items()},
+        **{f"export_{name}_{exported.headline.metric}": value for name, value in exported.headline_values.items()},
         "export_test_samples": exported.test_samples,
         "export_gates": len(exported.gates),
         "export_gates_passed": sum(gate.status == "passed" for gate in exported.gates),
@@ -27,8 +27,9 @@ def count(exported: ExportManifest) -> dict[str, float]:
         "export_engine_bytes": sum(engine.bytes for engine in exported.engines),
         "export_precisions_tried": len(exported.tried),
     }
-    if (shipped := exported.accuracy.get(exported.precision)) is not None and "torch" in exported.accuracy:
-        numbers["export_accuracy_change"] = shipped - exported.accuracy["torch"]
+    values = exported.headline_values
+    if (shipped := values.get(exported.precision)) is not None and "torch" in values:
+        numbers[f"export_{exported.headline.metric}_change"] = shipped - values["torch"]
     for precision, parity in exported.parity.get("onnx", {}).items():
         if parity.relative_error is not None:
             numbers[f"export_{precision}_relative_error"] = parity.relative_error
@@ -88,26 +89,28 @@ def _precisions(exported: ExportManifest) -> Iterator[str]:
     rows = []
     for precision in shown:
         parity = exported.parity.get("onnx", {}).get(precision)
-        accuracy = exported.accuracy.get(precision)
+        value = exported.headline_values.get(precision)
         rows.append(
             (
                 cell(precision),
-                _NONE if accuracy is None else f"{accuracy:.4f}",
+                _NONE if value is None else f"{value:.4f}",
                 *_figures(parity),
                 _fastest(exported, precision),
                 _count(exported.gates, precision),
             )
         )
-    head = ["precision", "accuracy", "relative error", "least cosine", "top-1 agreement", "fastest p50", "gates passed"]
+    metric = cell(exported.headline.metric)
+    head = ["precision", metric, "relative error", "least cosine", "top-1 agreement", "fastest p50", "gates passed"]
     yield from table(head, rows)
     yield from note
     yield ""
-    yield f"Accuracy on {exported.test_samples:,} test samples; parity is that of the ONNX graph with torch."
+    yield f"Metrics are of {exported.test_samples:,} test samples; parity is that of the ONNX graph with torch."
 
 
 def _tried(exported: ExportManifest) -> list[str]:
-    found = ["torch"] if "torch" in exported.accuracy else []
-    return list(dict.fromkeys([*found, *(e.precision for e in exported.tried), *exported.accuracy]))
+    measured = exported.headline_values
+    found = ["torch"] if "torch" in measured else []
+    return list(dict.fromkeys([*found, *(e.precision for e in exported.tried), *measured]))
 
 
 def _figures(parity: Parity | None) -> tuple[str, str, str]:

@@ -17,7 +17,7 @@ from contracts.artifacts import Gate, ShardManifest
 from contracts.config import DataSection
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
-from tests.trainer.export.graphs import run_onnx
+from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
 from trainer.tasks.image_classification import bundle, shipped
 from trainer.tasks.image_classification.predict import softmax
@@ -196,7 +196,10 @@ def test_an_empty_test_split_decides_nothing(export: Export) -> None:
 
 
 def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
-    assert bundle.write_bundle(export.folder, colours.make_checkpoint(), model_name=GRAPH_NAME, max_batch=5) == [
+    signature = image_signature(colours.SIZE, len(colours.CLASSES))
+    assert bundle.write_bundle(
+        export.folder, colours.make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5
+    ) == [
         "labels.json",
         "preprocess.json",
         "predict.py",

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
+from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
@@ -50,7 +51,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def graph_at_hand(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the session's graph, which is of the same weights, instead of tracing it again."""
 
-    def copy(source: Path, target: Path) -> Any:
+    def copy(source: Path, target: Path, signature: Signature) -> Any:
         target.write_bytes(exported.fp32.read_bytes())
         return onnx_graph.describe(target)
 
