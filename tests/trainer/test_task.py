@@ -160,7 +160,8 @@ def check_scalars(folder: Path) -> None:
     accumulator.Reload()
     train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
     train |= {"train/samples_per_s", "train/epoch"}
-    names = {*train, "validation/accuracy", "validation/loss", "data/time_percent"}
+    names = {*train, "validation/loss", "data/time_percent"}
+    names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
     names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
     assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
