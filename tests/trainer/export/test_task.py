@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
-from contracts.config import RunConfig
 from contracts.artifacts.signature import Signature
+from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import Finished, write_checkpoint
