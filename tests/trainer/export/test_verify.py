@@ -91,7 +91,7 @@ class FakeGpu:
         monkeypatch.setattr(engine_run, "judge_engine", self.judge)
         monkeypatch.setattr("trainer.export.verify._device_name", lambda: "a GPU")
 
-    def judge(self, path: Path, entry: Any, images: Any, reference: Any, **_: Any) -> tuple[Gate, None]:
+    def judge(self, path: Path, entry: Any, *_: Any, **__: Any) -> tuple[Gate, None]:
         if self.error is not None:
             raise self.error
         self.ran.append(hash_file(path))
@@ -181,7 +181,7 @@ def test_a_file_whose_crc32c_was_kept_is_found_by_its_sha256(copy: Path, capfd: 
     "change",
     [
         lambda manifest: manifest.update(precision="int8"),
-        lambda manifest: manifest.update(accuracy={}),
+        lambda manifest: manifest.update(metrics={}),
         lambda manifest: manifest.update(graphs=[]),
     ],
     ids=["precision", "accuracy", "graphs"],
@@ -207,7 +207,7 @@ def test_a_manifest_that_was_changed_fails_by_its_checksum(
 
 
 def test_a_manifest_with_a_nan_fails_by_its_checksum(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    edit(copy, MANIFEST_NAME, lambda manifest: manifest["accuracy"].update(fp32=float("nan")))
+    edit(copy, MANIFEST_NAME, lambda manifest: manifest["metrics"]["fp32"].update(accuracy=float("nan")))
     assert failed_gates(copy, capfd) == {"checksum"}
 
 
