@@ -1,14 +1,15 @@
-"""What ships, and why one may trust it: precisions tried, parity, accuracy, gates, engines, latency, verifications."""
+"""What ships, and why one may trust it: precisions tried, parity, metrics, gates, engines, latency, verifications."""
 
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
 from contracts.proof import find_unproven_targets
+from inspection.page.results import show_metric, title
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.tasks import is_share
 from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, exact_percent, number, percent, seconds, several, size
 
@@ -55,14 +56,15 @@ def _tiles(found: ExportManifest) -> Html:
     states = Counter(gate.status for gate in found.gates)
     passed = ", ".join(f"{number_of} {status}" for status, number_of in states.items() if status != "passed")
     values, name = found.headline_values, found.headline.metric
+    show = show_metric(found.task, name)
     shipped, reference = values.get(found.precision), values.get("torch")
-    drop = f"torch {_value(name, reference)}" if reference is not None else "torch not measured"
+    drop = f"torch {show(reference)}" if reference is not None else "torch not measured"
     asked = "as asked for" if found.precision == found.asked_precision else f"{found.asked_precision} was asked for"
     tiles = [
         tile("Ships", element("span", found.precision, data_text="export.precision"), asked),
         tile(
-            _title(name),
-            figure(f"export.{name}", shipped, partial(_value, name)),
+            title(name),
+            figure(f"export.{name}", shipped, show),
             f"{drop}; {found.test_samples:,} test samples",
         ),
         tile(
@@ -146,18 +148,9 @@ def _parity_row(subject: Subject, ran: str, name: str, parity: Parity) -> list[s
     ]
 
 
-def _value(metric: str, value: float) -> str:
-    """Return a metric in words: an accuracy as a share, any other as a number."""
-    return exact_percent(value) if metric == "accuracy" else number(value)
-
-
-def _title(metric: str) -> str:
-    return metric.replace("_", " ").capitalize()
-
-
 def _metrics(subject: Subject, found: ExportManifest) -> Html:
     metric, values = found.headline.metric, found.headline_values
-    scale, sign = (100 if metric == "accuracy" else 1), (1 if found.headline.direction == "max" else -1)
+    scale, sign = (100 if is_share(found.task, metric) else 1), (1 if found.headline.direction == "max" else -1)
     reference = values.get("torch")
     rows = []
     for name, value in list(values.items())[: subject.limits.rows]:
@@ -169,14 +162,14 @@ def _metrics(subject: Subject, found: ExportManifest) -> Html:
         rows.append(
             [
                 subject.name(name),
-                figure(f"{metric}.{name}", value, partial(_value, metric)),
+                figure(f"{metric}.{name}", value, show_metric(found.task, metric)),
                 figure(f"{metric}.{name}.drop", drop, _drop, NO_VALUE) if name != "torch" else NO_VALUE,
                 coverage or NO_VALUE,
             ]
         )
-    unit = " (points)" if metric == "accuracy" else ""
-    head = ["Precision", _title(metric), f"Drop from torch{unit}", "Of the graph in it"]
-    return table(f"{_title(metric)} on {found.test_samples:,} test samples", head, rows, id_="export-metrics")
+    unit = " (points)" if is_share(found.task, metric) else ""
+    head = ["Precision", title(metric), f"Drop from torch{unit}", "Of the graph in it"]
+    return table(f"{title(metric)} on {found.test_samples:,} test samples", head, rows, id_="export-metrics")
 
 
 def _drop(value: float) -> str:
