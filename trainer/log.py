@@ -105,14 +105,14 @@ class Reporting:
         if reading is None:
             return ""
         found = reading.found
-        if found.in_a_row == 0:
+        if found.in_a_row == 0 and reading.loss is not None:
             self.require_finite("loss", reading.loss, reading.step)
         spent_s, *counts = reading.sums
         values, said = self.data.describe(counts)
         values |= {"train/gradient_norm": found.norm, "train/skipped_steps": float(found.skipped)}
         if reading.loss_scale is not None:
             values["train/loss_scale"] = reading.loss_scale
-        if math.isfinite(reading.loss):
+        if reading.loss is not None and math.isfinite(reading.loss):
             values["train/loss"] = reading.loss
         # Of the steps alone, as the mean rank has it: evaluation and checkpoints are no part of it.
         if counts[0] > 0:
@@ -126,7 +126,8 @@ class Reporting:
             said += f", {found.skipped} steps left out (gradients not finite)"
         status = self.status
         # What a narrow terminal may cut off stands last.
-        stands = (status.epoch(reading.step), status.left(reading.step), f"loss {reading.loss:.4f}")
+        loss = "nothing counted" if reading.loss is None else f"loss {reading.loss:.4f}"
+        stands = (status.epoch(reading.step), status.left(reading.step), loss)
         parts = (", ".join(filter(None, stands)), status.validation(), said)
         say("; ".join(filter(None, parts)), reading.step)
         return self.budget.exceeded_by(spent_s)

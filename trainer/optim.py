@@ -108,7 +108,17 @@ def _try_own(
             allowed="an optimizer of the parameters that it is given",
             todo="make it of the groups; model.freeze leaves parameters out",
         )
+    before = [_settings_of(group) for group in optimizer.param_groups]
     optimizer.step()
+    after = [_settings_of(group) for group in optimizer.param_groups]
+    pairs = [pair for old, new in zip(before, after, strict=True) for pair in new.items() ^ old.items()]
+    if changed := sorted({name for name, _ in pairs}):
+        raise ConfigError(
+            f"the task's optimizer ({type(optimizer).__name__}) changes {', '.join(changed)} of its groups in a step: a "
+            "resume would not have it",
+            allowed=allowed,
+            todo=todo,
+        )
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if not isinstance(value, torch.Tensor) or (value.numel() != 1 and value.shape != parameter.shape):
@@ -119,6 +129,10 @@ def _try_own(
                     allowed=allowed,
                     todo=todo,
                 )
+
+
+def _settings_of(group: Mapping[str, Any]) -> dict[str, str]:
+    return {name: repr(value) for name, value in group.items() if name != "params"}
 
 
 @torch.no_grad()
@@ -333,5 +347,6 @@ def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: 
             copy_tensor(found, value)
         else:
             assert not isinstance(value, Rows), key
-            found = value.to(parameter.device)
+            # Fused optimizers want it beside the parameter; others read it on the host in each step.
+            found = value.to(parameter.device if _is_fused(optimizer) else "cpu")
         optimizer.state[parameter][entry] = found

@@ -313,11 +313,11 @@ class Stepper:
             ConfigError: The task's loss returned no sum and count.
         """
         request = slot.request
+        # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
+        torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         batch = self._task.to_model(slot.batch, clock)
         if self.on_model_input is not None:
             self.on_model_input(batch)
-        # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
-        torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         if self._slots_of_step == 0:
             # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
             share_buffers(self._buffers_that_change())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import BinaryIO, NoReturn
 
 import google_crc32c
@@ -146,11 +147,15 @@ def require_optimizer_state(found: Group, parameters: Mapping[str, torch.Tensor]
     """Refuse optimizer tensors (`parameter/entry`) that do not belong to the parameters.
 
     Raises:
-        DataError: One belongs to no parameter, or has neither its shape nor none; it is named.
+        DataError: One belongs to no parameter, or has neither its shape nor one element; it is named.
     """
     for key, value in found.items():
         name, _, _ = key.rpartition("/")
-        if name not in parameters or global_shape(value) not in (tuple(parameters[name].shape), ()):
+        # One element, however it is shaped: optimizers count their steps in such.
+        fits = name in parameters and (
+            global_shape(value) == tuple(parameters[name].shape) or prod(global_shape(value)) == 1
+        )
+        if not fits:
             raise DataError(
                 f"checkpoint {storage.display(where)}: optimizer state {key} {global_shape(value)} fits no parameter",
                 allowed="a checkpoint of the configured model and optimizer",

@@ -79,22 +79,28 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
             ConfigError: The task fails on a sample, or makes no batch of tensors.
         """
         samples, replaced = self.prepare(request)
-        mode = Mode(training=True, key=(self.seed, request.step, request.slot, 0, _OF_SLOT))
-        return SlotBatch(request, collate(self.task, samples, mode), tuple(replaced))
+        key = (self.seed, request.step, request.slot, 0, _OF_SLOT)
+        with global_generators_kept() if self._seeds else nullcontext():
+            if self._seeds:
+                seed_global_generators(*key)
+            return SlotBatch(request, collate(self.task, samples, Mode(training=True, key=key)), tuple(replaced))
+
+    @property
+    def _seeds(self) -> bool:
+        """Whether own code may draw from global generators; without it nobody touches them."""
+        return bool(getattr(self.task, "uses_global_generators", True))
 
     def prepare(self, request: SlotRequest) -> tuple[list[Prepared], list[Replacement]]:
         """Return the prepared samples of a slot, and what was read in place of others; raises as `read`."""
         prepared: list[Prepared] = []
         replaced: list[Replacement] = []
         self.reader.prepare(list(request.samples), request)
-        seeds = getattr(self.task, "uses_global_generators", True)
-        # Own code draws from global generators; without it nobody touches them.
-        with global_generators_kept() if seeds else nullcontext():
+        with global_generators_kept() if self._seeds else nullcontext():
             for sample, draw in zip(request.samples, request.draws, strict=True):
-                prepared.append(self._prepare_sample(sample, draw, replaced, seeds=seeds))
+                prepared.append(self._prepare_sample(sample, draw, replaced))
         return prepared, replaced
 
-    def _prepare_sample(self, sample: int, draw: int, replaced: list[Replacement], *, seeds: bool) -> Prepared:
+    def _prepare_sample(self, sample: int, draw: int, replaced: list[Replacement]) -> Prepared:
         """Return a prepared sample, or the first good one of its class behind it.
 
         The random numbers stay those of the sample that was asked for, so the one that steps in does not come twice
@@ -102,7 +108,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         """
         place, reasons = sample, []
         while True:
-            if seeds:
+            if self._seeds:
                 seed_global_generators(self.seed, draw, sample, _OF_OWN_CODE)
             mode = Mode(training=True, key=(self.seed, draw, sample))
             try:

@@ -18,8 +18,8 @@ class Reading:
     """Optimizer steps taken."""
     rate: float
     """Learning rate of the newest."""
-    loss: float
-    """Mean loss since the last reading, of steps that were taken; nan if none was."""
+    loss: float | None
+    """Mean loss since the last reading, of steps that were taken; None: nothing was counted in them."""
     found: Findings
     loss_scale: float | None
     sums: list[float]
@@ -98,4 +98,4 @@ class Readings:
             arrived.synchronize()
         scale, count, *rest = values.tolist()
         found, loss, sums = self._guard.read(rest[:4]), rest[4], rest[5:]
-        return Reading(step, rate, loss / count if count else float("nan"), found, scale if scaled else None, sums)
+        return Reading(step, rate, loss / count if count else None, found, scale if scaled else None, sums)

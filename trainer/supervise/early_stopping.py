@@ -33,8 +33,9 @@ def is_over(seen: EarlyStopping | None, section: EarlyStoppingSection | None) ->
 def describe_stop(seen: EarlyStopping, section: EarlyStoppingSection) -> str:
     """Say why training ended."""
     margin = f" by more than {section.min_delta:g}" if section.min_delta else ""
+    what = "came to no number" if seen.best is None else f"was not better than {seen.best:.6g}{margin}"
     return (
-        f"train.early_stopping: {section.metric} was not better than {seen.best:.6g}{margin} in {seen.since_best} "
+        f"train.early_stopping: {section.metric} {what} in {seen.since_best} "
         f"evaluations in a row (patience {section.patience}): training ends"
     )
 

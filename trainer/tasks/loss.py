@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.distributed as dist
 
 from contracts.config import RunConfig
 from trainer.data.order.cursor import SlotRequest
@@ -61,19 +62,26 @@ class Denominator:
         self._samples = 0
 
     def decide(self, count: torch.Tensor | int, samples: int) -> None:
-        """Take from the first batch, the task's example, what the task counts; the same on all ranks.
+        """Take from the first batch, the task's example, what the task counts: the first rank decides for all.
 
         Args:
             count: Of the example.
             samples: Of it.
         """
-        if self._counts_samples is None:
-            self._counts_samples = isinstance(count, int) and count == samples
-            expected = max(1, int(count)) / samples * self._config.train.global_batch_size
-            self._constant = 2.0 ** round(math.log2(expected))
+        if self._counts_samples is not None:
+            return
+        expected = max(1, int(count)) / samples * self._config.train.global_batch_size
+        counts_samples = isinstance(count, int) and count == samples
+        found = torch.tensor([counts_samples, round(math.log2(expected))], device=self._count.device)
+        if self._ranks > 1:
+            # The example may be drawn: ranks that differ here would wait for each other, or part.
+            dist.broadcast(found, src=0)
+        first, exponent = found.tolist()
+        self._counts_samples, self._constant = bool(first), 2.0**exponent
 
     def divides_slots_by(self, request: SlotRequest) -> float:
         """Return what the loss of a slot is divided by before the backward pass."""
+        assert self._counts_samples is not None, "nothing was decided: warm_up comes first"
         return request.batch_samples if self._counts_samples else self._constant
 
     def add(self, count: torch.Tensor | int, request: SlotRequest) -> None:

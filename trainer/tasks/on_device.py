@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from contracts.config import RunConfig
+from contracts.errors import ConfigError
 from trainer.data.clock import DataClock
 from trainer.data.device import find_tensor, map_tensors
 from trainer.model.build import Inputs
 from trainer.model.precision import Numerics
-from trainer.tasks.load import calling
+from trainer.tasks.load import calling, network_name
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
 
@@ -22,9 +23,20 @@ class TaskOnDevice:
         config: The configuration.
         device: Where the model is.
         numerics: What steps compute in.
+
+    Raises:
+        ConfigError: Steps are compiled, and sizes of its inputs vary.
     """
 
     def __init__(self, task: Task, config: RunConfig, device: torch.device, numerics: Numerics) -> None:
+        if numerics.compile and task.signature.dimensions:
+            # Sizes are compiled as they come: which were seen would depend on where training was resumed.
+            varying = ", ".join(task.signature.dimensions)
+            raise ConfigError(
+                f"train.compile is on, and inputs of {network_name(config)} vary in {varying}",
+                allowed="train.compile=off for a task whose signature has dimensions",
+                todo="set train.compile=off",
+            )
         self._task, self._config, self._device, self._numerics = task, config, device, numerics
         self._input_names = tuple(task.signature.inputs)
         self._mode = Mode(training=True, memory_format=numerics.memory_format)

@@ -37,8 +37,8 @@ Batch = dict[str, Any]
 Outputs = Any
 """What the model returns: a tensor, or a tuple or dictionary of tensors."""
 Loss = tuple[torch.Tensor, torch.Tensor | int]
-"""Sum of the loss, [] float32, and what it is divided by: the number of samples as an int, or any count as an int or
-as a tensor [] int64 on the device. Training divides the sum of a global batch by the sum of its counts."""
+"""Sum of the loss, [] float32, and what it is divided by: the number of samples as an int, or any count as a tensor []
+int64 on the device. Training divides the sum of a global batch by the sum of its counts."""
 
 
 class RefusedSample(Exception):

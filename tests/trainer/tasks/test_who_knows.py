@@ -1,4 +1,4 @@
-"""Only tasks know what a label is: the places outside of them that name one, or a number of classes, are listed here."""
+"""Only tasks know what a label is: the other places that name one, or a number of classes, are listed here."""
 
 import ast
 import re
@@ -63,9 +63,7 @@ def names_in(path: Path) -> Iterator[str]:
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.keyword) and node.arg:
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
             yield node.arg
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             yield node.value
