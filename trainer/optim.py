@@ -114,8 +114,8 @@ def _try_own(
     pairs = [pair for old, new in zip(before, after, strict=True) for pair in new.items() ^ old.items()]
     if changed := sorted({name for name, _ in pairs}):
         raise ConfigError(
-            f"the task's optimizer ({type(optimizer).__name__}) changes {', '.join(changed)} of its groups in a step: a "
-            "resume would not have it",
+            f"the task's optimizer ({type(optimizer).__name__}) changes {', '.join(changed)} of its groups in a step, "
+            "which a resume would not have",
             allowed=allowed,
             todo=todo,
         )

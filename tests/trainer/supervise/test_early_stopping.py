@@ -72,3 +72,10 @@ def test_it_needs_a_validation_split() -> None:
     with pytest.raises(ConfigError, match="no validation split"):
         require_validation(EarlyStoppingSection(), 0)
     assert not is_over(None, EarlyStoppingSection()) and not is_over(EarlyStopping(since_best=9), None)
+
+
+def test_a_metric_that_never_came_to_a_number_ends_training_in_words() -> None:
+    section = EarlyStoppingSection(metric="validation_accuracy", patience=2)
+    seen = EarlyStopping(best=None, since_best=2)
+    assert is_over(seen, section)
+    assert "validation_accuracy came to no number in 2 evaluations" in describe_stop(seen, section)
