@@ -192,7 +192,7 @@ def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest
 
 
 def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
-    config = parse_config((exported_task.folder / "triton/classifier/config.pbtxt").read_text())
+    config = parse_config((exported_task.folder / "triton/model/config.pbtxt").read_text())
     ((given,), (scores,)) = config.input, config.output
     assert (given.name, list(given.dims), scores.name, list(scores.dims), scores.label_filename) == (
         "image",
@@ -201,7 +201,7 @@ def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
         [CLASSES, SIZE, SIZE],
         "",
     )
-    assert not (exported_task.folder / "triton/classifier/labels.txt").exists()
+    assert not (exported_task.folder / "triton/model/labels.txt").exists()
     assert "pixel_accuracy" in (exported_task.folder / "MODEL_CARD.md").read_text()
 
 
