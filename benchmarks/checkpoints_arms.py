@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection, RunConfig
+from tests.trainer.tasks.for_tests import task_of
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
@@ -52,7 +53,8 @@ def make_stepper(size: str) -> Stepper:
         }
     )
     rank = Rank(0, 0, 1, torch.device("cpu"))
-    stepper = Stepper(config, 10, rank, Numerics.of(config.train), lambda message: None)
+    stepper = Stepper(config, task_of(config, 10), rank, Numerics.of(config.train), lambda message: None)
+    stepper.warm_up(1)
     for parameter in stepper.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     stepper.update(0, 1e-3)

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardManifest
 from contracts.config import ModelSection
-from trainer.model.build import build_model, parameters_sha256
+from tests.trainer.tasks.for_tests import image_network
+from trainer.model.build import parameters_sha256
 
 WEIGHTS_NAME = "model.safetensors"
 
@@ -24,7 +25,7 @@ def main() -> None:
     shards = ShardManifest.load(shards_uri)
     torch.manual_seed(0)
     section = ModelSection.model_validate({"architecture": architecture})
-    model = build_model(section, num_classes=len(shards.classes), image_size=size)
+    model = image_network(section, len(shards.classes), size)
     place.mkdir(parents=True)
     state = model.state_dict()
     save_file(state, place / WEIGHTS_NAME)

@@ -31,6 +31,7 @@ from contracts.config import ModelSection
 from tests.trainer.export import digits
 from tests.trainer.export.conftest import write_fp32
 from tests.trainer.export.graphs import image_signature
+from tests.trainer.tasks.for_tests import image_network
 from trainer.export.arrays import store_arrays
 from trainer.export.coverage import QUANTIZABLE, measure_coverage
 from trainer.export.engine import build_engine
@@ -39,7 +40,6 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.tasks.image_classification.network import build_network
 
 OURS = "ours: smallest and largest"
 # What is compared: ONNX Runtime's name of a calibration, its options, and whether all operators are quantised.
@@ -203,7 +203,7 @@ def measure_large(architecture: str) -> dict[str, Any]:
         return ((pixels - 0.5) / 0.25).repeat(LARGE_SIZE // 8, axis=2).repeat(LARGE_SIZE // 8, axis=3)
 
     torch.manual_seed(0)
-    model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=LARGE_SIZE)
+    model = image_network(ModelSection(architecture=architecture), 1000, LARGE_SIZE)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fp32 = export(model, folder, LARGE_SIZE)

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from trainer.data.device import prepare
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.permutation import hash_integers
@@ -38,6 +37,7 @@ from trainer.tasks.image_classification.transforms import (
     normalise,
     resize,
 )
+from trainer.tasks.protocol import Mode
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224
@@ -58,11 +58,11 @@ class FolderReader:
     def prepare(self, places: list[int], request: Any) -> None:
         """Do nothing, as on any disk."""
 
-    def read_bytes(self, place: int) -> tuple[bytes, int]:
+    def sample(self, place: int) -> dict[str, Any]:
         """Return the file and its label."""
         path, label = self.files[place]
         with open(path, "rb", 0) as stream:
-            return stream.read(), label
+            return {"image": stream.read(), "label": label}
 
 
 @dataclass
@@ -72,7 +72,7 @@ class BytesDataset:
     reader: Any
 
     def __getitem__(self, request: Any) -> list[bytes]:
-        return [self.reader.read_bytes(sample)[0] for sample in request.samples]
+        return [self.reader.sample(sample)["image"] for sample in request.samples]
 
 
 class Finish:
@@ -101,6 +101,16 @@ def list_files(folder: Path) -> list[tuple[str, int]]:
     return [(str(path), label) for label, place in enumerate(classes) for path in sorted(place.iterdir())]
 
 
+def make_task() -> Any:
+    """Return the task whose training transform is TRANSFORM, for any number of classes."""
+    from contracts.config import DataSection
+    from tests.trainer.tasks.for_tests import image_task
+
+    mean, std = list(EVALUATION.mean), list(EVALUATION.std)
+    data = DataSection(image_size=IMAGE_SIZE, crop="random_resized", horizontal_flip=True, mean=mean, std=std)
+    return image_task(1, data)
+
+
 def open_slots(kind: str, place: str, decoder: str) -> Any:
     """Return our dataset over a folder or over shards."""
     if kind == "folder":
@@ -110,7 +120,7 @@ def open_slots(kind: str, place: str, decoder: str) -> Any:
         from trainer.data.reader import ShardReader
 
         reader = ShardReader(place, ShardManifest.load(place), "train")
-    return BytesDataset(reader) if decoder == "none" else SlotDataset(reader, TRANSFORM, 0)
+    return BytesDataset(reader) if decoder == "none" else SlotDataset(reader, make_task(), 0)
 
 
 def read_slots_of(kind: str, place: str, workers: int, decoder: str) -> Iterator[int]:
@@ -122,7 +132,7 @@ def read_slots_of(kind: str, place: str, workers: int, decoder: str) -> Iterator
         yield from (len(batch) for batch in loader)  # type: ignore[arg-type]
         return
     for slot in read_slots(loader):
-        yield len(prepare(slot, TRANSFORM, torch.device("cpu")).labels)
+        yield len(dataset.task.to_model(slot.batch, Mode(training=True))["label"])
 
 
 def slot_requests_from(position: int, num_samples: int) -> Iterator[Any]:

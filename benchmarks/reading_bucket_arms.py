@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, TRANSFORM, read_litdata, read_webdataset
-from trainer.data.device import prepare
+from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, make_task, read_litdata, read_webdataset
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
 from trainer.tasks.image_classification.transforms import normalise
+from trainer.tasks.protocol import Mode
 
 # As by default.
 RANGE_BYTES, BLOCK_BYTES = 16 << 20, 32 << 20
@@ -51,7 +51,7 @@ class BytesOfSlots:
 
     def __getitem__(self, request: Any) -> tuple[Any, list[bytes]]:
         self.reader.prepare(list(request.samples), request)
-        return request, [self.reader.read_bytes(sample)[0] for sample in request.samples]
+        return request, [self.reader.sample(sample)["image"] for sample in request.samples]
 
 
 def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int]:
@@ -83,7 +83,7 @@ def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int
         return slot_requests(position, order=order, epochs=1, **cut)
 
     ahead = reader.prefetcher(position, epochs=1, ranks=1, requests=requests())
-    dataset: Any = BytesOfSlots(reader) if options.decoder == "none" else SlotDataset(reader, TRANSFORM, 0)
+    dataset: Any = BytesOfSlots(reader) if options.decoder == "none" else SlotDataset(reader, make_task(), 0)
     loader = make_loader(
         dataset, ahead.start_with(requests()), num_workers=options.workers, prefetch_factor=2, pin_memory=False
     )
@@ -95,7 +95,7 @@ def read_shards(options: argparse.Namespace, place: float = 0.0) -> Iterator[int
         else:
             for slot in read_slots(loader):
                 ahead.passed(slot.request)
-                yield len(prepare(slot, TRANSFORM, torch.device("cpu")).labels)
+                yield len(dataset.task.to_model(slot.batch, Mode(training=True))["label"])
     finally:
         ahead.stop()
 

@@ -26,27 +26,25 @@ from torch.utils.data import DataLoader
 
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
-from trainer.data.device import prepare
 from trainer.data.loader import SlotBatch, SlotDataset
 from trainer.data.order.cursor import SlotRequest, slot_requests
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader
 from trainer.model.build import build_model
 from trainer.optim import make_optimizer
-from trainer.tasks.image_classification.transforms import TrainTransform, make_transforms
+from trainer.tasks.load import load_task
+from trainer.tasks.protocol import Mode, Task
 
-DEVICE = torch.device("cpu")
+MODE = Mode(training=True)
 
 
-def make_parts(
-    config: RunConfig, shards: str, rank: int, ranks: int
-) -> tuple[nn.Module, DataLoader[Any], TrainTransform]:
-    """Return the model, the loader of a rank's slots of one epoch, and the transform."""
+def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[nn.Module, DataLoader[Any], Task]:
+    """Return the model, the loader of a rank's slots of one epoch, and the task."""
     manifest = ShardManifest.load(shards)
     torch.manual_seed(config.run.seed)
     torch.use_deterministic_algorithms(True)
-    model = build_model(config.model, num_classes=len(manifest.classes), image_size=config.data.image_size)
-    transform, _ = make_transforms(config.data, manifest)
+    task = load_task(config, manifest)
+    model = build_model(task, config)
     reader = ShardReader(shards, manifest, "train", config.data, None)
     choice = resolve_order(config.data, shards, manifest, None)
     order = make_order(choice.order, shards, manifest, seed=config.run.seed)
@@ -61,12 +59,12 @@ def make_parts(
         ranks=ranks,
     )
     loader = DataLoader(
-        SlotDataset(reader, transform, config.run.seed),
+        SlotDataset(reader, task, config.run.seed),
         batch_size=None,
         sampler=_Whole(list(requests)),
         num_workers=config.data.num_workers,
     )
-    return model, loader, transform
+    return model, loader, task
 
 
 class _Whole(torch.utils.data.Sampler[SlotRequest]):
@@ -84,13 +82,13 @@ def train_bare(config: RunConfig, shards: str, every: int) -> list[float]:
     """Train by a loop of a dozen lines; return the times of looks at the loss."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    network, loader, transform = make_parts(config, shards, rank, ranks)
+    network, loader, task = make_parts(config, shards, rank, ranks)
     model = nn.parallel.DistributedDataParallel(network)
-    optimizer = make_optimizer(network, config.train)
+    optimizer = make_optimizer(network, config.train, task=task)
     times, total = [], torch.zeros(())
     for step, slot in enumerate(loader, start=1):
-        given = prepare(slot, transform, DEVICE)
-        loss = given.loss_sum(model(given.images))
+        batch = task.to_model(slot.batch, MODE)
+        loss, _ = task.loss(model(batch["images"]), batch, MODE)
         (loss * (ranks / slot.request.batch_samples)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -108,7 +106,7 @@ def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
     import lightning
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    network, loader, transform = make_parts(config, shards, rank, ranks)
+    network, loader, task = make_parts(config, shards, rank, ranks)
     times: list[float] = []
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
@@ -118,8 +116,8 @@ def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
             self.total = torch.zeros(())
 
         def training_step(self, slot: SlotBatch, index: int) -> torch.Tensor:
-            given = prepare(slot, transform, DEVICE)
-            loss = given.loss_sum(self.network(given.images))
+            batch = task.to_model(slot.batch, MODE)
+            loss, _ = task.loss(self.network(batch["images"]), batch, MODE)
             self.total += loss.detach()
             if (index + 1) % every == 0:
                 dist.all_reduce(self.total)
@@ -132,7 +130,7 @@ def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
             return batch
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return make_optimizer(self.network, config.train)
+            return make_optimizer(self.network, config.train, task=task)
 
     trainer = lightning.Trainer(
         accelerator="cpu",

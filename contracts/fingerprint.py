@@ -10,8 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from contracts.config import RunConfig
-from contracts.config.task import TaskSection
+from contracts.config import RunConfig, TaskSection
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
@@ -60,9 +59,6 @@ def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
         name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
     }
     fields["format"] = config.sharding.shard_format
-    if config.sharding.fields:
-        # The first image field is the one that is changed and measured: their order counts, and keys are sorted.
-        fields["fields"] = list(fields["fields"].items())
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
@@ -82,9 +78,7 @@ def code_inputs(config: RunConfig) -> dict[str, str]:
 
 def task_inputs(config: RunConfig) -> dict[str, str]:
     """Hash of the task; none of image classification without arguments, which is all that release 0.1.0 knew."""
-    if config.task == TaskSection():
-        return {}
-    return {"task": fingerprint(config.task.model_dump(mode="json", include={"name", "arguments"}))}
+    return {} if config.task == TaskSection() else {"task": fingerprint(config.task.model_dump(mode="json"))}
 
 
 def model_fingerprint(config: RunConfig) -> str:
@@ -109,6 +103,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
         "hardware": fingerprint([hardware, resources.model_dump(mode="json", include={"ranks", "nodes", "threads"})]),
         "torch": torch_version,
+        **task_inputs(config),
         **code_inputs(config),
     }
 
@@ -139,6 +134,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         "seed": fingerprint(config.run.seed),
         "shards": shards,
         **({"weights": weights} if weights else {}),
+        **task_inputs(config),
         **code_inputs(config),
     }
 

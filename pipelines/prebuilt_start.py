@@ -128,6 +128,8 @@ def main(arguments: list[str]) -> NoReturn:
             given = ["--constraint", str(constraints), "--requirement", str(requirements)]
             run([python, "-m", "pip", "install", "--quiet", *given])
         say(f"installed in {time.time() - began:.0f} s")
+    # As in the images: the working folder is no place of modules.
+    os.environ["PYTHONSAFEPATH"] = "1"
     if command[0] == "python":
         command[0] = python
     os.execvp(command[0], command)

@@ -165,6 +165,8 @@ class Append(Document):
     """Number of samples that stay."""
     num_compared: int
     """Number of these that new files may be copies of: references to them follow those of the listing."""
+    num_compared_parts: int | None = None
+    """Number of files of references that follow those of the listing; None: as many as `PART_REFERENCES` gives."""
     num_new: int
     num_changed: int
     num_gone: int
@@ -177,6 +179,8 @@ class Append(Document):
     @property
     def compared_parts(self) -> int:
         """Number of files of references that follow those of the listing."""
+        if self.num_compared_parts is not None:
+            return self.num_compared_parts
         return -(-self.num_compared // PART_REFERENCES)
 
 

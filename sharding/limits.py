@@ -39,6 +39,16 @@ def check_training_classes(classes: tuple[bytes, ...], training_samples: list[in
         )
 
 
+def check_training_samples(num_samples: int, shown: str) -> None:
+    """Raise DataError when the training split is empty."""
+    if not num_samples:
+        raise DataError(
+            f"{shown}: no sample in the training split",
+            allowed="at least one usable sample in the training split",
+            todo="add some, raise sharding.splits.train, or correct the column of splits",
+        )
+
+
 def check_rejected(
     rejected: Sequence[Rejected],
     num_accepted: int,

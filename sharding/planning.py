@@ -11,6 +11,7 @@ from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage
 from sharding.increment.choice import Choice
 from sharding.limits import encode_name, encode_path, is_worth_probing
+from sharding.sources.fields import Fields
 
 if TYPE_CHECKING:
     from sharding.job import PlannedJob
@@ -100,7 +101,9 @@ def _probe(stage: Stage, choice: Choice) -> None:
     """
     listing = choice.listing
     on_other_machines = stage.config.resources.beam_runner != "fnapi"
-    if not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
+    fields = Fields.of(stage.config.sharding)
+    has_images = fields is None or fields.image is not None
+    if not has_images or not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
         return
     from sharding.estimate import describe_probed
     from sharding.probe import probe

@@ -19,7 +19,7 @@ from contracts.artifacts import LOSS, Direction, Headline
 from trainer.data.device import map_tensors
 from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
-from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.metrics import Calling, SplitMetrics
 from trainer.tasks.optional import SplitReport
 from trainer.tasks.protocol import Batch, Mode, Outputs, Task
 
@@ -97,6 +97,7 @@ def evaluate(
     first: Callable[[Outputs, Batch], None] | None = None,
     numerics: Numerics | None = None,
     rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,
+    calling: Calling = nullcontext,
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -111,6 +112,7 @@ def evaluate(
         first: Takes outputs and batch of the first batch of the split, at the rank that has it.
         numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
+        calling: What a member of the task, of this name, is called in: it may say where own code failed.
 
     Raises:
         ConfigError: A metric of the task cannot be used.
@@ -124,7 +126,7 @@ def evaluate(
         with nullcontext() if numerics is None else numerics.evaluation_autocast(device):
             return model(*inputs)
 
-    metrics = SplitMetrics(task, device)
+    metrics = SplitMetrics(task, device, calling)
     model.eval()
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
     # Samples, and sum and count of the loss. float64: sums of up to 2**53 samples stay exact.
@@ -138,14 +140,16 @@ def evaluate(
                 forward(batch)
             continue
         outputs = map_tensors(forward(batch), _as_float32)
-        loss, count = task.loss(outputs, batch, mode)
+        with calling("loss"):
+            loss, count = task.loss(outputs, batch, mode)
         totals[0] += samples
         totals[1] += loss.double()
         totals[2] += count
         metrics.update(outputs, batch)
         place = share.first_place(taken)
         if report is not None:
-            report.add(outputs, batch, first_place=place)
+            with calling("report"):
+                report.add(outputs, batch, first_place=place)
         if first is not None and place == 0:
             first(outputs, batch)
         taken += 1

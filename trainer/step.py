@@ -14,23 +14,21 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.checkpoint.tensors import ChooseRows, Group, Groups, whole_tensors
 from trainer.data.clock import DataClock
-from trainer.data.device import map_tensors
 from trainer.data.loader import SlotBatch
 from trainer.data.order.permutation import hash_integers
 from trainer.launch.auto import slot_sizes
-from trainer.model.build import Inputs, find_single_sample_fault
 from trainer.model.ema import MovingAverage
-from trainer.model.freeze import keep_statistics, statistics_released
+from trainer.model.freeze import keep_statistics
 from trainer.model.guard import GradientGuard
 from trainer.model.network import make_network
 from trainer.model.precision import LossScale, Numerics
+from trainer.model.slots_of_one import check_slots_of_one
 from trainer.model.trial import buffers_restored
 from trainer.optim import (
     clip_divisor,
@@ -54,9 +52,10 @@ from trainer.parallel import (
 )
 from trainer.parallel.buffers import share_buffers, written_buffers
 from trainer.parallel.process_group import Rank
-from trainer.tasks.load import calling, network_name
-from trainer.tasks.loss import Denominator, checked_loss
-from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
+from trainer.tasks.load import network_name
+from trainer.tasks.loss import Denominator
+from trainer.tasks.on_device import TaskOnDevice
+from trainer.tasks.protocol import Batch, Loss, Outputs, Task
 from trainer.weights.start import StartWeights
 
 Tensors = dict[str, torch.Tensor]
@@ -97,8 +96,7 @@ class Stepper:
         freezes: bool | None = None,
     ) -> None:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
-        self._task, self._input_names = task, tuple(task.signature.inputs)
-        self._mode = Mode(training=True, memory_format=numerics.memory_format)
+        self._task = TaskOnDevice(task, config, rank.device, numerics)
         self._denominator = Denominator(config, rank)
         train = config.train
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
@@ -141,34 +139,14 @@ class Stepper:
         return self._parallel.module
 
     def check_slots_of_one(self, samples: int, slot_size: int) -> None:
-        """Refuse slots of one sample where the model cannot train on them; say so where they are only noisy.
+        """Refuse slots of one sample where the model cannot train on them (trainer/model/slots_of_one.py).
 
         Raises:
             ConfigError: There are such slots and the model cannot.
         """
-        batch = self._config.train.global_batch_size
-        if 1 not in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
-            return
-        given = (
-            f"{samples} training samples in batches of {batch} (train.global_batch_size) and slots of {slot_size} "
-            "(parallel.slot_size) leave a slot of one sample"
-        )
-        todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
-        # Layers that keep their statistics take one sample: after train.unfreeze_epoch they must too.
-        later = self._config.train.unfreeze_epoch is not None
-        with statistics_released(self.model) if later else nullcontext():
-            self.model.train()
-            fault = find_single_sample_fault(self.model, self._inputs(self._example(1)))
-            has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+        inputs = self._task.inputs(self._task.example(1))
+        check_slots_of_one(self.model, inputs, self._config, samples, slot_size, self._log)
         release_gathered(self.model)
-        if fault is not None:
-            raise ConfigError(
-                f"{given}, on which {network_name(self._config)} cannot train: {fault}",
-                allowed="slots of two samples or more for this model",
-                todo=todo,
-            )
-        if has_batch_norm:
-            self._log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
     def warm_up(self, slot_size: int, samples: int | None = None) -> None:
         """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
@@ -189,10 +167,10 @@ class Stepper:
                 self._warm_up(size)
 
     def _warm_up(self, slot_size: int) -> None:
-        batch = self._example(slot_size)
+        batch = self._task.example(slot_size)
 
         def loss() -> torch.Tensor:
-            found, count = self._loss(self._first_outputs(batch), batch)
+            found, count = self._task.loss(self._first_outputs(batch), batch)
             self._denominator.decide(count, slot_size)
             return found
 
@@ -214,15 +192,6 @@ class Stepper:
                 allowed="a network that torch.compile takes, on a machine with a C++ compiler (CPU) or Triton (GPU)",
                 todo="set train.compile=off, or correct what the message names",
             ) from error
-
-    def _example(self, size: int) -> Batch:
-        """Return the task's example batch on the device."""
-        batch: Batch = map_tensors(self._task.example(size), lambda tensor: tensor.to(self._rank.device))
-        return batch
-
-    def _inputs(self, batch: Batch) -> Inputs:
-        """Return what the network takes of a batch; images in the memory layout of train.channels_last."""
-        return tuple(self._numerics.lay_out_input(batch[name]) for name in self._input_names)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -344,8 +313,7 @@ class Stepper:
             ConfigError: The task's loss returned no sum and count.
         """
         request = slot.request
-        with calling(self._config, "to_model"):
-            batch = self._task.to_model(self._on_device(slot.batch, clock), self._mode)
+        batch = self._task.to_model(slot.batch, clock)
         if self.on_model_input is not None:
             self.on_model_input(batch)
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
@@ -359,7 +327,7 @@ class Stepper:
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
-            loss, count = self._loss(self._outputs(batch), batch)
+            loss, count = self._slot_loss(batch)
             loss = loss * weight
             self._denominator.add(count, request)
             # Ranks' gradients are averaged; the true mean divides by the count of the global batch.
@@ -367,22 +335,12 @@ class Stepper:
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _on_device(self, batch: Batch, clock: DataClock) -> Batch:
-        device = self._rank.device
-        if device.type == "cpu":
-            return batch
-        # What a prefetcher has copied already stays as it is.
-        with clock.copying():
-            moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
-        return moved
-
-    def _loss(self, outputs: Outputs, batch: Batch) -> Loss:
-        with calling(self._config, "loss"):
-            return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
+    def _slot_loss(self, batch: Batch) -> Loss:
+        return self._task.loss(self._outputs(batch), batch)
 
     def _outputs(self, batch: Batch) -> Outputs:
         with self._numerics.autocast(self._rank.device):
-            return self._forward(*self._inputs(batch))
+            return self._forward(*self._task.inputs(batch))
 
     def _first_outputs(self, batch: Batch) -> Outputs:
         """Do as `_outputs`, and find out which buffers a forward pass writes to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NoReturn
 
 import torch
@@ -17,6 +18,7 @@ from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint import has_checkpoint
 from trainer.checkpoint.commit import Peers
+from trainer.checkpoint.description import describe_checkpoint
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.interval import Schedule
 from trainer.checkpoint.loading import load_parts
@@ -44,8 +46,9 @@ from trainer.supervise.signals import StopRequest
 from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
+from trainer.tasks.load import calling
 from trainer.tasks.metrics import check_metrics
-from trainer.tasks.optional import SplitReport, document_of
+from trainer.tasks.optional import SplitReport
 from trainer.tasks.protocol import Batch, Outputs
 from trainer.weights.start import StartWeights
 
@@ -175,10 +178,11 @@ class Training:
         with sections.inside("restore"):
             self.stepper.load(load_parts(uri, manifest, rows, on_piece=sections.alive), where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
-        if different := find_differences(manifest, self._environment()):
+        if different := find_differences(manifest, self.environment()):
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return what decides the bits besides the configuration."""
         return describe_environment(self.config, self.rank, self.layout, self.numerics)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -312,6 +316,7 @@ class Training:
                 first=first,
                 numerics=self.numerics,
                 rounds=until_stopped,
+                calling=partial(calling, self.config),
             )
 
     # --- stopping -----------------------------------------------------------------------------------------------------
@@ -349,41 +354,9 @@ class Training:
         self.reporting.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        self.checkpoints.save(self._describe(found.skipped), self.stepper.local_state(), required=required)
+        self.checkpoints.save(describe_checkpoint(self, found.skipped), self.stepper.local_state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
         self.schedule.saved()
-
-    def _describe(self, skipped: int) -> CheckpointManifest:
-        # What it says of the best, its files, their attempt and hash are known when it is committed.
-        return CheckpointManifest(
-            fingerprint=self.assignment.fingerprint,
-            made_from=self.assignment.made_from,
-            step=self.step,
-            position=self.progress.position,
-            epoch=self.epoch,
-            slot_size=self.layout.slot_size,
-            order=self.order,
-            model=self.config.model.model_dump(mode="json"),
-            task=self.config.task.model_dump(mode="json"),
-            classes=self.data.manifest.classes,
-            data=document_of(self.data.task),
-            shards_fingerprint=self.data.manifest.fingerprint,
-            headline=self.progress.headline,
-            directions=dict(self.progress.directions),
-            metrics=self.progress.metrics or {},
-            best_step=0,
-            evaluated=self.stepper.evaluated_weights if self.progress.evaluated_step == self.step else None,
-            evaluation_due=self.progress.evaluation_due,
-            early_stopping=self.progress.early_stopping,
-            parameters_sha256="",
-            profile=self.profile_fingerprint,
-            skipped_steps=skipped,
-            spent_s=self.reporting.budget.spent_s(),
-            numerics=self.numerics.document(),
-            environment=self._environment(),
-            initial=self.initial,
-            files=[],
-        )
 
 
 def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: RankSupervisor) -> None:

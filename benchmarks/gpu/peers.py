@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from benchmarks.gpu.setting import CLASSES, Setting
 from contracts.config import ModelSection
-from trainer.model.build import build_model
+from tests.trainer.tasks.for_tests import image_network
 
 WINDOW_STEPS = 10
 WINDOWS = 5
@@ -118,7 +118,7 @@ def make_network(setting: Setting) -> nn.Module:
     """Return the network of the configuration, the same on every rank."""
     torch.manual_seed(0)
     section = ModelSection.model_validate(setting.config["model"])
-    return build_model(section, num_classes=CLASSES, image_size=setting.image_size)
+    return image_network(section, CLASSES, setting.image_size)
 
 
 def resident_batches(setting: Setting, device: torch.device, *, channels_last: bool) -> Iterable[Batch]:

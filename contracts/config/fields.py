@@ -26,6 +26,25 @@ class FieldSection(Section):
     kind: FieldKind
     """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; number: a
     float; numbers: a list of floats; json: any JSON value."""
+    place: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Place among the fields: the first image is the one that is changed and measured. Unset: that in the file."""
+
+
+def order_fields(fields: Mapping[str, FieldSection]) -> dict[str, FieldSection]:
+    """Return fields in their order, each with its place: configurations travel as JSON with sorted keys.
+
+    Raises:
+        ValueError: Two have the same place.
+    """
+    given = [field.place for field in fields.values() if field.place is not None]
+    if len(set(given)) < len(given):
+        raise ValueError("two fields have the same place")
+    behind = max(given, default=-1) + 1
+    places = {name: behind + at if one.place is None else one.place for at, (name, one) in enumerate(fields.items())}
+    return {
+        name: fields[name].model_copy(update={"place": n})
+        for n, name in enumerate(sorted(fields, key=places.__getitem__))
+    }
 
 
 def find_label(kinds: Mapping[str, FieldKind]) -> str | None:

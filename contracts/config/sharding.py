@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from contracts.config.base import Fraction, PositiveInt, Section
-from contracts.config.fields import FILE_KINDS, FieldName, FieldSection
+from contracts.config.fields import FILE_KINDS, FieldName, FieldSection, order_fields
 
 SPLITS = ("train", "validation", "test")
 
@@ -52,7 +52,7 @@ class ShardingSection(Section):
     label_column: Annotated[str, Field(min_length=1)] = "label"
     """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
     is written as JSON: `["a", "b"]`."""
-    fields: Annotated[dict[FieldName, FieldSection], Field(max_length=64)] = {}
+    fields: Annotated[dict[FieldName, FieldSection], Field(max_length=64), AfterValidator(order_fields)] = {}
     """Fields of a sample by name: column and kind of each, in place of uri_column and label_column. Without a field of
     kind image or bytes the rows of the file are the samples themselves. Unset: the fields image and label."""
     split_column: Annotated[str, Field(min_length=1)] = "split"

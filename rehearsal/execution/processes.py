@@ -58,6 +58,8 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
     environment["PYTHONUNBUFFERED"] = "1"
     environment[PREINSTALLED_VARIABLE] = "1"
+    # As the images have it: the working folder is no place of modules.
+    environment["PYTHONSAFEPATH"] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))
     for layer in layers:
         environment |= layer

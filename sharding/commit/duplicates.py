@@ -113,7 +113,8 @@ def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
     for reference in read_part(planned.listing_uri(opened.job.output_uri), part):
         # By content where it is known of all: files of one size may be all that there are.
         alike = reference.content_hash if planned.has_checksums else b"%d" % reference.size
-        found[zlib.crc32(alike) % buckets].append(reference)
+        # Cells are compared by their hash, and a file by its own.
+        found[zlib.crc32(alike) % buckets].append(reference._replace(cells=b"") if reference.cells else reference)
     for bucket, references in found.items():
         yield bucket, mark + pack(references)
 
@@ -166,7 +167,7 @@ def _digest(opened: OpenJob, reference: Reference, kind: str) -> str:
     if known.startswith("md5:"):
         return known
     fields = opened.job.fields
-    content = read_file(opened.job.source_uri, reference if fields is None else fields.files_of(reference)[0][1])
+    content = read_file(opened.job.source_uri, reference if fields is None else fields.first_file(reference))
     return f"{kind}:" + hashlib.new(kind, content, usedforsecurity=False).hexdigest()
 
 

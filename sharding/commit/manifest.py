@@ -37,7 +37,7 @@ from sharding.commit.duplicates import Findings, check_duplicates, describe_dupl
 from sharding.commit.kept import Kept
 from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
 from sharding.job import OpenJob, made_with
-from sharding.limits import check_rejected, check_training_classes, encode_path, name_some
+from sharding.limits import check_rejected, check_training_classes, check_training_samples, encode_path, name_some
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
     )
     splits = collected.describe_splits()
     check_training_classes(*_required(opened, splits[SPLITS[0]].samples_by_class), shown)
+    if not opened.job.classes:
+        check_training_samples(splits[SPLITS[0]].samples, shown)
     duplicates = found.report(dropped=commit.duplicates == "drop") if found is not None and found.groups else None
     if commit.duplicates == "fail":
         check_duplicates(duplicates, shown)

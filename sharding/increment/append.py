@@ -153,6 +153,7 @@ def _divide(
         vanished=[label for label in range(len(known)) if label not in seen],
         num_kept=int(stays.sum()),
         num_compared=sum(count for _, count in beside.files),
+        num_compared_parts=len(beside.files),
         num_new=0,
         num_changed=0,
         num_gone=0,

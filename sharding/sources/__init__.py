@@ -16,8 +16,9 @@ from contracts import storage
 from contracts.config import ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from contracts.process import available_cores
-from sharding.limits import check_training_classes
+from sharding.limits import check_training_classes, check_training_samples
 from sharding.sources.buckets import list_bucket, list_few
+from sharding.sources.fields import check_has_columns
 from sharding.sources.folders import list_folders, list_layout
 from sharding.sources.layout import ALLOWED
 from sharding.sources.listing import Found, Listing, assemble, describe_gaps
@@ -61,12 +62,7 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     if not storage.exists(uri):
         raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path")
     is_table = uri.lower().endswith(tuple(SUFFIXES))
-    if section.fields and not is_table:
-        raise ConfigError(
-            f"{shown} has no columns, and sharding.fields maps columns",
-            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
-            todo="give a file, or unset sharding.fields",
-        )
+    check_has_columns(section, uri)
     folder.mkdir(parents=True, exist_ok=True)
     if storage.is_local(uri) and storage.local_path(uri).is_dir():
         listing = _list_folders(section, uri, folder, processes or available_cores())
@@ -85,12 +81,8 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
         raise DataError(
             f"{shown} is empty: {len(listing.classes)} class folders without a file", allowed=ALLOWED, todo="add images"
         )
-    if not listing.classes and not listing.split_files[0]:
-        raise DataError(
-            f"{shown}: no sample in the training split",
-            allowed="at least one sample in the training split",
-            todo="add rows, or correct sharding.splits or the column of splits",
-        )
+    if not listing.classes:
+        check_training_samples(listing.split_files[0], shown)
     if not section.incremental:
         # An increment allows for classes of its parent that have vanished: it is checked against that.
         check_training_classes(listing.classes, listing.count_by_class(0), shown)

@@ -21,7 +21,7 @@ from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryA
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from sharding.limits import name_some
-from sharding.sources.fields import Fields
+from sharding.sources.fields import Fields, check_has_columns
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
@@ -60,6 +60,7 @@ def check_source(section: ShardingSection) -> Findings:
         return findings
     try:
         uri = storage.normalise(section.source)
+        check_has_columns(section, uri)
         if storage.is_local(uri):
             findings.files.add(str(storage.local_path(uri)))
         if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):
@@ -83,10 +84,12 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
     if not whole:
         findings.leave_unchecked(f"labels of {shown} behind row {MAX_ROWS}", "no more rows are read before sharding")
     fields = Fields.of(section)
+    setting = "sharding.label_column"
     if fields is not None:
         # What the fields are for is the task's to say; here rows are of the kinds that they are said to be.
         if fields.label is None or fields.kinds[fields.label] != "class":
             return
+        setting = f"sharding.fields.{fields.label}.column"
         section = section.model_copy(update={"label_column": section.fields[fields.label].column})
     several = next((row for row in rows if row.is_list), None)
     if several is not None:
@@ -107,17 +110,17 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
         raise DataError(
             f"{shown}: column {section.label_column!r} holds numbers ({examples}), {len(distinct)} different ones in "
             f"{len(rows)} rows: classes are trained, not numbers (regression)",
-            allowed="a column with the class of each image (sharding.label_column)",
+            allowed=f"a column with the class of each image ({setting})",
             todo="name the column that holds classes, or turn the numbers into a few classes",
         )
     many = f"{shown}: {len(distinct)} different labels in {len(rows)} rows ({examples})"
     if whole and len(distinct) > _MAX_DISTINCT * len(rows):
         raise DataError(
             f"{many}: hardly any image shares its class with another",
-            allowed="a column with the class of each image (sharding.label_column), several images for each class",
+            allowed=f"a column with the class of each image ({setting}), several images for each class",
             todo="name the column that holds classes, not names or numbers of images",
         )
-    findings.warnings.append(f"{many}: is sharding.label_column={section.label_column} the class of each image?")
+    findings.warnings.append(f"{many}: is {setting}={section.label_column} the class of each image?")
 
 
 def _shorten(row: Row) -> str:

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from contracts import storage
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, ShardingSection
 from contracts.config.fields import find_file, find_image, find_label
+from contracts.errors import ConfigError
 from sharding.limits import encode_path
 from sharding.sources.reference import Reference, SourceFile
+from sharding.sources.tables import SUFFIXES
 
 # Starts the path of a row without files: a relative path of a file has it only where somebody named a folder so.
 _ROW_PREFIX = b"row:"
@@ -61,12 +64,17 @@ class Fields:
         """Return the cells of a reference by name."""
         return dict(zip(self.others, json.loads(reference.cells), strict=True)) if self.others else {}
 
+    def first_file(self, reference: Reference) -> SourceFile:
+        """Return the file that a reference names."""
+        assert self.file is not None
+        is_image = self.kinds[self.file] == "image"
+        return SourceFile(reference.path, reference.size, reference.generation, reference.content_hash, is_image)
+
     def files_of(self, reference: Reference) -> list[tuple[str, SourceFile]]:
         """Return the files of a sample, each with the name of its field; first the one that the reference names."""
         if self.file is None:
             return []
-        is_image = self.kinds[self.file] == "image"
-        found = [(self.file, SourceFile(*_file_fields(reference), is_image))]
+        found = [(self.file, self.first_file(reference))]
         further = self.further_files
         if further:
             cells = self.unpack(reference)
@@ -76,6 +84,16 @@ class Fields:
                 file = SourceFile(unquote_to_bytes(path), size, generation, content_hash.encode(), is_image)
                 found.append((name, file))
         return found
+
+
+def check_has_columns(section: ShardingSection, uri: str) -> None:
+    """Raise ConfigError where columns are mapped and the source has none."""
+    if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
+        raise ConfigError(
+            f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
+            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
+            todo="give a file, or unset sharding.fields",
+        )
 
 
 def pack_cells(values: Sequence[Any]) -> bytes:
@@ -105,10 +123,6 @@ def count_path(path: bytes, number: int) -> bytes:
 def hash_cells(cells: bytes) -> bytes:
     """Return the hash of a row's content but its label, in the form of `Reference.content_hash`."""
     return b"md5:" + hashlib.md5(cells, usedforsecurity=False).hexdigest().encode()
-
-
-def _file_fields(reference: Reference) -> tuple[bytes, int, int, bytes]:
-    return reference.path, reference.size, reference.generation, reference.content_hash
 
 
 def _to_json(value: Any) -> bytes:

@@ -64,7 +64,8 @@ class Listing:
     vocabularies: dict[str, tuple[bytes, ...]]
     """Names of the classes of each field of classes but the label."""
     parts: tuple[Path, ...]
-    """Files of `PART_REFERENCES` references each, the last one of the rest; sorted by path."""
+    """Files of `PART_REFERENCES` references each (fewer where cells are long), the last one of the rest; sorted by
+    path."""
 
     def part(self, number: int) -> list[Reference]:
         """Return the references of a part."""
@@ -98,6 +99,8 @@ class Found:
     splits_given: bool = False
     is_remote: bool = False
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    is_cut: bool = False
+    """Whether the files of the stretches are the parts: one process has written all of them, in order."""
     keeps_empty: bool = True
     """Whether a class without a file is one: a bucket has no folders, only names."""
 
@@ -117,7 +120,8 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
     counts = sum((stretch.counts for stretch in found.stretches), Counter[tuple[int, int]]())
     split_bytes = [sum(stretch.split_bytes[split] for stretch in found.stretches) for split in range(len(SPLITS))]
     split_files = [sum(stretch.split_files[split] for stretch in found.stretches) for split in range(len(SPLITS))]
-    parts = cut_into_parts([file for stretch in found.stretches for file in stretch.files])
+    files = [file for stretch in found.stretches for file in stretch.files]
+    parts = [[Piece(path, 0, count, True)] for path, count in files] if found.is_cut else cut_into_parts(files)
     warnings = []
     moves: list[Move] = []
     if fractions is not None and found.classes and not found.multi_label:

@@ -6,6 +6,7 @@ split, are held in memory.
 
 from __future__ import annotations
 
+import marshal
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +37,9 @@ class _Item(NamedTuple):
     is_list: bool
     split: int | None
     group: bytes | None
-    values: tuple[Any, ...] = ()
-    """Of named fields, those that a reference holds the cells of (sharding.fields): of a file its path."""
+    values: bytes = b""
+    """Of named fields, those that a reference holds the cells of (marshalled): of a file its path. What is last decides
+    how many rows are sorted in memory."""
 
 
 # Size, generation and what the listing knows of the content of a file.
@@ -92,6 +94,7 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         multi_label=checks.has_lists,
         splits_given=bool(section.group_by) or checks.gives_splits,
         is_remote=not storage.is_local(folder_uri) or checks.names_objects,
+        is_cut=True,
         vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
     )
 
@@ -100,7 +103,7 @@ def _add_cells(record: tuple[Any, ...], item: _Item, fields: Fields, files: dict
     """Return the record of a sample of named fields with its other cells, and with their bytes."""
     cells: list[Any] = []
     more_bytes = 0
-    for name, value in zip(fields.others, item.values, strict=True):
+    for name, value in zip(fields.others, marshal.loads(item.values), strict=True):
         if name in files:
             cells.append(pack_file(value, *files[name]))
             more_bytes += files[name][0]
@@ -126,7 +129,8 @@ def _find_further(
 ) -> Iterator[_FileInfo | None]:
     """Yield what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
     at = fields.others.index(name)
-    paths = ((item.values[at], number, item.place) for number, item in enumerate(map(_Item._make, kept())))
+    items = enumerate(map(_Item._make, kept()))
+    paths = ((marshal.loads(item.values)[at], number, item.place) for number, item in items)
     find = _Finder(folder_uri)
 
     def look_up() -> Iterator[tuple[int, _FileInfo | None]]:
@@ -191,7 +195,7 @@ def _read_items(
                 ignored.add(path)
                 continue
         group = find_group(path) if find_group else row.group
-        values = () if fields is None else _other_values(row, fields, folder_uri, where)
+        values = b"" if fields is None else marshal.dumps(_other_values(row, fields, folder_uri, where))
         yield _Item(path, row.place, row.labels, row.is_list, row.split, group, values)
 
 
@@ -256,7 +260,7 @@ class _Checks:
         self._first_of_form.setdefault(item.is_list, item.place)
         self._labels.learn(item.labels, item.place)
         if self._fields is not None:
-            for name, value in zip(self._fields.others, item.values, strict=True):
+            for name, value in zip(self._fields.others, marshal.loads(item.values), strict=True):
                 if name in self.further:
                     self.further[name].learn(value, item.place)
                 elif name in self._fields.further_files:

@@ -44,6 +44,8 @@ _MARSHAL_VERSION = 2
 # Records that are sorted in memory, about 60 MB; and those of each sorted run that a merge holds: 10^8 records are 760
 # runs, so 100,000 records in memory.
 _RUN_RECORDS, _BLOCK_RECORDS = 1 << 17, 128
+# Rows may be long: bytes of cells in a part, and of the last fields of records that are sorted in memory.
+_PART_CELL_BYTES, _RUN_BYTES = 1 << 25, 1 << 27
 
 
 def pack(references: Iterable[Reference]) -> bytes:
@@ -157,11 +159,14 @@ class StretchWriter:
         self._folder = folder
         self._name = name
         self._waiting: list[Fields] = []
+        self._cell_bytes = 0
 
     def add(self, fields: Fields) -> None:
         """Take in the next one, as a plain tuple."""
         self._waiting.append(fields)
-        if len(self._waiting) == PART_REFERENCES:
+        if len(fields) > _PLAIN_FIELDS:
+            self._cell_bytes += len(fields[_PLAIN_FIELDS])
+        if len(self._waiting) == PART_REFERENCES or self._cell_bytes >= _PART_CELL_BYTES:
             self._write()
 
     def close(self) -> Stretch:
@@ -172,6 +177,7 @@ class StretchWriter:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._cell_bytes = 0
         found = self.stretch
         path = self._folder / f"{self._name}-{len(found.files):05d}"
         path.write_bytes(_pack(waiting))
@@ -266,15 +272,17 @@ def sort_records(records: Iterable[tuple[Any, ...]], folder: Path, name: str) ->
     """
     remaining = iter(records)
     first = itemgetter(0)
-    batch = sorted(islice(remaining, _RUN_RECORDS), key=first)
-    if len(batch) < _RUN_RECORDS:
+    batch, is_rest = _take_run(remaining)
+    batch.sort(key=first)
+    if is_rest:
         yield from batch
         return
     runs: list[Path] = []
     while batch:
         runs.append(folder / f"{name}-run-{len(runs):05d}")
         _write_run(runs[-1], batch)
-        batch = sorted(islice(remaining, _RUN_RECORDS), key=first)
+        batch, _ = _take_run(remaining)
+        batch.sort(key=first)
     yield from heapq.merge(*map(_read_run, runs), key=first)
     for path in runs:
         path.unlink()
@@ -285,12 +293,25 @@ def keep_records(
 ) -> Callable[[], Iterator[tuple[Any, ...]]]:
     """Read records once; return a function that yields them again, from memory where they are few, else from a file."""
     remaining = iter(records)
-    batch = list(islice(remaining, _RUN_RECORDS))
-    if len(batch) < _RUN_RECORDS:
+    batch, is_rest = _take_run(remaining)
+    if is_rest:
         return lambda: iter(batch)
     path = folder / name
     _write_run(path, chain(batch, remaining))
     return lambda: _read_run(path)
+
+
+def _take_run(remaining: Iterator[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], bool]:
+    """Return as many records as are held in memory, and whether these are all that remain."""
+    batch: list[tuple[Any, ...]] = []
+    size = 0
+    for record in remaining:
+        batch.append(record)
+        if isinstance(record[-1], bytes):
+            size += len(record[-1])
+        if len(batch) == _RUN_RECORDS or size >= _RUN_BYTES:
+            return batch, False
+    return batch, True
 
 
 def _write_run(path: Path, records: Iterable[tuple[Any, ...]]) -> None:

@@ -26,8 +26,8 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 _BATCH_ROWS = 4096
 # Of a manifest in a bucket, below the pieces of its stream.
 _PIECE_BYTES = 1 << 18
-# Of a CSV of named fields: Python's own limit is 128 KB.
-_MOST_CELL_BYTES = 1 << 30
+# Of a cell of a CSV: of named fields, and Python's own limit.
+_MOST_CELL_BYTES, _MOST_NAME_BYTES = 1 << 30, 1 << 17
 # Names of columns shown in an error.
 _SHOWN_COLUMNS = 20
 
@@ -71,8 +71,8 @@ def _is_own(section: ShardingSection, values: Mapping[str, Any]) -> bool:
 def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
     # Blanks at the start of a text are part of it.
     reader = csv.reader(stream, skipinitialspace=not section.fields, strict=True)
-    if section.fields:
-        csv.field_size_limit(max(csv.field_size_limit(), _MOST_CELL_BYTES))
+    # One setting for all of the process; of a URI or a label Python's own says that a quote is missing.
+    csv.field_size_limit(_MOST_CELL_BYTES if section.fields else _MOST_NAME_BYTES)
     try:
         header = next(reader, None)
         if header is None:

@@ -1,5 +1,7 @@
 """What moves a fingerprint, and what must not."""
 
+import json
+
 import pytest
 
 from contracts.config import RunConfig
@@ -13,6 +15,10 @@ def with_override(text: str) -> RunConfig:
     return parse_config(values, where="test")
 
 
+# Of the defaults and "listing", as they were before samples had named fields.
+BEFORE = "a475d2d9a3f199ea"
+
+
 def keys(config: RunConfig) -> dict[str, str]:
     return {
         "shard": combine(shard_inputs(config, "listing")),
@@ -24,6 +30,7 @@ def keys(config: RunConfig) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("override", "moved"),
     [
+        ("task.arguments.loss=focal", {"profile", "train"}),
         ("train.learning_rate=0.5", {"train"}),
         ("train.epochs=3", {"train"}),
         ("train.max_steps=7", {"train"}),
@@ -98,6 +105,29 @@ def keys(config: RunConfig) -> dict[str, str]:
 def test_a_field_moves_the_stages_whose_result_it_changes(override: str, moved: set[str]) -> None:
     before, after = keys(RunConfig()), keys(with_override(override))
     assert {stage for stage in before if before[stage] != after[stage]} == moved
+
+
+def test_the_fields_of_samples_move_shards_by_their_order_too() -> None:
+    images = {name: {"column": name, "kind": "image"} for name in ("photo", "mask")}
+    sections = [
+        {},
+        {"fields": images},
+        {"fields": {name: images[name] for name in ("mask", "photo")}},
+        {"fields": {**images, "label": {"column": "x", "kind": "class"}}},
+    ]
+    found = [keys(parse_config({"sharding": section}, where="test"))["shard"] for section in sections]
+    assert len(set(found)) == len(found)
+    # Stages read their configuration from JSON with sorted keys.
+    for section in sections:
+        config = parse_config({"sharding": section}, where="test")
+        sent = parse_config(json.loads(json.dumps(config.model_dump(mode="json"), sort_keys=True)), where="test")
+        assert list(sent.sharding.fields) == list(section.get("fields", {}))
+        assert keys(sent)["shard"] == keys(config)["shard"]
+    # `auto` is what it stands for, and stands for what was the default.
+    for section, shard_format in (({}, "webdataset"), ({"fields": images}, "webdataset")):
+        named = parse_config({"sharding": {**section, "format": shard_format}}, where="test")
+        assert keys(named)["shard"] == keys(parse_config({"sharding": section}, where="test"))["shard"]
+    assert keys(RunConfig())["shard"] == BEFORE
 
 
 def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:

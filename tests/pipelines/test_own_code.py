@@ -111,9 +111,9 @@ def test_code_that_is_missing_or_shadowed_ends_with_2(
     other = project / "other"
     other.mkdir(exist_ok=True)
     (other / "own_net.py").write_text("def net(num_classes): return None\n")
-    words = ["model.architecture=own_net:net", "code.path=own", "code.include=['**/*.bin']"]
+    given = ["model.architecture=own_net:net", "code.path=own", "code.include=['**/*.bin']"]
     shadowed = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", *words],
+        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", *given],
         cwd=project,
         env={**environment, "PYTHONPATH": os.pathsep.join([str(other), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,

@@ -120,6 +120,9 @@ def test_what_is_cut_or_broken_is_damage(shard_format: str) -> None:
     for end in (*range(0, needed, 97), needed - 1):
         with pytest.raises(DamagedSample, match="cannot be taken apart"):
             reader.read(stored[:end], 2)
+    cut_blob = stored[: stored.index(EXPECTED["blob"]) + 99]
+    with pytest.raises(DamagedSample):
+        FieldReader(manifest_of(VALUES, shard_format), ["blob"]).read(cut_blob, 2)
     for broken in (b"\xff" * 2000, bytes(2048), stored[1:], write(VALUES[:5], shard_format)):
         with pytest.raises(DamagedSample):
             reader.read(broken, 2)

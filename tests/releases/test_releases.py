@@ -17,15 +17,19 @@ from contracts.artifacts import (
     CheckpointManifest,
     EvaluationReport,
     ExportManifest,
+    Headline,
     ProfileReport,
     RunRecord,
     ShardManifest,
     find_damage,
 )
+from contracts.artifacts.image_classification import ClassificationDetails
 from contracts.output import mark_folder
 from contracts.resolve import parse_config
+from inspection.page import render_report
 from inspection.run.find import find_place
 from inspection.run.read import read_run
+from inspection.run.summary import read_line
 from trainer.checkpoint.loading import load_groups, load_model_state
 
 RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/line.yaml"))
@@ -60,16 +64,33 @@ def test_configuration_and_documents_are_read(release: Path) -> None:
     training = CheckpointManifest.load(uri_of(release, "train"))
     assert training.finished and training.step == 72
     assert training.evaluation is not None
-    EvaluationReport.load(training.evaluation.uri(uri_of(release, "train")))
+    report = EvaluationReport.load(training.evaluation.uri(uri_of(release, "train")))
+    accuracy = Headline(metric="accuracy", direction="max")
+    assert report.headline == training.headline == accuracy and training.directions == {"accuracy": "max"}
+    assert report.metrics == {"accuracy": training.metrics["test_accuracy"]}
+    best = {name: training.metrics[name] for name in ("validation_accuracy", "validation_loss")}
+    assert training.best_metrics == best and training.task["name"] == report.task == "image_classification"
+    details = ClassificationDetails.of(report)
+    assert details is not None and details.right == round(report.metrics["accuracy"] * report.samples)
+    # What was read may be written, and is read again.
+    for document in (training, report):
+        assert type(document).parse(document.to_json(), where="a copy") == document
     assert ExportManifest.load(uri_of(release, "export")).precision == "fp16"
     record = RunRecord.parse((release / "line" / "run.json").read_bytes(), where="run.json")
     assert record.state == "succeeded"
+    assert record.find_headline() == (accuracy, training.metrics["test_accuracy"])
 
 
 @EVERY_RELEASE
 def test_the_run_is_shown(release: Path) -> None:
-    view = read_run(find_place(str(release / "line")))
-    assert view.state == "succeeded"
+    place = find_place(str(release / "line"))
+    view = read_run(place)
+    assert view.state == "succeeded" and view.task == "image_classification"
+    line = read_line(place)
+    assert (line.headline, line.test_value) == ("accuracy", 0.9393939393939394)
+    page = render_report(view)
+    assert "Test accuracy" in page and "93.94\u00a0%" in page
+    assert 'id="confusion"' in page and page.count("<li") >= 24 and "cannot be shown" not in page
 
 
 @pytest.mark.line

@@ -9,7 +9,7 @@ import pytest
 
 from sharding.sources import folders
 from sharding.write import reading
-from sharding.write import shard as shard_module
+from sharding.write import sample as sample_module
 from tests.sharding.reading import read_found
 
 
@@ -232,7 +232,7 @@ def test_a_fault_of_ours_is_no_user_error(run_shard, monkeypatch, in_process, ca
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(shard_module, "check", fail)
+    monkeypatch.setattr(sample_module, "check", fail)
     result = run_shard()
     assert result.code == 70 and "a bug" in result.stderr and "Traceback" not in result.stderr
     assert not list(result.root.glob("*/manifest.json"))

@@ -111,6 +111,26 @@ def test_kill_of_a_worker_process_changes_no_byte(run_shard, start_shard, whole,
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole.content
 
 
+def test_rows_of_a_file_survive_the_kill_of_a_worker_and_of_the_command(run_shard, start_shard, pause, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"text": "a row {number}", "y": {number}}}\n' for number in range(200)))
+    section = {
+        "source": str(rows),
+        "format": "webdataset",
+        "fields": {"text": {"column": "text", "kind": "text"}, "y": {"column": "y", "kind": "number"}},
+    }
+    whole = run_shard(root="whole", **section)
+    process = start_shard("killed", PROCESSES, environment=pause.environment, **section)
+    os.kill(pause.wait(), signal.SIGKILL)
+    process.kill()
+    process.wait()
+    pause.end()
+    folder = tmp_path / "killed" / whole.folder.name
+    check_unfinished(folder)
+    again = run_shard(root="killed", **section)
+    assert again.code == 0 and again.content == whole.content
+
+
 @pytest.mark.slow
 def test_kill_of_the_command_ends_its_worker_processes(
     run_shard, start_shard, whole, pause, tmp_path, find_descendants

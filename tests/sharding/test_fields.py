@@ -15,11 +15,17 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import SPLITS
+from contracts.config import SPLITS, ShardingSection
+from contracts.errors import DataError
 from inspection.neighbours import export_index
+from inspection.show import describe, draw_grid
+from inspection.stages.shard import tell
+from inspection.verify import verify
 from records.fields import FieldReader
 from records.index import read_payload
 from records.samples import open_samples
+from sharding.probe import probe
+from sharding.write import reading
 
 MASKED = {
     "image": {"column": "uri", "kind": "image"},
@@ -35,6 +41,8 @@ ROWS = {
     "vector": {"column": "vector", "kind": "numbers"},
     "more": {"column": "more", "kind": "json"},
 }
+# The bucket's client leaves connections to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 # Of ROWS, in the order of `row`.
 COLUMNS = [field["column"] for field in ROWS.values()]
 
@@ -84,9 +92,11 @@ def write_masked(source, rows, name="list.csv"):
     return str(write_csv(source / name, ["uri", "mask_uri", "label"], rows))
 
 
-def row(number, text=None):
+def row(number):
+    # A CSV has the first ones in no quotes.
+    text = f" blank first {number}" if number < 5 else f' review {number}, of "many"\nlines and ünïcode {number}'
     return [
-        text or f' review {number}, of "many"\nlines and ünïcode {number * 7919}',
+        text,
         ("bad", "fine", "good")[number % 3],
         ["new", "used"] if number % 2 else ["used"],
         ("de", "en")[number % 2],
@@ -194,6 +204,15 @@ def test_bytes_alone_name_a_sample(run_shard, source, masked):
         assert found == sorted((((source / a).read_bytes()), (source / b).read_bytes(), c) for a, b, c in masked)
 
 
+def test_large_bytes_are_no_film_among_images(run_shard, source, masked, in_process, monkeypatch):
+    monkeypatch.setattr(reading, "LARGE_BYTES", 1000)
+    (source / "masks/3.png").write_bytes(b"no image" * 1000)
+    fields = {**MASKED, "mask": {"column": "mask_uri", "kind": "bytes"}}
+    result = run_shard(source=write_masked(source, masked), fields=fields)
+    assert result.code == 0, result.stderr
+    assert b"no image" * 1000 in {one["mask"] for _, one in read_samples(result.folder).values()}
+
+
 def test_copies_are_found_by_the_first_file(run_shard, source, masked, write_file):
     (source / masked[5][0]).write_bytes((source / masked[4][0]).read_bytes())
     for shard_format in ("webdataset", "tfrecord"):
@@ -204,6 +223,56 @@ def test_copies_are_found_by_the_first_file(run_shard, source, masked, write_fil
         assert sorted(copy.path for copy in group.copies) == sorted([masked[4][0], masked[5][0]])
         dropped = run_shard(root=f"drop-{shard_format}", duplicates="drop", **given)
         assert len(read_samples(dropped.folder)) == 59
+
+
+def test_masks_in_a_bucket_are_found_and_pinned(run_shard, source, masked, bucket_server):
+    for uri, mask, _ in masked:
+        storage.publish(f"gs://bucket-1/data/{uri}", (source / uri).read_bytes())
+        storage.publish(f"gs://bucket-1/masks/{mask}", (source / mask).read_bytes())
+    # In another order than the images, and one for two of them.
+    masks = [f"gs://bucket-1/masks/masks/{(59 - number) // 2 * 2}.png" for number in range(60)]
+    rows = [[uri, masks[number], label] for number, (uri, _, label) in enumerate(masked)]
+    write_masked(source, rows)
+    storage.publish("gs://bucket-1/data/list.csv", (source / "list.csv").read_bytes())
+    result = run_shard(source="gs://bucket-1/data/list.csv", fields=MASKED)
+    assert result.code == 0, result.stderr
+    found = {one["image"]: one["mask"] for _, one in read_samples(result.folder).values()}
+    assert found == {
+        (source / uri).read_bytes(): make_mask((59 - number) // 2 * 2) for number, (uri, _, _) in enumerate(masked)
+    }
+    rows[3][1] = "gs://bucket-1/masks/nowhere.png"
+    write_masked(source, rows)
+    storage.replace("gs://bucket-1/data/list.csv", (source / "list.csv").read_bytes())
+    refused = run_shard(source="gs://bucket-1/data/list.csv", fields=MASKED)
+    assert refused.code == 2 and "nowhere.png (line 5, field mask)" in refused.stderr
+
+
+def test_a_probe_looks_at_masks_too(run_shard, source, masked, write_file, listing_of):
+    for number in range(0, 60, 2):
+        write_file(source, f"masks/{number}.png".encode(), b"no image")
+    section = ShardingSection.model_validate({"source": write_masked(source, masked), "fields": MASKED})
+    listing = listing_of(section.source, fields=MASKED)
+    with pytest.raises(DataError, match=r"30 of 60 files that were looked at[^!]*field mask: not an image"):
+        probe(listing.references(), 60, listing.uri, section, listing.classes)
+    section = section.model_copy(update={"max_rejected_fraction": 1.0})
+    found = probe(listing.references(), 60, listing.uri, section, listing.classes)
+    assert len(found.rejected) == 30 and found.accepted_bytes == found.stored_bytes > 0
+
+
+def test_groups_splits_and_separators_hold_for_fields(run_shard, source, masked):
+    fields = {**MASKED, "label": {"column": "label", "kind": "classes"}}
+    rows = [[*one[:2], f"{one[2]}|x", number // 10, "test" if number < 10 else ""] for number, one in enumerate(masked)]
+    path = write_csv(source / "list.csv", ["uri", "mask_uri", "label", "patient", "split"], rows)
+    result = run_shard(source=str(path), fields=fields, group_by="patient", label_separator="|")
+    assert result.code == 0, result.stderr
+    manifest = result.manifest
+    assert manifest.multi_label and manifest.classes == ["ant", "bee", "cow", "x"]
+    assert sum(split.samples_by_class[3] for split in manifest.splits.values()) == 60
+    by_image = {one["image"]: (split, one["label"]) for split, one in read_samples(result.folder).values()}
+    found = [by_image[(source / uri).read_bytes()] for uri, *_ in masked]
+    assert {split for split, _ in found[:10]} == {"test"}
+    assert all(len({split for split, _ in found[at : at + 10]}) == 1 for at in range(0, 60, 10))
+    assert [label for _, label in found] == [(manifest.classes.index(one[2]), 3) for one in masked]
 
 
 # --- rows without files -----------------------------------------------------------------------------------------------
@@ -271,6 +340,13 @@ def test_numbers_alone_need_no_class(run_shard, tmp_path):
     printed = run_shard("--dry-run", source=str(tmp_path / "t.jsonl"), fields=fields, printed=True, root="dry")
     written = {entry.name: entry.bytes for entry in manifest.shards}
     assert all(f"{name}  {size} bytes" in printed.stdout for name, size in written.items()), printed.stdout
+
+
+def test_rows_that_leave_training_empty_are_refused(run_shard, tmp_path):
+    fields = {"y": {"column": "y", "kind": "number"}}
+    (tmp_path / "t.jsonl").write_text('{"y": 1, "split": "test"}\n')
+    result = run_shard(source=str(tmp_path / "t.jsonl"), fields=fields)
+    assert result.code == 2 and "no sample in the training split" in result.stderr
 
 
 def test_a_dry_run_knows_the_bytes_of_files_and_cells(run_shard, source, masked):
@@ -427,3 +503,15 @@ def test_webdataset_reads_images_masks_and_json(run_shard, source, masked):
     for at in range(0, len(parts), 4):
         _, offset, size, name = parts[at : at + 4]
         assert content[int(offset) : int(offset) + int(size)] == raw[name]
+
+
+def test_what_shards_hold_is_said_by_field(run_shard, tmp_path):
+    path = str(write_rows(tmp_path / "rows", "jsonl", [row(number) for number in range(20)]))
+    result = run_shard(source=path, fields=ROWS)
+    lines = list(describe(result.manifest))
+    assert lines[1:3] == ["field text: text", "field label: class, 3 classes"]
+    with pytest.raises(DataError, match="holds no images: its fields are text"):
+        draw_grid(storage.normalise(result.folder), result.manifest, tmp_path / "grid.png")
+    assert not verify(storage.normalise(result.folder), processes=1, progress=lambda *_: None)
+    told = "\n".join(tell(result.manifest).lines)
+    assert "| tags | classes | 2 |" in told, told

@@ -103,11 +103,11 @@ class EndsTheProcess(Changes):
 def test_a_file_that_ends_its_process_is_named_and_passed_over(source):
     references = references_of(source)[:5]
     checks = Checks("decode", EndsTheProcess())
-    found = list(_look_at(references, storage.normalise(source), checks, 60.0))
+    found = list(_look_at(references, storage.normalise(source), None, checks, 60.0))
     # Each process looks at one file, and ends at the next.
     assert [answer is None for _, answer in found] == [False, True, False, True, False]
     assert [one for one, _ in found] == references
-    found = list(_look_at(references_of(source), storage.normalise(source), checks, 60.0))
+    found = list(_look_at(references_of(source), storage.normalise(source), None, checks, 60.0))
     assert found[-1] == (None, "4 files ended the process") and len(found) == 9
 
 

@@ -20,7 +20,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.parallel.process_group import Rank, process_group
-from trainer.step import Stepper
+from trainer.step import Stepper, Update
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.signals import StopRequest
 from trainer.train import Training
@@ -119,7 +119,7 @@ def train(
     training = make_training(rank, folder, shards, config, attempt, profile=profile)
     update, taken = Stepper.update, 0
 
-    def counted(stepper: Stepper, step: int, rate: float) -> torch.Tensor:
+    def counted(stepper: Stepper, step: int, rate: float) -> Update:
         nonlocal taken
         if taken == crash_at:
             raise Crash

@@ -115,7 +115,7 @@ def test_the_loader_works_as_far_ahead_as_was_chosen(
     training = make_training(rank, tmp_path, small_shards, config(), profile=first)
     ahead = training.data.prefetcher(0)
     slots = training.data.slots(0, ahead)
-    assert len(next(slots).labels) == 8
+    assert len(next(slots).batch["label"]) == 8
     del slots
     ahead.stop()
     assert [(options["num_workers"], options["prefetch_factor"]) for options in made] == [(1, 2)]

@@ -23,7 +23,7 @@ from trainer.evaluate import Evaluation
 from trainer.finish import finish
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
-from trainer.step import Stepper
+from trainer.step import Stepper, Update
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
 
@@ -129,15 +129,15 @@ def test_skipped_steps_are_counted_and_change_nothing(rank: Rank, small_shards: 
     training = make_training(rank, tmp_path, small_shards, OPTIONS["skips"])
     update, seen = training.stepper.update, []
 
-    def watched(step: int, rate: float) -> torch.Tensor:
+    def watched(step: int, rate: float) -> Update:
         before = snapshot()
-        left_out = update(step, rate)
+        taken = update(step, rate)
         after = snapshot()
         # Before its first step AdamW has no state; left out, it has one of zeros.
         same = all(torch.equal(before.get(key, torch.zeros_like(value)), value) for key, value in after.items())
-        assert same == bool(left_out)
-        seen.append(bool(left_out))
-        return left_out
+        assert same == bool(taken.left_out)
+        seen.append(bool(taken.left_out))
+        return taken
 
     def snapshot() -> dict[str, torch.Tensor]:
         groups = training.stepper.state()

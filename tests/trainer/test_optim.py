@@ -8,7 +8,7 @@ from torch import nn
 
 from contracts.config import ModelSection, TrainSection
 from contracts.errors import ConfigError
-from trainer.model.build import build_model
+from tests.trainer.tasks.for_tests import image_network
 from trainer.optim import (
     clip_divisor,
     gradient_norm,
@@ -222,7 +222,7 @@ LAYERS: dict[str, tuple[dict[str, Any], int, dict[str, int]]] = {
 def test_rates_fall_from_block_to_block(architecture: str) -> None:
     arguments, blocks, expected = LAYERS[architecture]
     section = ModelSection(architecture=architecture, arguments=arguments)
-    model = build_model(section, num_classes=3, image_size=16)
+    model = image_network(section)
     plain = rate_factors(model, TrainSection(layer_decay=0.5))
     assert set(plain.values()) == {0.5**layers for layers in range(blocks + 2)}
     for end, layers in expected.items():

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
+from tests.trainer.tasks.for_tests import image_task, task_of
 from trainer.data.clock import DataClock
-from trainer.data.device import prepare
 from trainer.data.loader import SlotBatch
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
@@ -23,12 +23,11 @@ from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
 from trainer.tasks.image_classification.augment.draw import Mixing
-from trainer.tasks.image_classification.transforms import EvaluationTransform, TrainTransform
+from trainer.tasks.protocol import Batch, Mode
 
 CPU = torch.device("cpu")
 SAMPLES = 45
 PLAIN = {"architecture": "models_for_tests:without_batchnorm", "arguments": {}}
-TRANSFORM = TrainTransform(16, "center", False, EvaluationTransform(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def rank() -> Iterator[Rank]:
 def make_stepper(rank: Rank, train: dict[str, Any], model: dict[str, Any] = PLAIN) -> Stepper:
     values = small_config(train={"global_batch_size": 16, "epochs": 1, **train}, model=model)
     config = RunConfig.model_validate(values)
-    stepper = Stepper(config, 3, rank, Numerics.of(config.train), lambda message: None)
+    stepper = Stepper(config, task_of(config, 3), rank, Numerics.of(config.train), lambda message: None)
     stepper.warm_up(4)
     stepper.model.train()
     return stepper
@@ -54,8 +53,10 @@ def slots(slot_size: int, *, mixing: Mixing | None = None) -> Iterator[SlotBatch
     order = FullOrder(SAMPLES, seed=0)
     for request in slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=slot_size, rank=0, ranks=1):
         places = list(request.samples)
-        mix = None if mixing is None else mixing.draw(len(places), 16, random)
-        yield SlotBatch(request, images[places], labels[places], mix=mix)
+        batch: Batch = {"images": images[places], "label": labels[places]}
+        if mixing is not None:
+            batch["mix"] = mixing.draw(len(places), 16, random)
+        yield SlotBatch(request, batch)
 
 
 def take_epoch(stepper: Stepper, slot_size: int) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
@@ -63,7 +64,7 @@ def take_epoch(stepper: Stepper, slot_size: int) -> tuple[list[float], list[dict
     clock = DataClock(CPU)
     losses, gradients, total = [], [], 0.0
     for slot in slots(slot_size):
-        total += float(stepper.compute(slot, TRANSFORM, clock))
+        total += float(stepper.compute(slot, clock))
         if slot.request.last_of_step:
             losses.append(total / slot.request.batch_samples)
             named = stepper.model.named_parameters()
@@ -94,15 +95,15 @@ def test_slots_add_up_to_the_batch(rank: Rank, slot_size: int, optimizer: str) -
 def test_the_gradient_is_that_of_the_mean_over_the_whole_batch(rank: Rank) -> None:
     """Against plain torch: also where the last batch of an epoch is smaller, and its last slot smaller again."""
     stepper = make_stepper(rank, {"optimizer": "sgd", "label_smoothing": 0.1})
-    clock = DataClock(CPU)
+    task, clock = image_task(3), DataClock(CPU)
     pixels: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
     sizes = []
     for slot in slots(5):
-        given = prepare(slot, TRANSFORM, CPU)
-        pixels.append(given.images)
-        labels.append(given.labels)
-        stepper.compute(slot, TRANSFORM, clock)
+        given = task.to_model(slot.batch, Mode(training=True))
+        pixels.append(given["images"])
+        labels.append(given["label"])
+        stepper.compute(slot, clock)
         if not slot.request.last_of_step:
             continue
         twin = copy.deepcopy(stepper.model)
@@ -164,7 +165,7 @@ def test_nothing_in_a_step_waits_for_the_device(
     mixing = Mixing(mixup_alpha=0.2, cutmix_alpha=1.0)
     with Waits() as waits:
         for slot in slots(4, mixing=mixing):
-            stepper.compute(slot, TRANSFORM, clock)
+            stepper.compute(slot, clock)
             if slot.request.last_of_step:
                 stepper.update(slot.request.step, 0.01)
     assert waits.found == []

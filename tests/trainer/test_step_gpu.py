@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.trainer.one_rank import one_rank
-from tests.trainer.test_step import TRANSFORM, make_stepper, slots
+from tests.trainer.test_step import make_stepper, slots
 from trainer.data.clock import DataClock
 
 
@@ -17,7 +17,7 @@ def test_a_step_on_a_gpu_does_not_wait() -> None:
         for slot in slots(4):
             torch.cuda.set_sync_debug_mode("error" if slot.request.step else "default")
             try:
-                stepper.compute(slot.pin_memory(), TRANSFORM, clock)
+                stepper.compute(slot.pin_memory(), clock)
                 if slot.request.last_of_step:
                     stepper.update(slot.request.step, 0.01)
             finally:

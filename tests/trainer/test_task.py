@@ -160,7 +160,8 @@ def check_scalars(folder: Path) -> None:
     accumulator.Reload()
     train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
     train |= {"train/samples_per_s", "train/epoch"}
-    names = {*train, "validation/accuracy", "validation/loss", "data/time_percent"}
+    names = {*train, "validation/loss", "data/time_percent"}
+    names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
     names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
     assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
@@ -394,7 +395,7 @@ def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Pa
     config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 0, done.stderr
-    assert "frozen, since the logits do not depend on them: dinov2.embeddings.mask_token" in logs(tmp_path, "a")
+    assert "frozen, since the loss does not depend on them: dinov2.embeddings.mask_token" in logs(tmp_path, "a")
 
 
 @pytest.mark.slow

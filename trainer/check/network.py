@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -16,9 +16,9 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shards import FieldEntry
 from contracts.checked import OFFLINE, Findings
-from contracts.config import SPLITS, RunConfig
+from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
-from contracts.errors import ModelError
+from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from trainer.data.loader import collate
 from trainer.model.build import build_model
@@ -39,15 +39,25 @@ _SOME_CLASSES = 2
 
 
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
-    """Make the task for shards as the configuration would make them; return it, None where something is wrong.
+    """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
+
+    One of image classification is made without data.transform, which has been looked at already (own_code.py) and may
+    lack what other machines have; and where its arguments are wrong without these: its network is looked at all the
+    same, so that all mistakes are told at once.
 
     Args:
         config: The configuration.
         num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
     """
+    shards = _planned_shards(config, num_classes or _SOME_CLASSES)
+    if not config.task.is_own:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
     with findings.refusals():
-        return load_task(without_class_names(config), _planned_shards(config, num_classes or _SOME_CLASSES))
+        return load_task(without_class_names(config), shards)
+    if not config.task.is_own:
+        with suppress(UserError):
+            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
     return None
 
 

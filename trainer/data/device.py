@@ -82,10 +82,9 @@ def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
     return item
 
 
-def has_tensors(item: Any) -> bool:
-    """Whether there is a tensor in dictionaries, lists and tuples."""
-    if isinstance(item, dict):
-        return any(map(has_tensors, item.values()))
-    if isinstance(item, (list, tuple)):
-        return any(map(has_tensors, item))
-    return isinstance(item, torch.Tensor)
+def find_tensor(item: Any) -> torch.Tensor | None:
+    """Return the first tensor in dictionaries, lists and tuples; None: there is none."""
+    if isinstance(item, torch.Tensor):
+        return item
+    inside = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
+    return next((found for found in map(find_tensor, inside) if found is not None), None)

@@ -14,7 +14,7 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.device import has_tensors, map_tensors
+from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
@@ -166,7 +166,7 @@ def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
             allowed="a collate that takes what prepare returns",
             todo="correct collate",
         ) from error
-    if not isinstance(batch, dict) or not has_tensors(batch):
+    if not isinstance(batch, dict) or find_tensor(batch) is None:
         shown = f"a dictionary without tensors ({', '.join(map(str, batch))})" if isinstance(batch, dict) else batch
         raise ConfigError(
             f"the task's collate returned {shown if isinstance(shown, str) else 'a ' + type(shown).__name__}",

@@ -6,6 +6,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection, RunConfig
 from contracts.errors import DataError
+from trainer.tasks.needs import check_shards
 
 
 def load_shards(shards_uri: str, config: RunConfig, *, ranks: int = 1) -> ShardManifest:
@@ -22,6 +23,7 @@ def load_shards(shards_uri: str, config: RunConfig, *, ranks: int = 1) -> ShardM
             on.
     """
     manifest = ShardManifest.load(shards_uri)
+    check_shards(config, manifest)
     samples = manifest.splits["train"].samples
     if samples == 0:
         raise DataError(

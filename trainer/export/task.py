@@ -39,6 +39,9 @@ def export(stage: Stage) -> str:
     checkpoint_uri, shards_uri = stage.require("checkpoint"), stage.require("shards")
     checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
     check_inputs(stage.config, checkpoint, shards)
+    trained_with = checkpoint.made_from.get("code", "")
+    if trained_with and trained_with != stage.config.code.sha256:
+        stage.log(f"warning: the checkpoint was trained with own code {trained_with[:16]}, and this is other code")
     builder = choose_builder(stage.config.export.targets)
     check_precision(builder, stage.config.export.precision)
     made_from = export_inputs(stage.config, checkpoint=checkpoint.parameters_sha256, builder=builder.identity)

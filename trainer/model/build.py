@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,12 +65,12 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
     Raises:
         ModelError: It cannot be built, or its outputs are not those of the task's signature.
     """
-    name, inputs = network_name(config), example_inputs(task, 2)
+    name, inputs = network_name(config, arguments=True), example_inputs(task, 2)
     model = construct_model(task, config)
-    complete_model(model, inputs, name=name)
+    complete_model(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if place is not None:
         model = model.to(place(model))
-    outputs = _try_out(model, inputs, name=name)
+    outputs = _try_out(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if found := find_other_outputs(outputs, task.signature, batch=2):
         raise ModelError(
             f"{name} returns {found} for two samples",
@@ -107,16 +107,17 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
     return model
 
 
-def complete_model(model: nn.Module, inputs: Inputs, *, name: str) -> None:
+def complete_model(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str] = ()) -> None:
     """Have lazy modules make their tensors, by a forward pass where the others are.
 
     Args:
         model: The network.
         inputs: As it takes them.
         name: How messages call it.
+        input_names: How messages call the inputs.
     """
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        _try_out(model, inputs, name=name)
+        _try_out(model, inputs, name=name, input_names=input_names)
 
 
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
@@ -256,7 +257,7 @@ def is_of_transformers(module: nn.Module) -> bool:
     return isinstance(module, PreTrainedModel)
 
 
-def _try_out(model: nn.Module, inputs: Inputs, *, name: str) -> Outputs:
+def _try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str]) -> Outputs:
     """Run a network in evaluation mode; buffers and torch's random state are as before afterwards."""
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -268,9 +269,11 @@ def _try_out(model: nn.Module, inputs: Inputs, *, name: str) -> Outputs:
         # A misfit of the machine, not of the network.
         raise
     except MISFITS as error:
-        shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in inputs)
+        given = [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in inputs]
+        if input_names:
+            given = [f"{one} {shape}" for one, shape in zip(input_names, given, strict=True)]
         raise ModelError(
-            f"{name} cannot take its inputs ({shapes}): {error}",
+            f"{name} cannot take {', '.join(given)}: {error}",
             allowed="a network that takes what the task's example gives",
             todo="correct model.arguments or data.image_size, choose another model.architecture, or correct the task",
         ) from error

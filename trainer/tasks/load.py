@@ -59,9 +59,12 @@ def check_members(found: object, name: str) -> None:
         )
 
 
-def network_name(config: RunConfig) -> str:
-    """Return how messages call the network."""
-    return f"the network of task {config.task.name}" if config.task.is_own else config.model.architecture
+def network_name(config: RunConfig, *, arguments: bool = False) -> str:
+    """Return how messages call the network, with model.arguments where they have to do with it."""
+    if config.task.is_own:
+        return f"the network of task {config.task.name}"
+    given = f" with model.arguments {config.model.arguments}" if arguments else ""
+    return f"{config.model.architecture}{given}"
 
 
 def is_own_network(config: RunConfig) -> bool:

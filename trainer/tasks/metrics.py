@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from contracts.artifacts import LOSS, Direction, Headline
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.tasks.load import calling
 from trainer.tasks.protocol import Batch, Outputs, Task
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 _RESERVED = (LOSS, "samples")
 _PREFIXES = ("validation_", "test_")
 Reduction = Literal["sum", "max", "min", "cat"]
+Calling = Callable[[str], AbstractContextManager[Any]]
+"""Returns what a member of a task is called in (trainer/tasks/load.py, `calling`)."""
 
 
 class SplitMetrics:
@@ -39,6 +44,7 @@ class SplitMetrics:
     Args:
         task: The task.
         device: Where the model computes.
+        calling: What members of the task are called in.
 
     Attributes:
         headline: The task's.
@@ -48,9 +54,10 @@ class SplitMetrics:
         ConfigError: A metric is none that can be reduced, or there is no headline among them.
     """
 
-    def __init__(self, task: Task, device: torch.device) -> None:
-        self._task, self._device = task, device
-        self._metrics = _make(task)
+    def __init__(self, task: Task, device: torch.device, calling: Calling = nullcontext) -> None:
+        self._task, self._device, self._calling = task, device, calling
+        with calling("metrics"):
+            self._metrics = _make(task)
         self._states = [state for name, metric in self._metrics.items() for state in _find_states(name, metric)]
         self.directions: dict[str, Direction] = {
             name: "max" if metric.higher_is_better else "min" for name, metric in self._metrics.items()
@@ -70,7 +77,8 @@ class SplitMetrics:
         Raises:
             ConfigError: List states are too large.
         """
-        self._task.update(self._metrics, outputs, batch)
+        with self._calling("update"):
+            self._task.update(self._metrics, outputs, batch)
         for number, state in enumerate(self._states):
             if state.reduction == "cat":
                 values = state.tensors()
@@ -107,7 +115,8 @@ class SplitMetrics:
             self._gather(lists)
         values = totals.new_full((len(self._metrics),), math.nan)
         if dist.get_rank() == 0 and sums[0] > 0:
-            values = totals.new_tensor([_compute(name, metric) for name, metric in self._metrics.items()])
+            with self._calling("metrics"):
+                values = totals.new_tensor([_compute(name, metric) for name, metric in self._metrics.items()])
         dist.broadcast(values, src=0)
         named = zip(self._metrics, values.tolist(), strict=True)
         return sums[:-1], {name: value for name, value in named if math.isfinite(value)}
@@ -202,7 +211,7 @@ def check_metrics(config: RunConfig, task: Task) -> None:
     names = {field: metric_name(metric, task.headline) for field, metric in asked.items()}
     if not config.task.is_own and not set(names.values()) - {LOSS, task.headline}:
         return
-    known = SplitMetrics(task, torch.device("cpu")).directions
+    known = SplitMetrics(task, torch.device("cpu"), partial(calling, config)).directions
     for field, name in names.items():
         if name not in known and name != LOSS:
             there = ", ".join(f"validation_{one}" for one in (*known, LOSS))

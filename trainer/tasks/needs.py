@@ -44,5 +44,12 @@ def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str)
             raise DataError(
                 f"task {name} needs the field {field!r} of kind {kind}, and the source {has}",
                 allowed=f"shards with it; these have {', '.join(f'{one} ({its})' for one, its in there.items())}",
-                todo=f"map a column to it in sharding.fields: {{{field}: {{column: ..., kind: {kind}}}}}",
+                todo=f"map a column to it in sharding.fields: {{{field}: {{column: ..., kind: {kind}}}}}"
+                + _or_else(field, kind, there),
             )
+
+
+def _or_else(field: str, kind: str, there: Mapping[str, str]) -> str:
+    """Return what else helps where samples have several labels, and one is wanted."""
+    several = kind == "class" and there.get(field) == "classes"
+    return ", shard a source with one label a sample, or name a task of your own in task.name" if several else ""

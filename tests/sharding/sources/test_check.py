@@ -141,3 +141,19 @@ def test_a_bucket_is_looked_at(bucket_server: object, capsys: pytest.CaptureFixt
         assert main(["--config-json", json.dumps({"sharding": {"source": f"gs://bucket-1/{source}"}})]) == 0
         answer = CheckAnswer.model_validate_json(capsys.readouterr().out)
         assert given in answer.problems[0].given and answer.files == []
+
+
+def test_rows_of_named_fields_are_of_their_kinds(tmp_path: Path) -> None:
+    fields = {"text": {"column": "uri", "kind": "text"}, "stars": {"column": "label", "kind": "class"}}
+    answer = check(write_jsonl(tmp_path, ["good", "bad"] * 20), fields=fields)
+    assert (answer.problems, answer.warnings, answer.num_classes) == ([], [], 2)
+    several = {**fields, "stars": {"column": "label", "kind": "classes"}}
+    assert check(write_jsonl(tmp_path, [["good", "new"], ["bad"]]), fields=several).problems == []
+    (problem,) = check(write_jsonl(tmp_path, ["good", ["bad"]]), fields=fields).problems
+    assert "line 2, column 'label' (field stars, class) is ['bad']" in problem.given
+    (problem,) = check(write_jsonl(tmp_path, ["a"]), fields={**fields, "x": {"column": "x", "kind": "json"}}).problems
+    assert "no column 'x'; it has 'uri', 'label'" in problem.given
+    (problem,) = check(write_jsonl(tmp_path, [f"name {n}" for n in range(40)]), fields=fields).problems
+    assert "hardly any" in problem.given and "sharding.fields.stars.column" in problem.allowed
+    (problem,) = check(write_folders(tmp_path / "raw", "cat", "dog"), fields=fields).problems
+    assert "has no columns" in problem.given

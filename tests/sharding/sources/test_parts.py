@@ -1,5 +1,6 @@
 """References on disk: sorted in bounded memory, cut into equal parts, published and placed."""
 
+import json
 import random
 
 import pytest
@@ -114,3 +115,17 @@ def test_what_cannot_be_published_is_raised(listing_of, source, tmp_path):
     (tmp_path / "work").write_bytes(b"a file")
     with pytest.raises((StorageError, OSError)):
         publish_parts(listing.parts, storage.normalise(tmp_path / "work"))
+
+
+def test_long_rows_are_sorted_and_cut_by_their_bytes(listing_of, tmp_path, monkeypatch):
+    """Rows of text: runs on disk and small parts give what memory and one part give."""
+    rows = [json.dumps({"text": f"{number} " * 500, "y": number}) for number in range(100)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    fields = {"text": {"column": "text", "kind": "text"}, "y": {"column": "y", "kind": "number"}}
+    whole = listing_of(tmp_path / "rows.jsonl", fields=fields)
+    monkeypatch.setattr(parts, "_PART_CELL_BYTES", 20_000)
+    monkeypatch.setattr(parts, "_RUN_BYTES", 30_000)
+    cut = listing_of(tmp_path / "rows.jsonl", fields=fields)
+    assert len(whole.parts) == 1 and len(cut.parts) > 5
+    assert list(cut.references()) == list(whole.references()) and cut.sha256 == whole.sha256
+    assert sum(map(len, map(cut.part, range(len(cut.parts))))) == 100

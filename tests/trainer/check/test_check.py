@@ -14,8 +14,8 @@ from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
 from tests.conftest import OWN_CODE
+from tests.trainer.tasks.for_tests import image_network
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
-from trainer.model.build import build_model
 
 OWN = "models_for_tests"
 CPU = PlannedMachine(label="n1-standard-4")
@@ -94,10 +94,31 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
     assert todo in in_words(answer)
 
 
+def test_mistakes_of_task_and_network_are_told_together() -> None:
+    """Whatever part of the task cannot be made: data.transform, or an argument."""
+    model = {"architecture": "resnett"}
+    for sections in ({"data": {"transform": "no_such_module:change"}}, {"task": {"arguments": {"loss": "hinge"}}}):
+        answer = network(model=model, **sections)
+        assert len(answer.problems) == 2
+        assert "'resnett' is unknown" in in_words(answer)
+
+
+def test_a_transform_that_needs_what_other_machines_have_is_left_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making the task must not import it once more, and call it a mistake."""
+    (tmp_path / "needs_cloud.py").write_text("import no_such_module_here\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    values = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"transform": "needs_cloud:change"}}
+    answer = check_all_of_network(parse_config(values, where="test"), num_classes=3, elsewhere=True).answer()
+    assert answer.problems == []
+    assert "whether data.transform 'needs_cloud:change' imports" in str(answer.unchecked[0])
+
+
 def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     with torch.random.fork_rng():
-        built = build_model(ModelSection(architecture=f"{OWN}:without_batchnorm"), num_classes=3, image_size=16)
+        built = image_network(ModelSection(architecture=f"{OWN}:without_batchnorm"))
     save_file(built.state_dict(), path)
     model = {"architecture": f"{OWN}:without_batchnorm"}
     answer = network(model=model | {"weights": str(path)})

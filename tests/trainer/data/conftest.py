@@ -13,11 +13,11 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from records.samples import open_samples
 from rehearsal.gcs import BucketServer
+from tests.trainer.tasks.for_tests import image_task
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification.transforms import make_transforms
 
 BUCKET_SHARDS = "gs://bucket-1/a folder/shards"
 
@@ -42,8 +42,7 @@ def dataset(uri: str, *, replace_bad: bool = False, **data: object) -> SlotDatas
     """Return the training split of shards."""
     manifest = ShardManifest.load(uri)
     section = DataSection.model_validate({"image_size": 16, **data})
-    transform, _ = make_transforms(section, manifest)
-    return SlotDataset(ShardReader(uri, manifest, "train"), transform, 3, replace_bad=replace_bad)
+    return SlotDataset(ShardReader(uri, manifest, "train"), image_task(manifest, section), 3, replace_bad=replace_bad)
 
 
 @pytest.fixture

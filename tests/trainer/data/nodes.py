@@ -61,5 +61,5 @@ def _read_node(uri: str, cache: Path, node: int, nodes: int, fields: dict[str, o
         ):
             reader.prepare(list(request.samples), request)
             for place in request.samples:
-                reader.content(place)
+                reader.sample(place)
             ahead.passed(request)

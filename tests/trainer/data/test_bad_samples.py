@@ -24,6 +24,7 @@ from records.samples import image_of, open_samples
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import dataset, request, upload
+from tests.trainer.tasks.for_tests import image_task
 from tests.trainer.test_task import events, last_checkpoint, logs
 from tests.two_versions import write_versions
 from trainer.data.evaluation import evaluation_batches
@@ -31,7 +32,6 @@ from trainer.data.loader import make_loader, read_slots
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
 from trainer.drill.trace import ENVIRONMENT
-from trainer.tasks.image_classification.transforms import make_transforms
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
@@ -86,7 +86,7 @@ def spoil(folder: Path, place: int) -> None:
 def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
     uri = storage.normalise(own_shards)
     reader = dataset(uri).reader
-    labels = [reader.read_bytes(place)[1] for place in range(len(reader))]
+    labels = [reader.sample(place)["label"] for place in range(len(reader))]
     for place, label in enumerate(labels):
         behind = [*range(place + 1, len(labels)), *range(place)]
         assert reader.next_of_class(place) == next(other for other in behind if labels[other] == label)
@@ -98,8 +98,9 @@ def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
     batch = data.read(request(first, last, second))
     assert [(one.sample, one.by) for one in batch.replaced] == [(first, second), (last, second)]
     assert "crc32c" in batch.replaced[0].reason and batch.replaced[1].reason.count("crc32c") == 2
-    assert batch.labels.tolist() == [1, 1, 1]
-    assert torch.equal(batch.images[0], batch.images[2]) and torch.equal(batch.images[1], batch.images[2])
+    assert batch.batch["label"].tolist() == [1, 1, 1]
+    images = batch.batch["images"]
+    assert torch.equal(images[0], images[2]) and torch.equal(images[1], images[2])
     with pytest.raises(DamagedSample, match="crc32c"):
         dataset(uri).read(request(first))
 
@@ -115,7 +116,7 @@ def test_a_replacement_does_not_depend_on_processes_or_neighbours(own_shards: Pa
         loader = make_loader(data, requests, num_workers=num_workers, prefetch_factor=2, pin_memory=False)
         for batch in read_slots(loader):
             for row, sample in enumerate(batch.request.samples):
-                assert torch.equal(batch.images[row], alone[sample].images[0])
+                assert torch.equal(batch.batch["images"][row], alone[sample].batch["images"][0])
 
 
 def test_a_file_that_is_no_image_though_its_checksum_is_right(own_shards: Path) -> None:
@@ -135,9 +136,9 @@ def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(
     uri = storage.normalise(own_shards)
     manifest = ShardManifest.load(uri)
     spoil(own_shards, manifest.splits[split].first)
-    _, transform = make_transforms(DataSection(image_size=16, on_bad_sample="replace"), manifest)
+    task = image_task(manifest, DataSection(image_size=16, on_bad_sample="replace"))
     with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
-        list(evaluation_batches(uri, manifest, split, transform, 4, num_workers=num_workers))
+        list(evaluation_batches(uri, manifest, split, task, 4, num_workers=num_workers))
     assert "others are never replaced" in caught.value.todo
     spoil(own_shards, 5)
     with pytest.raises(DamagedSample) as caught:
@@ -159,7 +160,7 @@ def test_no_other_sample_is_looked_for_where_a_bad_one_is_an_error(
 def test_a_class_without_a_good_sample_is_an_error(own_shards: Path) -> None:
     reader = dataset(storage.normalise(own_shards)).reader
     for place in range(len(reader)):
-        if reader.read_bytes(place)[1] == 0:
+        if reader.sample(place)["label"] == 0:
             damage(own_shards, place)
             first = place
     with pytest.raises(DamagedSample):

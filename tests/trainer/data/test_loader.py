@@ -13,6 +13,8 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
+from records.decode import decode_rgb
+from tests.trainer.tasks.for_tests import image_task
 from trainer.data import evaluation
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import SlotDataset, make_loader, read_slots
@@ -29,7 +31,7 @@ def request(*samples: int, epoch: int = 0) -> SlotRequest:
 def dataset(uri: str, **data: object) -> SlotDataset:
     manifest = ShardManifest.load(uri)
     section = DataSection.model_validate({"image_size": 16, **data})
-    return SlotDataset(ShardReader(uri, manifest, "train"), make_transforms(section, manifest)[0], seed=3)
+    return SlotDataset(ShardReader(uri, manifest, "train"), image_task(manifest, section), seed=3)
 
 
 def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path) -> None:
@@ -37,7 +39,8 @@ def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path
     found = set()
     for split in manifest.splits:
         reader = ShardReader(small_shards, manifest, split)
-        found |= {(image.tobytes(), label) for image, label in map(reader.read, range(len(reader)))}
+        samples = map(reader.sample, range(len(reader)))
+        found |= {(decode_rgb(sample["image"]).tobytes(), sample["label"]) for sample in samples}
     expected = {
         (np.asarray(Image.open(path)).tobytes(), label)
         for label, name in enumerate(manifest.classes)
@@ -50,23 +53,23 @@ def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path
 @pytest.mark.parametrize("crop", ["center", "random_resized"])
 def test_pixels_do_not_depend_on_neighbours_or_processes(small_shards: str, crop: str) -> None:
     data = dataset(small_shards, crop=crop, horizontal_flip=True, image_size=12)
-    alone = {sample: data.read(request(sample)).images[0] for sample in range(12)}
-    together = data.read(request(*range(11, -1, -1))).images
+    alone = {sample: data.read(request(sample)).batch["images"][0] for sample in range(12)}
+    together = data.read(request(*range(11, -1, -1))).batch["images"]
     for row, sample in enumerate(range(11, -1, -1)):
         assert torch.equal(together[row], alone[sample])
     requests = [request(*range(start, start + 4)) for start in (0, 4, 8)]
     loader = make_loader(data, requests, num_workers=2, prefetch_factor=2, pin_memory=False)
     for batch in read_slots(loader):
         for row, sample in enumerate(batch.request.samples):
-            assert torch.equal(batch.images[row], alone[sample])
+            assert torch.equal(batch.batch["images"][row], alone[sample])
 
 
 def test_augmentation_changes_with_the_epoch(small_shards: str) -> None:
     data = dataset(small_shards, crop="random_resized")
-    images = [data.read(request(5, epoch=epoch)).images for epoch in range(3)]
+    images = [data.read(request(5, epoch=epoch)).batch["images"] for epoch in range(3)]
     assert not torch.equal(images[0], images[1])
     assert not torch.equal(images[1], images[2])
-    assert torch.equal(images[0], data.read(request(5)).images)
+    assert torch.equal(images[0], data.read(request(5)).batch["images"])
 
 
 def test_half_of_the_images_are_mirrored(small_shards: str) -> None:
@@ -75,8 +78,8 @@ def test_half_of_the_images_are_mirrored(small_shards: str) -> None:
     for epoch in range(4):
         for sample in range(50):
             one, other = (
-                plain.read(request(sample, epoch=epoch)).images,
-                flipped.read(request(sample, epoch=epoch)).images,
+                plain.read(request(sample, epoch=epoch)).batch["images"],
+                flipped.read(request(sample, epoch=epoch)).batch["images"],
             )
             assert torch.equal(one, other) or torch.equal(one.flip(2), other)
             mirrored += not torch.equal(one, other)
@@ -125,19 +128,19 @@ def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
 @pytest.mark.parametrize(("ranks", "num_workers"), [(1, 0), (2, 0), (3, 0), (5, 0), (1, 2), (2, 1)])
 def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int, num_workers: int) -> None:
     manifest = ShardManifest.load(small_shards)
-    transform = make_transforms(DataSection(image_size=16), manifest)[1]
+    task = image_task(manifest, DataSection(image_size=16))
     whole = [
         image
-        for images, _ in evaluation_batches(small_shards, manifest, "test", transform, 4)
-        for image in images.flatten(1).tolist()
+        for batch, _ in evaluation_batches(small_shards, manifest, "test", task, 4)
+        for image in batch["images"].flatten(1).tolist()
     ]
     shared = [
         image
         for rank in range(ranks)
-        for images, _ in evaluation_batches(
-            small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks, num_workers=num_workers
+        for batch, _ in evaluation_batches(
+            small_shards, manifest, "test", task, 4, rank=rank, ranks=ranks, num_workers=num_workers
         )
-        for image in images.flatten(1).tolist()
+        for image in batch["images"].flatten(1).tolist()
     ]
     assert len(whole) == manifest.splits["test"].samples
     assert sorted(shared) == sorted(whole)
@@ -156,9 +159,9 @@ def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Pa
     reader = ShardReader(storage.normalise(tmp_path), manifest, manifest.shards[0].split)
     with pytest.raises(DataError, match="crc32c"):
         for sample in range(manifest.shards[0].samples):
-            reader.read(sample)
+            reader.sample(sample)
     # The same error, with its type and words, comes out of a loader process.
-    data = SlotDataset(reader, make_transforms(DataSection(image_size=16), manifest)[0], seed=3)
+    data = SlotDataset(reader, image_task(manifest, DataSection(image_size=16)), seed=3)
     requests = [request(sample) for sample in range(manifest.shards[0].samples)]
     for num_workers in (0, 1):
         loader = make_loader(data, requests, num_workers=num_workers, prefetch_factor=2, pin_memory=False)
@@ -174,16 +177,16 @@ def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.Monk
     before = len(list(Path("/proc/self/fd").iterdir()))
     reader = ShardReader(small_shards, manifest, "train")
     for sample in [*range(len(reader)), *range(len(reader))]:
-        reader.read(sample)
+        reader.sample(sample)
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
 
 
 def test_an_evaluation_leaves_no_process_behind(small_shards: str) -> None:
     """It takes as many batches as there are, and never asks for one more."""
     manifest = ShardManifest.load(small_shards)
-    transform = make_transforms(DataSection(image_size=16), manifest)[1]
+    task = image_task(manifest, DataSection(image_size=16))
     before = set(multiprocessing.active_children())
-    batches = evaluation_batches(small_shards, manifest, "test", transform, 4, num_workers=2)
+    batches = evaluation_batches(small_shards, manifest, "test", task, 4, num_workers=2)
     number = -(-manifest.splits["test"].samples // 4)
     assert len(list(islice(batches, number))) == number > 2
     assert set(multiprocessing.active_children()) <= before

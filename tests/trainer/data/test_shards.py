@@ -10,35 +10,37 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
-from contracts.config import DataSection
+from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.stage import run_stage
 from tests.conftest import small_config
-from trainer.data.shards import load_shards, normalisation
+from trainer.data.shards import load_shards
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train
+from trainer.tasks.image_classification.pixels import normalisation
 
 
 def test_multi_label_shards_are_refused(small_shards: str, tmp_path) -> None:
-    manifest = load_shards(small_shards, DataSection())
+    manifest = load_shards(small_shards, RunConfig())
     changed = manifest.model_copy(update={"multi_label": True})
     (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
-    with pytest.raises(DataError, match="multi-label"):
-        load_shards(storage.normalise(tmp_path), DataSection())
+    with pytest.raises(DataError, match="'label' of kind class, and the source has it as classes") as caught:
+        load_shards(storage.normalise(tmp_path), RunConfig())
+    assert "one label a sample" in caught.value.todo
 
 
 def test_shards_without_a_mean_need_one_in_the_configuration(small_shards: str, tmp_path) -> None:
-    manifest = load_shards(small_shards, DataSection())
+    manifest = load_shards(small_shards, RunConfig())
     changed = manifest.model_copy(update={"mean": None, "std": None, "verify": "none"})
     (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
     uri = storage.normalise(tmp_path)
     with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
-        load_shards(uri, DataSection())
+        load_shards(uri, RunConfig())
     with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
-        load_shards(uri, DataSection(mean=[0.5] * 3))
+        load_shards(uri, RunConfig(data=DataSection(mean=[0.5] * 3)))
     data = DataSection(mean=[0.5] * 3, std=[0.25] * 3)
-    assert normalisation(data, load_shards(uri, data)) == ([0.5] * 3, [0.25] * 3)
+    assert normalisation(data, load_shards(uri, RunConfig(data=data))) == ([0.5] * 3, [0.25] * 3)
 
 
 @pytest.mark.parametrize("stage", ["train", "profile"])
@@ -120,8 +122,10 @@ FIELDS_SINCE = (
 
 def test_the_launcher_looks_at_local_shards_without_torch_or_numpy(small_shards: str) -> None:
     program = (
-        "import sys, trainer.task; from contracts.config import DataSection; from trainer.data import shards\n"
-        "manifest = shards.load_shards(sys.argv[1], DataSection())\n"
+        "import sys, trainer.task\n"
+        "from contracts.config import DataSection, RunConfig\n"
+        "from trainer.data import shards\n"
+        "manifest = shards.load_shards(sys.argv[1], RunConfig())\n"
         "shards.check_index(sys.argv[1], manifest)\n"
         "print(shards.check_room(sys.argv[1], DataSection(), manifest))\n"
         "print([name for name in ('torch', 'numpy') if name in sys.modules])"

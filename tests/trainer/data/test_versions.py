@@ -62,8 +62,8 @@ def read_epochs(
     for request in slot_requests(start, order=chosen, epochs=2, global_batch_size=16, slot_size=4, rank=0, ranks=1):
         reader.prepare(list(request.samples), request)
         for place in request.samples:
-            content, label = reader.read_bytes(place)
-            found.append((place, label, content))
+            sample = reader.sample(place)
+            found.append((place, sample["label"], sample["image"]))
     return found, reader
 
 
@@ -91,7 +91,7 @@ def test_shards_in_a_bucket(
         open_reader(V2, "validation", tmp_path / "c2", **FIELDS),
         open_reader(folders[0].as_uri(), "validation"),
     )
-    assert [validation.read_bytes(place) for place in range(9)] == [local.read_bytes(place) for place in range(9)]
+    assert [validation.sample(place) for place in range(9)] == [local.sample(place) for place in range(9)]
     assert isinstance(validation.index, FetchedRows) and isinstance(reader.index, FetchedRows) == (order == "blocks")
 
 
@@ -99,11 +99,11 @@ def test_rows_are_fetched_by_shard_and_once_for_all_processes(bucket: BucketServ
     reader = open_reader(V2, cache=tmp_path / "cache", order="blocks", **FIELDS)
     manifest = ShardManifest.load(V2)
     assert len(reader) == 92 and index_bytes(bucket) == 0
-    reader.read_bytes(0)
+    reader.sample(0)
     of_shard = 64 + manifest.shards[0].samples * 44
     assert index_bytes(bucket) == of_shard
     for again in (reader, open_reader(V2, cache=tmp_path / "cache", **FIELDS)):
-        again.read_bytes(3)
+        again.sample(3)
     assert index_bytes(bucket) == of_shard
     # The labels alone.
     bucket.access_log.clear()
@@ -135,15 +135,15 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip, flip_header, cut, Path.unlink])
 def test_rows_on_disk_are_not_believed(bucket: BucketServer, tmp_path: Path, harm: object) -> None:
     cache = tmp_path / "cache"
-    expected = [open_reader(V2, cache=cache).read_bytes(place) for place in range(30)]
+    expected = [open_reader(V2, cache=cache).sample(place) for place in range(30)]
     kept = [path for path in (cache / "index" / "rows").iterdir() if not path.name.startswith(".")]
     assert kept
     for path in kept:
         harm(path)  # type: ignore[operator]
     reader = open_reader(V2, cache=cache)
-    assert [reader.read_bytes(place) for place in range(30)] == expected
+    assert [reader.sample(place) for place in range(30)] == expected
     shutil.rmtree(cache)
-    assert [open_reader(V2, cache=cache).read_bytes(place) for place in range(30)] == expected
+    assert [open_reader(V2, cache=cache).sample(place) for place in range(30)] == expected
 
 
 def test_rows_that_are_wrong_in_the_bucket_are_named(
@@ -155,11 +155,11 @@ def test_rows_that_are_wrong_in_the_bucket_are_named(
     content[64 + 17 * 32] ^= 1
     storage.replace(f"{V2}/{part.name}", bytes(content))
     with pytest.raises(DataError, match=r"wrong rows for shard train-00000\.tar"):
-        open_reader(V2, cache=tmp_path / "a").read_bytes(0)
+        open_reader(V2, cache=tmp_path / "a").sample(0)
     with pytest.raises(DataError, match="its manifest says"):
         open_reader(V2, cache=tmp_path / "b").fetch_index()
     storage.delete(f"{V2}/{part.name}")
-    for read in (lambda: open_reader(V2, cache=tmp_path / "c").read_bytes(0), open_reader(V2).fetch_index):
+    for read in (lambda: open_reader(V2, cache=tmp_path / "c").sample(0), open_reader(V2).fetch_index):
         with pytest.raises(DataError, match="is not there"):
             read()
 
@@ -170,7 +170,7 @@ def test_rows_on_disk_are_bounded(bucket: BucketServer, tmp_path: Path, monkeypa
     monkeypatch.setattr("trainer.data.bucket.rows.MEMORY_BYTES", 1000)
     reader, local = open_reader(V2, cache=tmp_path / "cache"), open_reader(V1, cache=tmp_path / "v1")
     for place in np.random.default_rng(0).integers(0, 92, 60).tolist():
-        assert reader.read_bytes(place) == local.read_bytes(place)
+        assert reader.sample(place) == local.sample(place)
         held = [path for path in (tmp_path / "cache/index/rows").iterdir() if not path.name.startswith(".")]
         assert 0 < sum(path.stat().st_size for path in held) <= 1200 + 900
     assert isinstance(reader.index, FetchedRows)

@@ -10,10 +10,10 @@ import torch
 
 from contracts.artifacts import ShardManifest
 from tests.trainer.data.conftest import open_reader
+from tests.trainer.tasks.for_tests import image_task
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests, steps_per_epoch, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
-from trainer.tasks.image_classification.transforms import make_transforms
 
 pytestmark = [
     # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
@@ -53,7 +53,7 @@ def read_steps(
         readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=ranks)
         streams = None if readers is None else readers[rank]
         reader.set_order(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
-        dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
+        dataset = SlotDataset(reader, image_task(manifest, reader.data), seed=1)
         requests = slot_requests(
             position, order=order, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=rank, ranks=ranks
         )
@@ -66,10 +66,10 @@ def read_steps(
             for slot in read_slots(loader):
                 ahead.passed(slot.request)
                 if slot.request.counts:
-                    assert slot.mix is not None
                     place = slot.request.step, slot.request.slot
                     assert place not in found
-                    found[place] = (slot.request.samples, slot.images, slot.labels, torch.from_numpy(slot.mix.shares))
+                    images, label, mix = slot.batch["images"], slot.batch["label"], slot.batch["mix"]
+                    found[place] = (slot.request.samples, images, label, torch.from_numpy(mix.shares))
         finally:
             ahead.stop()
     return found

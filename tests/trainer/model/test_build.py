@@ -12,14 +12,20 @@ from torch import nn
 from contracts.config import ModelSection
 from contracts.errors import ModelError
 from contracts.own_code import append_code
-from trainer.model.build import GradientUse, build_model, find_gradient_use, find_single_sample_fault, parameters_sha256
+from tests.trainer.tasks.for_tests import image_network
+from trainer.model.build import GradientUse, find_gradient_use, find_single_sample_fault, parameters_sha256
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
 
 
 def build(architecture: str, arguments: dict[str, Any], num_classes: int = 10) -> nn.Module:
     section = ModelSection(architecture=architecture, arguments=arguments)
-    return build_model(section, num_classes=num_classes, image_size=32)
+    return image_network(section, num_classes, 32)
+
+
+def use_of(model: nn.Module, size: int) -> GradientUse:
+    images = torch.zeros(2, 3, size, size)
+    return find_gradient_use(model, lambda: model(images).sum())
 
 
 def test_a_transformers_model_maps_images_to_logits() -> None:
@@ -78,10 +84,10 @@ def test_the_trial_leaves_no_trace(user_module: types.ModuleType) -> None:
 
 def test_parameters_without_gradient_are_found(user_module: types.ModuleType) -> None:
     model = build("user_models:counting", {})
-    assert find_gradient_use(model, torch.zeros(2, 3, 8, 8)) == GradientUse(["unused"], [], [])
+    assert use_of(model, 8) == GradientUse(["unused"], [], [])
     assert model.passes == 0
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert find_gradient_use(build("resnet", DIGITS), torch.zeros(2, 3, 32, 32)) == GradientUse([], [], [])
+    assert use_of(build("resnet", DIGITS), 32) == GradientUse([], [], [])
 
 
 class EvaluationHead(nn.Module):
@@ -105,14 +111,14 @@ def test_what_training_uses_at_random_is_told_from_what_it_never_uses(dropped: f
     expected = GradientUse([], ["second.weight", "second.bias"], at_random)
     for seed in range(5):
         torch.manual_seed(seed)
-        assert find_gradient_use(EvaluationHead(dropped), torch.zeros(2, 3, 8, 8)) == expected
+        assert use_of(EvaluationHead(dropped), 8) == expected
 
 
 def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(user_module: types.ModuleType) -> None:
     """The meta device stands in for a GPU: it has kernels that a CPU lacks. The weights are of the CPU's seed."""
     section = ModelSection(architecture="user_models:no_cpu", arguments={})
     with pytest.raises(ModelError, match="no kernel for the CPU"):
-        build_model(section, num_classes=10, image_size=8)
+        image_network(section, 10, 8)
     placed: list[torch.Tensor] = []
 
     def place(model: nn.Module) -> torch.device:
@@ -123,7 +129,7 @@ def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(u
     expected = NoCpu(10).head.weight
     after = torch.rand(1)
     torch.manual_seed(3)
-    model = build_model(section, num_classes=10, image_size=8, place=place)
+    model = image_network(section, 10, 8, place=place)
     assert torch.equal(placed[0], expected)
     assert torch.rand(1) == after
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -132,7 +138,7 @@ def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(u
 @pytest.mark.gpu
 def test_a_network_is_tried_out_on_the_gpu(user_module: types.ModuleType) -> None:
     section = ModelSection(architecture="user_models:no_cpu", arguments={})
-    model = build_model(section, num_classes=10, image_size=8, place=lambda model: torch.device("cuda"))
+    model = image_network(section, 10, 8, place=lambda model: torch.device("cuda"))
     assert all(parameter.is_cuda for parameter in model.parameters())
 
 
@@ -149,8 +155,8 @@ def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
 
 def test_a_model_that_cannot_train_on_one_sample_is_found() -> None:
     norm = nn.BatchNorm2d(3)
-    assert find_single_sample_fault(norm, torch.ones(1, 3, 4, 4)) is None
-    assert "more than 1 value per channel" in (find_single_sample_fault(norm, torch.ones(1, 3, 1, 1)) or "")
+    assert find_single_sample_fault(norm, (torch.ones(1, 3, 4, 4),)) is None
+    assert "more than 1 value per channel" in (find_single_sample_fault(norm, (torch.ones(1, 3, 1, 1),)) or "")
     assert norm.num_batches_tracked == 0
 
 
@@ -205,8 +211,18 @@ def test_any_callable_can_build_the_model(user_module: types.ModuleType) -> None
         ("user_models:linear", {"depth": 3}, "depth", "correct model.arguments"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
         ("user_models:integers", {}, "returns a torch.int64 tensor of shape (2, 10)", "model.architecture"),
-        ("resnet", {**DIGITS, "num_channels": 1}, "cannot take images of 32 pixels", "correct model.arguments"),
-        ("swin", {"image_size": 30}, "cannot take images of 32 pixels", "correct model.arguments or data.image_size"),
+        (
+            "resnet",
+            {**DIGITS, "num_channels": 1},
+            "cannot take images float32 [2, 3, 32, 32]",
+            "correct model.arguments",
+        ),
+        (
+            "swin",
+            {"image_size": 30},
+            "with model.arguments {'image_size': 30} cannot take images float32 [2, 3, 32, 32]",
+            "correct model.arguments or data.image_size",
+        ),
         ("pp_lcnet", {}, "no attribute 'logits'", "choose another model.architecture"),
         ("dinat", {}, "natten", "correct model.arguments"),
     ],
@@ -250,7 +266,7 @@ def test_layers_that_are_left_out_at_random_are_seen_whatever_the_first_pass_did
     seen = 0
     for seed in range(40):
         torch.manual_seed(seed)
-        use = find_gradient_use(LeavesOut(3), torch.zeros(2, 3, 4, 4))
+        use = use_of(LeavesOut(3), 4)
         assert (use.never, use.evaluation_only) == ([], [])
         seen += bool(use.at_random)
     # 0.9 ** 4 of first passes leave out none: 26 of 40 would not be seen by those alone.

@@ -12,7 +12,8 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
-from tests.trainer.test_step import TRANSFORM, slots
+from tests.trainer.tasks.for_tests import task_of
+from tests.trainer.test_step import slots
 from trainer.data.clock import DataClock
 from trainer.model.freeze import Frozen, find_frozen, freeze, keep_statistics, statistics_released
 from trainer.model.precision import Numerics
@@ -113,7 +114,9 @@ def test_released_layers_follow_for_a_while() -> None:
 def make(rank: Rank, model: dict[str, Any], train: dict[str, Any] | None = None, **more: Any) -> Stepper:
     values = small_config(model=model, train={"global_batch_size": 16, "epochs": 3, **(train or {})})
     config = RunConfig.model_validate(values)
-    stepper = Stepper(config, 3, rank, Numerics.of(config.train), more.pop("log", lambda message: None), **more)
+    stepper = Stepper(
+        config, task_of(config, 3), rank, Numerics.of(config.train), more.pop("log", lambda message: None), **more
+    )
     stepper.warm_up(4)
     return stepper
 
@@ -126,7 +129,7 @@ def test_no_bit_of_what_is_frozen_changes(rank: Rank, optimizer: str) -> None:
     before = {name: tensor.clone() for name, tensor in stepper.model.state_dict().items()}
     clock = DataClock(torch.device("cpu"))
     for slot in slots(4):
-        stepper.compute(slot, TRANSFORM, clock)
+        stepper.compute(slot, clock)
         # No backward pass either.
         assert not any("resnet" in name for name, p in stepper.model.named_parameters() if p.grad is not None)
         if slot.request.last_of_step:

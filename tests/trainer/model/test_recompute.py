@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contracts.config import ModelSection
-from trainer.model.build import build_model
+from tests.trainer.tasks.for_tests import image_network
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
 
 RESNET = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [2, 1]}
@@ -26,7 +26,7 @@ MODELS = [("resnet", RESNET), ("vit", VIT)]
 
 def build(architecture: str, arguments: dict[str, Any]) -> nn.Module:
     torch.manual_seed(0)
-    return build_model(ModelSection(architecture=architecture, arguments=arguments), num_classes=3, image_size=16)
+    return image_network(ModelSection(architecture=architecture, arguments=arguments))
 
 
 class Counted(TorchDispatchMode):

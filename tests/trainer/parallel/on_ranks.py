@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor
 from contracts.errors import ConfigError
 from tests.trainer.parallel import runs, starts
 from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
-from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
+from tests.trainer.tasks.for_tests import task_of
+from trainer.evaluate import EVALUATION_BATCH, Sized, SplitPart, evaluate
 from trainer.model.precision import Numerics
 from trainer.parallel import local_rows
 from trainer.parallel.process_group import Rank, process_group
@@ -92,7 +93,7 @@ def first_weights(rank: Rank) -> dict[str, Any]:
         "copies": {"strategy": "fsdp", "shard_ranks": 1},
     }.items():
         config = make_config(model, **parallel)
-        stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
+        stepper = Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), lambda message: None)
         found[name] = stepper.full_model_state()
     return found
 
@@ -105,15 +106,16 @@ def outcomes(rank: Rank) -> dict[str, Any]:
     images = torch.from_numpy(random.normal(size=(count, 3, SIZE, SIZE)).astype(np.float32))
     labels = torch.from_numpy(random.integers(0, CLASSES, count))
 
-    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def batches() -> Iterator[Sized]:
         for start in range(rank.rank * EVALUATION_BATCH, count, rank.ranks * EVALUATION_BATCH):
-            yield images[start : start + EVALUATION_BATCH], labels[start : start + EVALUATION_BATCH]
+            end = min(start + EVALUATION_BATCH, count)
+            yield {"images": images[start:end], "label": labels[start:end]}, end - start
 
     for name, parallel in {"ddp": {}, "fsdp": {"strategy": "fsdp"}}.items():
         run = Run(make_config(**parallel), rank)
         result = Outcomes(CLASSES, rank.device)
         share = SplitPart(batches(), count, rank.rank, rank.ranks)
-        evaluation = evaluate(run.stepper.model, share, rank.device, image_size=SIZE, outcomes=result)
+        evaluation = evaluate(run.stepper.model, task_of(run.config, CLASSES), share, rank.device, outcomes=result)
         result.merge()
         # Training goes on after an evaluation, in the same parameters as the optimizer's.
         run.take(2)
@@ -139,7 +141,8 @@ def stopped_evaluation(rank: Rank) -> dict[str, Any]:
         passes += 1
 
     run.stepper.model.register_forward_pre_hook(count)
-    batch = torch.zeros(EVALUATION_BATCH, 3, SIZE, SIZE), torch.zeros(EVALUATION_BATCH, dtype=torch.int64)
+    task = task_of(run.config, CLASSES)
+    batch = task.example(EVALUATION_BATCH), EVALUATION_BATCH
     for name, wanted in (("stopped", StopCause.SIGTERM), ("whole", StopCause.NONE)):
         stop = StopRequest()
         if not rank.is_first:
@@ -148,7 +151,7 @@ def stopped_evaluation(rank: Rank) -> dict[str, Any]:
         rounds = 6
         own = rounds if rank.is_first else rounds - 1
         share = SplitPart(repeat(batch, own), EVALUATION_BATCH * (rank.ranks * (rounds - 1) + 1), rank.rank, rank.ranks)
-        evaluation = evaluate(run.stepper.model, share, rank.device, image_size=SIZE, rounds=vote.rounds_of)
+        evaluation = evaluate(run.stepper.model, task, share, rank.device, rounds=vote.rounds_of)
         passed: list[Any] = [None] * rank.ranks
         dist.all_gather_object(passed, passes)
         found[name] = {"passes": passed, "rounds": share.rounds(), "samples": evaluation.samples if evaluation else 0}
@@ -165,13 +168,13 @@ def refusals(rank: Rank) -> dict[str, str]:
     }.items():
         try:
             config = make_config(**parallel)
-            Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
+            Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), lambda message: None)
             found[name] = "nothing"
         except ConfigError as error:
             found[name] = str(error)
     said: list[str] = []
     config = make_config(shard_ranks=1)
-    Stepper(config, CLASSES, rank, Numerics.of(config.train), said.append)
+    Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), said.append)
     found["ignored"] = "\n".join(said)
     return found
 

@@ -16,6 +16,7 @@ from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import manifest
+from tests.trainer.tasks.for_tests import task_of
 from trainer.checkpoint.commit import Peers
 from trainer.checkpoint.loading import load_groups, load_parts
 from trainer.checkpoint.manager import CheckpointManager
@@ -28,7 +29,6 @@ from trainer.optim import learning_rate
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
-from trainer.tasks.image_classification.transforms import Augmentation, EvaluationTransform, Mixing, TrainTransform
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16
 # 20 samples in slots of 4: five slots, which neither two nor three ranks share evenly; a last batch of 5 in two.
@@ -72,17 +72,13 @@ class Run:
         random = np.random.default_rng(5)
         self.images = torch.from_numpy(random.integers(0, 256, (SAMPLES, SIZE, SIZE, 3), dtype=np.uint8))
         self.labels = torch.from_numpy(random.integers(0, CLASSES, SAMPLES))
-        evaluation = EvaluationTransform(SIZE, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-        self.transform = TrainTransform(
-            SIZE, config.data.crop, False, evaluation, False, None, Augmentation.of(config.data), Mixing(0.0, 0.0)
-        )
         self.saved: tuple[str, CheckpointManifest]
         self.losses: list[float] = []
         self.left_out = 0.0
 
     def _make_stepper(self, freezes: bool | None) -> Stepper:
-        config = self.config
-        stepper = Stepper(config, CLASSES, self.rank, Numerics.of(config.train), self.said.append, freezes=freezes)
+        config, task = self.config, task_of(self.config, CLASSES)
+        stepper = Stepper(config, task, self.rank, Numerics.of(config.train), self.said.append, freezes=freezes)
         stepper.warm_up(config.parallel.slot_size)  # type: ignore[arg-type]
         return stepper
 
@@ -116,11 +112,11 @@ class Run:
         loss = torch.zeros((), device=self.rank.device)
         for request in requests:
             places = list(request.samples)
-            slot = SlotBatch(request, self.images[places], self.labels[places])
-            loss += self.stepper.compute(slot, self.transform, clock)
+            slot = SlotBatch(request, {"images": self.images[places], "label": self.labels[places]})
+            loss += self.stepper.compute(slot, clock)
             if request.last_of_step:
                 rate = learning_rate(request.step, total_steps=40, steps_per_epoch=3, train=self.config.train)
-                self.left_out += float(self.stepper.update(request.step, rate))
+                self.left_out += float(self.stepper.update(request.step, rate).left_out)
                 self.position += request.batch_samples
                 dist.all_reduce(loss)
                 self.losses.append(float(loss) / request.batch_samples)

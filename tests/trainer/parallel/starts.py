@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from contracts.errors import UserError
 from tests.conftest import small_config
 from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
+from tests.trainer.tasks.for_tests import task_of
 from trainer.checkpoint.loading import load_parts
 from trainer.checkpoint.tensors import Group, Rows
 from trainer.model.network import make_network
@@ -45,9 +46,12 @@ def builds(rank: Rank) -> dict[str, Any]:
     for name, model in {"resnet": None, "vit": VIT, **{name: network(name) for name in names}}.items():
         config = make_config(model, **FSDP)
         said: list[str] = []
-        built = make_network(config, CLASSES, rank, Numerics.of(config.train), said.append).module
+        built = make_network(config, task_of(config, CLASSES), rank, Numerics.of(config.train), said.append).module
         ways = {"ddp": make_config(model), "fsdp": config, "copies": make_config(model, shard_ranks=1, **FSDP)}
-        steppers = {way: Stepper(one, CLASSES, rank, Numerics.of(one.train), said.append) for way, one in ways.items()}
+        steppers = {
+            way: Stepper(one, task_of(one, CLASSES), rank, Numerics.of(one.train), said.append)
+            for way, one in ways.items()
+        }
         found[name] = {
             "on meta": gather(rank, all(tensor.is_meta for tensor in [*built.parameters(), *built.buffers()])),
             "said": said,
@@ -70,7 +74,7 @@ def failures(rank: Rank) -> dict[str, list[str]]:
     ):
         config = make_config(model, **parallel)
         try:
-            Stepper(config, CLASSES, rank, Numerics.of(config.train), lambda message: None)
+            Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), lambda message: None)
             said = "nothing"
         except UserError as error:
             said = f"{type(error).__name__}: {error}"

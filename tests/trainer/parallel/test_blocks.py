@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from contracts.config import ModelSection
-from trainer.model.build import build_model
+from tests.trainer.tasks.for_tests import image_network
 from trainer.parallel.blocks import find_gathered_blocks
 
 
 def blocks_of(model: nn.Module, size: int = 8) -> list[str]:
-    return find_gathered_blocks(model, torch.zeros(2, 3, size, size))
+    return find_gathered_blocks(model, (torch.zeros(2, 3, size, size),))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_repeated_blocks_of_real_architectures(
     architecture: str, arguments: dict[str, Any], expected: list[str]
 ) -> None:
     section = ModelSection(architecture=architecture, arguments=arguments)
-    model = build_model(section, num_classes=3, image_size=32)
-    names = find_gathered_blocks(model, torch.zeros(2, 3, 32, 32))
+    model = image_network(section, image_size=32)
+    names = find_gathered_blocks(model, (torch.zeros(2, 3, 32, 32),))
     total = sum(parameter.numel() for parameter in model.parameters())
     sizes = [sum(parameter.numel() for parameter in model.get_submodule(name).parameters()) for name in names]
     # A stage that is small beside the whole is one block.
@@ -64,8 +64,8 @@ def test_no_block_lies_inside_another() -> None:
 
 def test_what_must_not_be_cut_is_gathered_as_one() -> None:
     images = torch.zeros(2, 3, 8, 8)
-    assert find_gathered_blocks(Net(), images, uncut=["layers.1"]) == ["layers.0.0", "layers.1", "layers.2.0"]
-    assert find_gathered_blocks(Net(), images, uncut=[""]) == []
+    assert find_gathered_blocks(Net(), (images,), uncut=["layers.1"]) == ["layers.0.0", "layers.1", "layers.2.0"]
+    assert find_gathered_blocks(Net(), (images,), uncut=[""]) == []
 
 
 def test_a_block_that_runs_twice_stays_with_the_rest() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from tests.trainer.parallel.runs import CLASSES, Run, make_config
+from tests.trainer.tasks.for_tests import task_of
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import process_group
 from trainer.step import Stepper
@@ -37,7 +38,7 @@ with process_group(0, setup_timeout_s=120) as rank:
     before = memory_mb("VmRSS")
     # The peak of what was imported is no part of it.
     Path("/proc/self/clear_refs").write_text("5")
-    stepper = Stepper(config, CLASSES, rank, Numerics.of(config.train), print)
+    stepper = Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), print)
     built = memory_mb("VmHWM") - before
     del stepper
     gc.collect()

@@ -262,7 +262,7 @@ def test_parameters_that_not_every_pass_uses(found: Found) -> None:
         assert all(differing(first, other) == [] for other in others), name
         assert len(set(conditional[name]["losses"])) == 7
     assert conditional["EvaluationHead"]["said"] == [
-        "frozen, since the logits depend on them in evaluation alone: second.weight, second.bias"
+        "frozen, since the loss depends on them in evaluation alone: second.weight, second.bias"
     ]
     assert conditional["DropsLayers"]["said"] == []
 

@@ -17,9 +17,10 @@ from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManif
 from contracts.config import STAGE_SECTIONS, ModelSection
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
+from tests.trainer.tasks.for_tests import image_network
 from trainer.checkpoint.loading import load_model_state
 from trainer.drill.trace import ENVIRONMENT, TracedStep, read_trace
-from trainer.model.build import build_model, parameters_sha256
+from trainer.model.build import parameters_sha256
 
 # 72 training samples: 20, 20, 20 and 12 an epoch, in slots of 4.
 BASE: dict[str, Any] = {"train": {"global_batch_size": 20}, "parallel": {"slot_size": 4}}
@@ -88,7 +89,7 @@ def test_a_sharded_network_trains_to_the_end(small_shards: str, tmp_path: Path) 
     assert result.metrics["test_accuracy"] > 0.5
     assert result.evaluation is not None
     # What training left, in a process that knows nothing of ranks: as the export reads it.
-    model = build_model(ModelSection.model_validate(result.model), num_classes=3, image_size=16)
+    model = image_network(ModelSection.model_validate(result.model))
     state = load_model_state(uri, result)
     model.load_state_dict(state)
     assert parameters_sha256(state) == result.parameters_sha256

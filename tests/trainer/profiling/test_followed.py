@@ -112,7 +112,7 @@ def test_the_stage_reuses_it_says_why_and_measures_where_it_is_told_to(
 ) -> None:
     """Off, so that nothing is measured where nothing is reused."""
     of = config(profile={"method": "off"}, resources={"ranks": 1})
-    shards = load_shards(small_shards, of.data, ranks=1).fingerprint
+    shards = load_shards(small_shards, of, ranks=1).fingerprint
     kept = publish(tmp_path / "line", "profile", report("bb", of, shards_fingerprint=shards))
     publish(tmp_path / "line", "train", trained(of, shards=shards, profile="bb"))
     text = of.model_dump_json(

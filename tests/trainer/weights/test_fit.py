@@ -12,7 +12,6 @@ from contracts.errors import ModelError
 from rehearsal.gcs import BucketServer
 from tests.trainer.weights.test_start import (
     ARCHITECTURES,
-    CLASSES,
     SIZE,
     head_of,
     network,
@@ -20,7 +19,7 @@ from tests.trainer.weights.test_start import (
     section,
     start,
 )
-from trainer.model.build import model_builder
+from trainer.tasks.image_classification.network import build_network
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from
@@ -28,7 +27,7 @@ from trainer.weights.start import StartWeights, start_from
 
 def on_meta(architecture: str) -> Any:
     with torch.device("meta"):
-        return model_builder(section(architecture), num_classes=3, image_size=SIZE)()
+        return build_network(section(architecture), num_classes=3, image_size=SIZE)
 
 
 def check(path: Path, architecture: str, least: float = 0.5) -> str:
@@ -92,7 +91,7 @@ def test_weights_in_a_bucket(bucket_server: BucketServer, tmp_path: Path) -> Non
     assert "a torch file in a bucket" in check_fit(f"{uri}/other.pth", on_meta("vit"), head, 1.0)
     assert find_source(uri).sha256() == find_source(storage.normalise(folder)).sha256()
     for name in ("", "/model.safetensors", "/other.pth"):
-        wanted = StartWeights(uri + name, find_source(uri + name).sha256(), CLASSES, 1.0)
+        wanted = StartWeights(uri + name, find_source(uri + name).sha256(), 1.0)
         ours, local = network("vit"), network("vit")
         report = start_from(ours, wanted, head)
         start(local, folder / name.strip("/"), "vit")

@@ -15,8 +15,9 @@ from torch import nn
 from contracts import storage
 from contracts.config import ModelSection
 from contracts.errors import ModelError, UserError
-from trainer.model.build import build_model, model_builder
-from trainer.tasks.image_classification.head import find_head
+from tests.trainer.tasks.for_tests import image_network
+from trainer.tasks.image_classification.head import Head, find_head
+from trainer.tasks.image_classification.network import build_network
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from
 from trainer.weights.tensors import read_tensors
@@ -39,20 +40,20 @@ def section(architecture: str, **changes: Any) -> ModelSection:
 
 def network(architecture: str, num_classes: int = 3, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    return build_model(section(architecture), num_classes=num_classes, image_size=SIZE).eval()
+    return image_network(section(architecture), num_classes, SIZE).eval()
 
 
-def head_of(architecture: str) -> dict[str, int]:
+def head_of(architecture: str, classes: tuple[str, ...] = CLASSES) -> Head:
     def build(num_classes: int) -> nn.Module:
-        return model_builder(section(architecture), num_classes=num_classes, image_size=SIZE)()
+        return build_network(section(architecture), num_classes=num_classes, image_size=SIZE)
 
-    return find_head(build, 3, on_meta=True)
+    return Head(find_head(build, len(classes), image_size=SIZE, on_meta=True), classes)
 
 
 def start(net: nn.Module, path: Path, architecture: str, classes: tuple[str, ...] = CLASSES, least: float = 0.5) -> Any:
     uri = storage.normalise(path)
-    wanted = StartWeights(uri, find_source(uri).sha256(), classes, least)
-    return start_from(net, wanted, head_of(architecture))
+    wanted = StartWeights(uri, find_source(uri).sha256(), least)
+    return start_from(net, wanted, head_of(architecture, classes))
 
 
 def saved_folder(path: Path, architecture: str, classes: tuple[str, ...] = CLASSES) -> tuple[Path, Any]:
@@ -143,7 +144,7 @@ def test_a_file_loads_by_name(wrapper: str, tmp_path: Path) -> None:
     assert report.matched_fraction == 1.0 and report.unexpected == []
     head = head_of("resnet")
     for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor) == (name not in head), name
+        assert torch.equal(ours.state_dict()[name], tensor) == (name not in head.tensors), name
 
 
 class _Runs:
@@ -214,13 +215,13 @@ def test_names_that_differ_by_what_wrappers_add_are_told_apart(tmp_path: Path) -
     theirs, ours = build(1.0), build(0.0)
     save_file(theirs.state_dict(), path)
     uri = storage.normalise(path)
-    report = start_from(ours, StartWeights(uri, find_source(uri).sha256(), CLASSES, 1.0), {})
+    report = start_from(ours, StartWeights(uri, find_source(uri).sha256(), 1.0), None)
     assert report.taken == 4
     assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
     # With a wrapper's prefix before both nobody can tell which is which.
     save_file({f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}, path)
     with pytest.raises(ModelError, match="missing"):
-        start_from(build(0.0), StartWeights(uri, find_source(uri).sha256(), CLASSES, 0.5), {})
+        start_from(build(0.0), StartWeights(uri, find_source(uri).sha256(), 0.5), None)
 
 
 def test_a_folder_with_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_weights_of_another_size_are_refused_with_what_to_set(tmp_path: Path) ->
     folder, _ = saved_folder(tmp_path / "saved", "vit")
     torch.manual_seed(0)
     wide = ModelSection(architecture="vit", arguments={**ARCHITECTURES["vit"], "hidden_size": 64})
-    ours = build_model(wide, num_classes=3, image_size=SIZE)
+    ours = image_network(wide, image_size=SIZE)
     with pytest.raises(ModelError) as failure:
         start(ours, folder, "vit")
     assert failure.value.todo.startswith("set model.arguments={'hidden_size': 32")
@@ -304,7 +305,7 @@ def test_content_that_changed_since_the_training_was_named_is_refused(tmp_path: 
     path = tmp_path / "weights.safetensors"
     save_file(network("resnet", seed=1).state_dict(), path)
     uri = storage.normalise(path)
-    wanted = StartWeights(uri, find_source(uri).sha256(), CLASSES, 0.5)
+    wanted = StartWeights(uri, find_source(uri).sha256(), 0.5)
     save_file(network("resnet", seed=2).state_dict(), path)
     with pytest.raises(UserError, match="has changed since"):
         start_from(network("resnet"), wanted, head_of("resnet"))
@@ -326,7 +327,7 @@ def test_tied_tensors_are_not_missing(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"0.weight": torch.ones(4, 4), "0.bias": torch.ones(4), "1.bias": torch.ones(4)}, path)
     uri = storage.normalise(path)
-    report = start_from(tied, StartWeights(uri, find_source(uri).sha256(), CLASSES, 1.0), {})
+    report = start_from(tied, StartWeights(uri, find_source(uri).sha256(), 1.0), None)
     assert report.missing == [] and bool((tied[1].weight == 1).all())
 
 
@@ -344,5 +345,5 @@ def test_heads_of_a_callable_and_of_one_that_cannot_be_on_meta() -> None:
         return nn.Sequential(nn.Linear(3, 8), nn.Linear(8, num_classes))
 
     for on_meta in (True, False):
-        assert find_head(build, 8, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
-    assert find_head(lambda _: nn.Linear(3, 8), 8, on_meta=True) == {}
+        assert find_head(build, 8, image_size=SIZE, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
+    assert find_head(lambda _: nn.Linear(3, 8), 8, image_size=SIZE, on_meta=True) == {}

@@ -35,7 +35,7 @@ def _read_all(uri: str, cache: Path) -> None:
     reader = open_reader(uri, cache=cache)
     for place in range(len(reader)):
         reader.prepare([place])
-        reader.read(place)
+        reader.sample(place)
 
 
 def test_two_processes_fetch_each_range_once(bucket_shards: str, bucket_server: BucketServer, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def read_epoch(task: dict[str, Any]) -> dict[str, Any]:
                 fill_disk(Path(task["fill"]))
             reader.prepare(list(request.samples), request)
             for place in request.samples:
-                reader.content(place)
+                reader.sample(place)
                 seen.append(place)
             ahead.passed(request)
     assert reader.fetcher is not None

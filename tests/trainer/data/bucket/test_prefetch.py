@@ -172,7 +172,7 @@ def test_a_bad_sample_costs_its_range_no_second_time(
         for number in range(len(reader)):
             reader.prepare([number])
             try:
-                reader.read(number)
+                reader.sample(number)
             except DamagedSample:
                 bad += 1
         assert bad == 1
@@ -218,5 +218,5 @@ def test_a_range_that_came_again_meanwhile_is_not_deleted(
         return from_bucket(number, record)
 
     monkeypatch.setattr(fetcher, "sample", another_was_faster)
-    reader.read(0)
+    reader.sample(0)
     assert fetcher.held(shard) == [held]

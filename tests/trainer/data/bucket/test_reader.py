@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ from contracts.errors import ConfigError, DataError
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import BUCKET_SHARDS, data_section, image_runs, open_reader, shard_requests, upload
+from tests.trainer.tasks.for_tests import image_task
 from tests.two_versions import write_versions
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
@@ -27,7 +27,6 @@ from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification.transforms import make_transforms
 
 # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -53,7 +52,7 @@ def read_epoch(
     readers = stream_readers(order, global_batch_size=16, slot_size=4, ranks=ranks)
     streams = None if readers is None else readers[rank]
     reader.set_order(order, global_batch_size=16, streams=streams, readers=ranks * max(1, num_workers))
-    dataset = SlotDataset(reader, make_transforms(reader.data, manifest)[0], seed=1)
+    dataset = SlotDataset(reader, image_task(manifest, reader.data), seed=1)
     ahead = reader.prefetcher(position, epochs=epochs, ranks=ranks)
     requests = slot_requests(
         position, order=order, epochs=epochs, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks
@@ -64,7 +63,7 @@ def read_epoch(
     found = []
     try:
         for slot in read_slots(loader):
-            found.append((slot.request.samples, slot.images, slot.labels))
+            found.append((slot.request.samples, slot.batch["images"], slot.batch["label"]))
             ahead.passed(slot.request)
     finally:
         ahead.stop()
@@ -229,7 +228,7 @@ def test_a_cache_that_is_deleted_under_the_reader(bucket_shards: str, small_shar
         if place % 10 == 5:
             shutil.rmtree(tmp_path / "cache")
         reader.prepare([place])
-        assert np.array_equal(reader.read(place)[0], local.read(place)[0])
+        assert reader.sample(place) == local.sample(place)
 
 
 def test_a_full_disk_is_read_past(
@@ -269,16 +268,17 @@ def test_evaluation_reads_each_byte_once(
     bucket_shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path, ranks: int
 ) -> None:
     manifest, data = ShardManifest.load(bucket_shards), data_section(tmp_path)
-    transform = make_transforms(data, manifest)[1]
+    task = image_task(manifest, data)
     folder = CacheFolder(data)
     bucket_server.access_log.clear()
     for rank in range(ranks):
         found = evaluation_batches(
-            bucket_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks, data=data, folder=folder
+            bucket_shards, manifest, "test", task, 4, rank=rank, ranks=ranks, data=data, folder=folder
         )
-        local = evaluation_batches(small_shards, manifest, "test", transform, 4, rank=rank, ranks=ranks)
-        for (images, labels), (other_images, other_labels) in zip(found, local, strict=True):
-            assert torch.equal(images, other_images) and torch.equal(labels, other_labels)
+        local = evaluation_batches(small_shards, manifest, "test", task, 4, rank=rank, ranks=ranks)
+        for (batch, samples), (other, other_samples) in zip(found, local, strict=True):
+            assert samples == other_samples
+            assert all(torch.equal(batch[name], other[name]) for name in ("images", "label"))
     assert sum(shard_requests(bucket_server)) <= image_runs(bucket_shards, "test")
 
 
@@ -314,7 +314,7 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
         for request in requests:
             reader.prepare(list(request.samples), request)
             for place in request.samples:
-                reader.read(place)
+                reader.sample(place)
             ahead.passed(request)
     found = shard_requests(bucket_server)
     assert set(found) == set(sizes)
@@ -372,7 +372,7 @@ def test_an_index_that_changed_is_refused(bucket_shards: str, column: str) -> No
     flip_byte(f"{BUCKET_SHARDS}/{part.name}", 64 if column == "rows" else 64 + 32 * part.samples)
     reader = open_reader(bucket_shards)
     with pytest.raises(DataError, match=rf"{part.name} has wrong rows for shard train-"):
-        reader.read_bytes(0)
+        reader.sample(0)
     with pytest.raises(DataError, match=rf"{part.name} has .* its manifest says"):
         reader.fetch_index()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
-from contracts.config import DataSection
+from contracts.config import DataSection, RunConfig
 from contracts.errors import DataError
 from records.samples import open_samples
 from tests.trainer.data.order.test_block_order import manifest
@@ -118,7 +118,8 @@ def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
 
     def load(shards: ShardManifest, ranks: int) -> Any:
         (tmp_path / "manifest.json").write_bytes(shards.to_json())
-        return load_shards(storage.normalise(tmp_path), DataSection(mean=[0.5] * 3, std=[0.5] * 3), ranks=ranks)
+        config = RunConfig(data=DataSection(mean=[0.5] * 3, std=[0.5] * 3))
+        return load_shards(storage.normalise(tmp_path), config, ranks=ranks)
 
     with pytest.raises(DataError, match="is empty"):
         load(manifest([]), 1)

@@ -12,6 +12,7 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_size
 from tests.trainer.data.conftest import photograph
+from tests.trainer.tasks.for_tests import planned_manifest
 from trainer.data.randomness import generator_of
 from trainer.tasks.image_classification.transforms import (
     Box,
@@ -160,7 +161,7 @@ def test_normalisation_gives_the_bits_of_numpy() -> None:
     assert np.array_equal(found.numpy(), expected.transpose(0, 3, 1, 2))
 
 
-def test_a_transform_that_cannot_be_loaded_is_a_mistake_of_the_user(small_manifest: Any) -> None:
+def test_a_transform_that_cannot_be_loaded_is_a_mistake_of_the_user() -> None:
     for name, words in (("no_such_module:x", "no_such_module"), ("math:nothing", "nothing"), ("math:pi", "float")):
         with pytest.raises(ConfigError, match=words):
-            make_transforms(DataSection(transform=name), small_manifest)
+            make_transforms(DataSection(transform=name), planned_manifest(2))

@@ -14,7 +14,6 @@ from PIL import Image, ImageEnhance, ImageOps
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from tests.trainer.data.conftest import dataset, photograph, request
-from trainer.data.device import check_device, prepare
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.randomness import generator_of
 from trainer.tasks.image_classification.augment.draw import (
@@ -25,6 +24,7 @@ from trainer.tasks.image_classification.augment.draw import (
     Mixing,
 )
 from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
+from trainer.tasks.protocol import Mode
 
 Pixels = npt.NDArray[np.uint8]
 ALL = {
@@ -188,14 +188,14 @@ def test_mixing_shares_fit_the_pixels() -> None:
 
 def test_all_of_it_hangs_on_the_sample_alone(small_shards: str) -> None:
     data = dataset(small_shards, crop="random_resized", horizontal_flip=True, augment=ALL)
-    alone = {sample: data.read(request(sample)).images[0] for sample in range(12)}
+    alone = {sample: data.read(request(sample)).batch["images"][0] for sample in range(12)}
     requests = [request(*range(start, start + 4)) for start in (8, 0, 4)]
     for num_workers in (0, 2):
         loader = make_loader(data, requests, num_workers=num_workers, prefetch_factor=2, pin_memory=False)
         for batch in read_slots(loader):
             for row, sample in enumerate(batch.request.samples):
-                assert torch.equal(batch.images[row], alone[sample])
-    assert not torch.equal(alone[3], data.read(request(3, epoch=1)).images[0])
+                assert torch.equal(batch.batch["images"][row], alone[sample])
+    assert not torch.equal(alone[3], data.read(request(3, epoch=1)).batch["images"][0])
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -204,15 +204,15 @@ def test_each_draw_of_a_sample_has_random_numbers_of_its_own(small_shards: str, 
     fields = {"transform": f"{__name__}:draw_from_everything"} if own else {"crop": "random_resized", "augment": ALL}
     data = dataset(small_shards, **fields)
     slot = request(5, 7, 5, 5, times_drawn=(3, 3, 5, 6))
-    together = data.read(slot).images
+    together = data.read(slot).batch["images"]
     assert len({together[row].numpy().tobytes() for row in (0, 2, 3)}) == 3
     for row, (sample, draw) in enumerate(zip(slot.samples, slot.draws, strict=True)):
         # In another epoch, alone: a draw is a draw, whenever it comes.
-        assert torch.equal(data.read(request(sample, epoch=1, times_drawn=(draw,))).images[0], together[row])
+        assert torch.equal(data.read(request(sample, epoch=1, times_drawn=(draw,))).batch["images"][0], together[row])
     loader = make_loader(data, [slot, slot], num_workers=2, prefetch_factor=2, pin_memory=False)
-    assert all(torch.equal(batch.images, together) for batch in read_slots(loader))
+    assert all(torch.equal(batch.batch["images"], together) for batch in read_slots(loader))
     # Where each sample comes once an epoch, the draw is the epoch.
-    assert torch.equal(data.read(request(5, epoch=3)).images[0], together[0])
+    assert torch.equal(data.read(request(5, epoch=3)).batch["images"][0], together[0])
 
 
 def test_the_plan_for_a_gpu_gives_the_same_pixels(small_shards: str) -> None:
@@ -221,27 +221,29 @@ def test_the_plan_for_a_gpu_gives_the_same_pixels(small_shards: str) -> None:
     there = dataset(small_shards, augment=ALL, augment_device="gpu")
     slot = request(*range(9))
     one, other = here.read(slot), there.read(slot)
-    assert one.plan is None and other.plan is not None
+    assert "plan" not in one.batch and "plan" in other.batch
+    mode = Mode(training=True)
+    pixels = [of.task.to_model(slot.batch, mode)["images"] for of, slot in ((here, one), (there, other))]
+    assert torch.equal(*pixels)
     device = torch.device("cpu")
-    assert torch.equal(prepare(one, here.transform, device).images, prepare(other, there.transform, device).images)
     with pytest.raises(ConfigError, match="no GPU"):
-        check_device(there.transform, device)
-    check_device(here.transform, device)
+        there.task.check_device(device)
+    here.task.check_device(device)
 
 
 def test_the_mix_of_a_slot_hangs_on_its_place(small_shards: str) -> None:
     data = dataset(small_shards, augment={"mixup_alpha": 0.5, "cutmix_alpha": 1.0})
-    first, again, later = (data.read(request(*range(8), step=step)).mix for step in (5, 5, 6))
-    assert first is not None and again is not None and later is not None
+    first, again, later = (data.read(request(*range(8), step=step)).batch["mix"] for step in (5, 5, 6))
     assert np.array_equal(first.shares, again.shares) and not np.array_equal(first.shares, later.shares)
-    batch = data.read(request(*range(8), step=5))
-    given = prepare(batch, data.transform, torch.device("cpu"))
+    mode = Mode(training=True)
+    batch = data.task.to_model(data.read(request(*range(8), step=5)).batch, mode)
     logits = torch.randn(8, 3)
-    targets = torch.nn.functional.one_hot(batch.labels, 3).float()
+    targets = torch.nn.functional.one_hot(batch["label"], 3).float()
     weights = torch.from_numpy(first.shares)[:, None]
     soft = weights * targets + (1 - weights) * targets.flip(0)
     expected = torch.nn.functional.cross_entropy(logits, soft, reduction="sum")
-    assert torch.allclose(given.loss_sum(logits), expected)
+    loss, count = data.task.loss(logits, batch, mode)
+    assert torch.allclose(loss, expected) and count == 8
 
 
 def draw_from_everything(image: Pixels) -> Pixels:
@@ -258,7 +260,7 @@ def test_a_transform_of_the_user_is_exact_too(small_shards: str) -> None:
     data = dataset(small_shards, transform=f"{__name__}:draw_from_everything")
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    alone = {sample: data.read(request(sample)).images[0] for sample in range(8)}
+    alone = {sample: data.read(request(sample)).batch["images"][0] for sample in range(8)}
     assert random.getstate() == before[0] and np.random.get_state()[1].tolist() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
     random.random(), np.random.random(), torch.rand(3)
@@ -267,11 +269,11 @@ def test_a_transform_of_the_user_is_exact_too(small_shards: str) -> None:
         loader = make_loader(data, requests, num_workers=num_workers, prefetch_factor=2, pin_memory=False)
         for batch in read_slots(loader):
             for row, sample in enumerate(batch.request.samples):
-                assert torch.equal(batch.images[row], alone[sample])
-    plain = dataset(small_shards).read(request(*range(8))).images // 2
+                assert torch.equal(batch.batch["images"][row], alone[sample])
+    plain = dataset(small_shards).read(request(*range(8))).batch["images"] // 2
     noises = {int((alone[sample] - plain[sample]).unique()) for sample in range(8)}
     assert len(noises) > 3
-    assert not torch.equal(alone[0], data.read(request(0, epoch=1)).images[0])
+    assert not torch.equal(alone[0], data.read(request(0, epoch=1)).batch["images"][0])
     with pytest.raises(ConfigError, match=r"\(2, 16, 3\)"):
         dataset(small_shards, transform=f"{__name__}:return_nonsense").read(request(0))
 
@@ -301,14 +303,21 @@ def crop_half(image: Pixels) -> Pixels:
 def test_a_transform_may_change_the_image_it_is_given(small_shards: str, image_size: int, flip: bool) -> None:
     """Whether the image had the right size (16) or was resized by Pillow, whose bytes cannot be written to."""
     fields = {"image_size": image_size, "horizontal_flip": flip}
-    plain = dataset(small_shards, **fields).read(request(*range(6))).images
-    own = dataset(small_shards, transform=f"{__name__}:darken_in_place", **fields).read(request(*range(6))).images
+    plain = dataset(small_shards, **fields).read(request(*range(6))).batch["images"]
+    own = (
+        dataset(small_shards, transform=f"{__name__}:darken_in_place", **fields)
+        .read(request(*range(6)))
+        .batch["images"]
+    )
     assert torch.equal(own, plain // 2)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("refuse", "failed on {}: KeyError: 'no such colour' .*test_draw.py, line "), ("crop_half", "returned .*: {}")],
+    [
+        ("refuse", r"failed: KeyError: 'no such colour' \(.*test_draw.py, line \d+\): {}"),
+        ("crop_half", "returned .*: {}"),
+    ],
 )
 def test_a_transform_that_fails_is_named_with_shard_and_sample(small_shards: str, name: str, words: str) -> None:
     data = dataset(small_shards, transform=f"{__name__}:{name}")

@@ -1,0 +1,67 @@
+"""A task without classes: how red an image is; with pictures, and a headline of which less is better."""
+
+import io
+from typing import ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torchmetrics import MeanAbsoluteError, MeanSquaredError
+
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+
+SIDE = 16
+
+
+class Redness:
+    """Images to their mean redness."""
+
+    fields: ClassVar = {"image": "image"}
+    headline = "distance"
+    signature = Signature(
+        inputs={"pixels": TensorSpec(dtype="float32", shape=["batch", 3, SIDE, SIDE])},
+        outputs={"redness": OutputSpec(dtype="float32", shape=["batch", 1])},
+    )
+
+    def __init__(self, context, *, broken=False, without_pictures=False):
+        self.broken, self.without_pictures = broken, without_pictures
+
+    def build_model(self):
+        return nn.Sequential(nn.Conv2d(3, 4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 12 * 12, 1))
+
+    def prepare(self, sample, mode):
+        image = Image.open(io.BytesIO(sample["image"])).convert("RGB").resize((SIDE, SIDE))
+        return np.asarray(image).astype(np.float32) / 255
+
+    def collate(self, samples, mode):
+        return {"pixels": torch.from_numpy(np.stack(samples)).permute(0, 3, 1, 2).contiguous()}
+
+    def example(self, size):
+        return {"pixels": torch.zeros(size, 3, SIDE, SIDE)}
+
+    def to_model(self, batch, mode):
+        return batch
+
+    def loss(self, outputs, batch, mode):
+        return ((outputs - self._truth(batch)) ** 2).sum(), len(outputs)
+
+    def metrics(self):
+        quiet = {"sync_on_compute": False}
+        return {"distance": MeanAbsoluteError(**quiet), "squares": MeanSquaredError(**quiet)}
+
+    def update(self, metrics, outputs, batch):
+        if self.broken:
+            raise RuntimeError("no update")
+        for metric in metrics.values():
+            metric.update(outputs, self._truth(batch))
+
+    def pictures(self, outputs, batch):
+        if self.without_pictures:
+            return {"first": "no picture"}
+        pixels = (batch["pixels"][0].permute(1, 2, 0) * 255).byte().cpu().numpy()
+        return {"first": pixels, "wide": np.full((8, 2000, 3), 200, np.uint8)}
+
+    @staticmethod
+    def _truth(batch):
+        return batch["pixels"][:, 0].mean(dim=(1, 2))[:, None]

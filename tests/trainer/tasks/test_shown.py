@@ -1,0 +1,134 @@
+"""What is written and shown of a task that knows no classes: headline, metrics, pictures; no part of another task."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
+from contracts.errors import ConfigError
+from contracts.own_code import append_code
+from inspection.page import render_report
+from inspection.run.door import Door
+from inspection.run.pictures import task_pictures
+from inspection.run.view import RunView
+from inspection.stage_report import _classify
+from inspection.stages.train import Beside, tell
+from tests.conftest import OWN_CODE, small_config
+from tests.trainer.one_rank import logs, newest, one_rank, train
+from trainer.parallel.process_group import Rank
+from trainer.task import _describe
+
+TRAIN = {"epochs": 3, "early_stopping": {"metric": "squares", "patience": 3}}
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[Rank]:
+    with one_rank() as rank:
+        yield rank
+
+
+def config_of(**arguments: Any) -> dict[str, Any]:
+    task = {"name": "pictured:Redness", "arguments": arguments}
+    return small_config(task=task, train=TRAIN, checkpoint={"best_metric": "validation_squares"})
+
+
+@pytest.fixture(scope="module")
+def trained(rank: Rank, small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    append_code(OWN_CODE)
+    folder = tmp_path_factory.mktemp("redness")
+    train(rank, folder, small_shards, config_of())
+    return folder
+
+
+def read(folder: Path) -> tuple[CheckpointManifest, EvaluationReport, str]:
+    uri = storage.normalise(folder / "out")
+    manifest = CheckpointManifest.load(uri)
+    assert manifest.evaluation is not None
+    where = manifest.evaluation.uri(uri)
+    return manifest, EvaluationReport.load(where), where.rpartition("/")[0]
+
+
+def test_documents_have_the_tasks_own_metrics(trained: Path) -> None:
+    manifest, report, folder = read(trained)
+    assert manifest.task["name"] == report.task == "pictured:Redness"
+    assert manifest.headline == report.headline == Headline(metric="distance", direction="min")
+    assert manifest.directions == {"distance": "min", "squares": "min"}
+    names = ("distance", "squares", "loss")
+    expected = {f"{split}_{name}" for split in ("validation", "test") for name in names} | {"test_samples"}
+    assert set(manifest.metrics) == expected
+    assert set(report.metrics) == {"distance", "squares"} and report.details == {}
+    # The mean of squares is the loss, and the distance is another number.
+    assert report.loss == pytest.approx(report.metrics["squares"], rel=1e-6) != report.metrics["distance"]
+    squares = [newest(trained).best_metrics["validation_squares"], manifest.metrics["validation_squares"]]
+    assert squares[0] == squares[1], "the best is by checkpoint.best_metric"
+    assert newest(trained).early_stopping is not None
+    assert newest(trained).early_stopping.best == min(squares)  # type: ignore[union-attr]
+    assert _describe(manifest).endswith(f"test distance {report.metrics['distance']:.4f}")
+    assert f"validation distance {manifest.metrics['validation_distance']:.4f}, loss" in logs(trained)
+    assert "best squares" in logs(trained)
+    sizes = [Image.open(io.BytesIO(storage.read_bytes(entry.uri(folder)))).size for entry in report.pictures]
+    assert sizes == [(16, 16), (1024, 4)], "small ones as they are, large ones smaller"
+
+
+def test_tensorboard_has_metrics_and_pictures(trained: Path) -> None:
+    (result,) = Path(trained).glob("**/result/events*")
+    found = EventAccumulator(str(result), size_guidance={"images": 0}).Reload()
+    assert {"test/first", "test/wide"} <= set(found.Tags()["images"])
+    assert {"test/distance", "test/squares", "test/loss", "best/validation_squares"} <= set(found.Tags()["scalars"])
+    assert not any("precision" in tag or "confusion" in tag for tags in found.Tags().values() if tags for tag in tags)
+
+
+def view_of(trained: Path) -> RunView:
+    manifest, report, folder = read(trained)
+    pictures = task_pictures(Door(storage.normalise(trained)), folder, report.pictures)
+    return RunView(
+        id="r", name="n", line="file:///l", folder="file:///l/runs/r", place="local", state="succeeded", seen_at=1.0,
+        config={"task": {"name": report.task}}, stages=[], checkpoint=manifest, evaluation=report,
+        task_pictures=pictures,
+    )  # fmt: skip
+
+
+def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_task(trained: Path) -> None:
+    manifest, report, _ = read(trained)
+    page = render_report(view_of(trained))
+    assert "Test distance" in page and "lower is better" in page
+    tile = page.partition('data-figure="overview.headline"')
+    assert repr(report.metrics["distance"]) in tile[0][-100:] + tile[2][:100]
+    for name in ("results.distance", "results.squares", "results.loss", "metrics.validation_squares"):
+        assert name in page, name
+    shown = page.partition('id="task-pictures"')[2].partition("</div>")[0]
+    assert shown.count("<img") == 2 and "first" in shown and "wide" in shown
+    for word in ("Confusion", "ROC", "Accuracy", "accuracy", "recall", "Worst classified"):
+        assert word not in page, word
+    told = tell(manifest, Beside(report, "not known"))
+    text = "\n".join(told.lines)
+    assert "test distance" in text and "Hardest classes" not in text
+    assert told.numbers["train_test_distance"] == report.metrics["distance"]
+    assert "confusionMatrix" not in _classify(report) and "no classification" in _classify(report)["note"]
+
+
+def test_pictures_that_are_none_end_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    result = train(rank, tmp_path, small_shards, config_of(without_pictures=True))
+    assert result.finished and read(tmp_path)[1].pictures == []
+    assert "the task's pictures could not be drawn" in logs(tmp_path)
+    assert "pictures of the task returned first: str" in logs(tmp_path)
+
+
+def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    config = config_of() | {"checkpoint": {"best_metric": "accuracy"}}
+    with pytest.raises(ConfigError, match="no metric of that name") as caught:
+        train(rank, tmp_path, small_shards, config)
+    assert caught.value.allowed == "validation_distance, validation_squares, validation_loss"
+    assert caught.value.exit_code == 2
+
+
+def test_own_code_that_fails_in_an_evaluation_is_named(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"update failed: .*no update") as caught:
+        train(rank, tmp_path, small_shards, config_of(broken=True))
+    assert "pictured.py" in caught.value.given

@@ -1,0 +1,58 @@
+"""Members of a task as a step calls them: on the rank's device, with what they fail at told as the user's."""
+
+from __future__ import annotations
+
+import torch
+
+from contracts.config import RunConfig
+from trainer.data.clock import DataClock
+from trainer.data.device import find_tensor, map_tensors
+from trainer.model.build import Inputs
+from trainer.model.precision import Numerics
+from trainer.tasks.load import calling
+from trainer.tasks.loss import checked_loss
+from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
+
+
+class TaskOnDevice:
+    """A task in training.
+
+    Args:
+        task: The task.
+        config: The configuration.
+        device: Where the model is.
+        numerics: What steps compute in.
+    """
+
+    def __init__(self, task: Task, config: RunConfig, device: torch.device, numerics: Numerics) -> None:
+        self._task, self._config, self._device, self._numerics = task, config, device, numerics
+        self._input_names = tuple(task.signature.inputs)
+        self._mode = Mode(training=True, memory_format=numerics.memory_format)
+
+    def example(self, size: int) -> Batch:
+        """Return the example batch."""
+        batch: Batch = map_tensors(self._task.example(size), lambda tensor: tensor.to(self._device))
+        return batch
+
+    def to_model(self, batch: Batch, clock: DataClock) -> Batch:
+        """Finish a batch of the loader; `clock` measures its copy, where no prefetcher has made it."""
+        device = self._device
+        found = find_tensor(batch) if device.type != "cpu" else None
+        if found is not None and found.device != device:
+            with clock.copying():
+                batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+        with calling(self._config, "to_model"):
+            return self._task.to_model(batch, self._mode)
+
+    def inputs(self, batch: Batch) -> Inputs:
+        """Return what the network takes of a batch; images in the memory layout of train.channels_last."""
+        return tuple(self._numerics.lay_out_input(batch[name]) for name in self._input_names)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> Loss:
+        """Return the sum of the loss and its count.
+
+        Raises:
+            ConfigError: The task fails, or returns something else.
+        """
+        with calling(self._config, "loss"):
+            return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
