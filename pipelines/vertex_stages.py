@@ -276,7 +276,7 @@ def _job(
 def register_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
     """Return the sub-pipeline that uploads a proven export: a new model, or a new version of the one of this name."""
     image, vertex = containers.pipeline_image, config.vertex
-    name = vertex.model.name or config.run.name
+    name, served_name = vertex.model.name or config.run.name, model_name(config.task.name)
     model: Mapping[str, Any] = {
         "project": vertex.project,
         "location": vertex.region,
@@ -297,7 +297,7 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
             served = _import(
                 artifact_types.UnmanagedContainerModel,
                 decided.outputs["artifact_uri"],
-                {"containerSpec": _container_spec(decided.outputs["image"], model_name(config.task.name))},
+                {"containerSpec": _container_spec(decided.outputs["image"], served_name)},
             )
             titled(served, "importer")
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
