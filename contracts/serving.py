@@ -1,7 +1,7 @@
 """What whoever makes a Triton repository and whoever serves it must agree on."""
 
-# By the tool's own tasks. In every export of a task it is the same: a name with a hash in it would make a new version of
-# a model a new model for its clients.
+# By the tool's own tasks. It is the same in every export of a task: a name with a hash in it would make a new version
+# of a model a new model for its clients.
 _MODEL_NAMES = {"image_classification": "classifier"}
 
 
