@@ -33,7 +33,7 @@ from components.report_training import report_training
 from components.titles import titled
 from contracts.config import MachineSection, RunConfig
 from contracts.result import RUNS_FOLDER
-from contracts.serving import MODEL_NAME
+from contracts.serving import model_name
 from pipelines.training import Stages
 from pipelines.workers import Container, machine_name, num_nodes, serving_section, worker_pools
 
@@ -276,7 +276,7 @@ def _job(
 def register_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
     """Return the sub-pipeline that uploads a proven export: a new model, or a new version of the one of this name."""
     image, vertex = containers.pipeline_image, config.vertex
-    name = vertex.model.name or config.run.name
+    name, served_name = vertex.model.name or config.run.name, model_name(config.task.name)
     model: Mapping[str, Any] = {
         "project": vertex.project,
         "location": vertex.region,
@@ -297,7 +297,7 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
             served = _import(
                 artifact_types.UnmanagedContainerModel,
                 decided.outputs["artifact_uri"],
-                {"containerSpec": _container_spec(decided.outputs["image"])},
+                {"containerSpec": _container_spec(decided.outputs["image"], served_name)},
             )
             titled(served, "importer")
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
@@ -326,7 +326,7 @@ def _import(kind: Any, uri: Any, metadata: Mapping[str, Any]) -> Any:
     return never_cached(dsl.importer(artifact_uri=uri, artifact_class=kind, reimport=True, metadata=dict(metadata)))
 
 
-def _container_spec(image: Any) -> dict[str, Any]:
+def _container_spec(image: Any, model: str) -> dict[str, Any]:
     """Return how Vertex AI serves the repository (ModelContainerSpec)."""
     return {
         "imageUri": image,
@@ -334,7 +334,7 @@ def _container_spec(image: Any) -> dict[str, Any]:
         "args": [
             "--model-repository=$(AIP_STORAGE_URI)",
             "--allow-vertex-ai=true",
-            f"--vertex-ai-default-model={MODEL_NAME}",
+            f"--vertex-ai-default-model={model}",
             "--disable-auto-complete-config",
         ],
         "ports": [{"containerPort": SERVING_PORT}],

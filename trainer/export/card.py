@@ -13,7 +13,7 @@ from pathlib import Path
 
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate
 from contracts.artifacts.export import Figure
-from contracts.serving import MODEL_NAME
+from contracts.serving import model_name
 from trainer.export.bundles import bundle_of
 from trainer.export.triton import REPOSITORY
 from trainer.export.triton_config import image_for
@@ -106,7 +106,7 @@ def _describe_use(document: ExportManifest) -> list[str]:
     engine = document.engines[0] if document.engines else None
     lines = ["## How to use it", *bundle_of(document.task).describe_use()]
     if engine is not None:
-        lines.append(_USE_TRITON.format(image_for(engine.builder), MODEL_NAME, REPOSITORY))
+        lines.append(_USE_TRITON.format(image_for(engine.builder), model_name(document.task), REPOSITORY))
         lines.append(_USE_PROFILE.format(engine.min_batch, engine.max_batch, engine.opt_batch, engine.builder))
     return lines
 

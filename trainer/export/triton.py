@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError
-from contracts.serving import MODEL_NAME
+from contracts.serving import model_name
 from trainer.export.bundles import bundle_of
 from trainer.export.targets import TENSORRT
 from trainer.export.triton_config import (
@@ -56,13 +56,12 @@ REPOSITORY = "triton"
 VERSION = "1"
 
 
-def write_repository(folder: Path, document: ExportManifest, *, name: str = MODEL_NAME) -> list[str]:
+def write_repository(folder: Path, document: ExportManifest) -> list[str]:
     """Write the model repository below `folder`/triton.
 
     Args:
         folder: Where the bundle, the graphs and the engines lie, under the names that the document gives them.
         document: The manifest; its list of files need not be final.
-        name: What clients call the model.
 
     Returns:
         The files written, relative to `folder`, sorted.
@@ -70,7 +69,7 @@ def write_repository(folder: Path, document: ExportManifest, *, name: str = MODE
     Raises:
         ConfigError: No Triton release loads this engine, its smallest batch is not 1, or tritonclient is not installed.
     """
-    engine, backend = engine_of(document), backend_of(document)
+    engine, backend, name = engine_of(document), backend_of(document), model_name(document.task)
     image = image_for(engine.builder)
     source = document.graph().name
     if backend == TENSORRT:

@@ -17,12 +17,13 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
-from contracts.config import ModelSection
-from contracts.errors import EXIT_USER_ERROR
+from contracts.config import ModelSection, RunConfig
+from contracts.errors import EXIT_USER_ERROR, ConfigError
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
 from tests.trainer.export.graphs import run_outputs
 from trainer.export import predict_task, verify
+from trainer.export.inputs import check_inputs
 from trainer.export.triton_config import parse_config
 from trainer.model.build import parameters_sha256
 
@@ -192,7 +193,7 @@ def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest
 
 
 def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
-    config = parse_config((exported_task.folder / "triton/classifier/config.pbtxt").read_text())
+    config = parse_config((exported_task.folder / "triton/model/config.pbtxt").read_text())
     ((given,), (scores,)) = config.input, config.output
     assert (given.name, list(given.dims), scores.name, list(scores.dims), scores.label_filename) == (
         "image",
@@ -201,7 +202,7 @@ def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
         [CLASSES, SIZE, SIZE],
         "",
     )
-    assert not (exported_task.folder / "triton/classifier/labels.txt").exists()
+    assert not (exported_task.folder / "triton/model/labels.txt").exists()
     assert "pixel_accuracy" in (exported_task.folder / "MODEL_CARD.md").read_text()
 
 
@@ -217,3 +218,12 @@ def test_a_checkpoint_of_another_task_is_refused(exported_task: Exported, task: 
     done = run("trainer.export.task", "--config-json", json.dumps(config), *exported_task.arguments)
     assert done.returncode == EXIT_USER_ERROR
     assert words in done.stderr
+
+
+def test_code_that_changed_since_training_is_refused(exported_task: Exported) -> None:
+    shards = ShardManifest.load(storage.normalise(exported_task.shards))
+    checkpoint = CheckpointManifest.load(storage.normalise(exported_task.shards.parents[1] / "train"))
+    config = RunConfig.model_validate({**CONFIG, "code": {"path": str(OWN_CODE), "sha256": "2" * 64}})
+    check_inputs(config, checkpoint.model_copy(update={"made_from": {"code": "2" * 64}}), shards)
+    with pytest.raises(ConfigError, match="own code has changed since the checkpoint was trained"):
+        check_inputs(config, checkpoint.model_copy(update={"made_from": {"code": "1" * 64}}), shards)

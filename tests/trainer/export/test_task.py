@@ -129,7 +129,7 @@ def check_plain_transformers(folder: Path, line: Any) -> None:
     shards_uri, checkpoint_uri = (storage.normalise(line.folder / name) for name in ("shards", "train"))
     checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
     config = RunConfig.model_validate(line.config)
-    ours = inputs.Inputs(checkpoint_uri, checkpoint, shards_uri, shards, choose_builder(["l4"]), config.data)
+    ours = inputs.Inputs(checkpoint_uri, checkpoint, shards_uri, shards, choose_builder(["l4"]), config)
     images = torch.randn(4, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(theirs(pixel_values=images).logits, ours.load_model()(images), rtol=0, atol=1e-6)
@@ -300,8 +300,8 @@ def test_a_graph_that_computes_something_else_is_not_published(
 ) -> None:
     join = onnx_graph.join_graph
 
-    def zero_a_filter(source: Path, target: Path) -> Any:
-        found = join(source, target)
+    def zero_a_filter(source: Path, target: Path, signature: Signature) -> Any:
+        found = join(source, target, signature)
         graph = onnx.load(target)
         tensor = max(graph.graph.initializer, key=lambda item: len(item.dims))
         weights = onnx.numpy_helper.to_array(tensor).copy()
