@@ -6,6 +6,7 @@ FOLDER/RANKS/CASE.pt.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import Process, set_start_method
@@ -33,6 +34,16 @@ def make_split(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     logits = torch.randn(samples, CLASSES, generator=random)
     logits[:, 2] -= 100
     return logits, torch.randint(0, CLASSES - 1, (samples,), generator=random)
+
+
+def load_example() -> Any:
+    """Return the class of examples/segmentation."""
+    path = Path(__file__).parents[3] / "examples" / "segmentation" / "task.py"
+    spec = importlib.util.spec_from_file_location("example_task", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Segmentation
 
 
 def weigh(values: torch.Tensor) -> torch.Tensor:
@@ -74,6 +85,7 @@ class Made:
             found["largest"] = type("Largest", (MaxMetric,), {"higher_is_better": True})(**quiet)
             ordered = {"higher_is_better": True, "compute": lambda metric: weigh(torch.cat(metric.value))}
             found["ordered"] = type("Ordered", (CatMetric,), ordered)(**quiet)
+            found["mean_iou"] = load_example()(None, classes=CLASSES, side=8, width=1).metrics()["mean_iou"]
             found["smallest"] = type("Smallest", (MinMetric,), {"higher_is_better": False})(**quiet)
         return found
 
@@ -87,6 +99,7 @@ class Made:
             metrics["ordered"].update(outputs[:, 0])
             metrics["largest"].update(outputs)
             metrics["smallest"].update(outputs)
+            metrics["mean_iou"].update(outputs.argmax(dim=1), label)
 
 
 def evaluate_split(samples: int, task: Made) -> dict[str, Any] | None:

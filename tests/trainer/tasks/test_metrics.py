@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score, recall_score, roc_auc_score
+from sklearn.metrics import accuracy_score, f1_score, jaccard_score, recall_score, roc_auc_score
 from torch.nn import functional
 from torchmetrics import MeanMetric, MeanSquaredError, Metric, MetricCollection, PearsonCorrCoef, SumMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassRecall
@@ -46,6 +46,8 @@ def test_metrics_are_those_of_all_predictions_together(found: dict[str, Any], sp
     assert metrics["f1_macro"] == pytest.approx(f1_score(labels, said, average="macro"), abs=1e-15)
     expected = recall_score(labels, said, average="macro", zero_division=0)
     assert metrics["recall_macro"] == pytest.approx(expected, abs=1e-15)
+    # The example's own metric; torchmetrics weighs the classes in float32.
+    assert metrics["mean_iou"] == pytest.approx(jaccard_score(labels, said, average="macro"), abs=1e-7)
     score = logits[:, 0].sigmoid()
     # Exact, of gathered predictions; torchmetrics adds up in float32.
     assert metrics["auroc"] == pytest.approx(roc_auc_score(labels == 0, score), abs=1e-6)
