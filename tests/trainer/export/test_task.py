@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest, find_damage
 from contracts.artifacts.signature import Signature
-from contracts.config import RunConfig
+from contracts.config import ModelSection, RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
-from tests.trainer.export.conftest import Finished, write_checkpoint
+from tests.trainer.export.conftest import MODEL, Finished, write_checkpoint
 from trainer.data.evaluation import evaluation_batches
 from trainer.export import inputs, onnx_graph, parity, workshop
 from trainer.export.parity import Limits, open_graph
@@ -33,6 +33,7 @@ from trainer.export.processes import Cost
 from trainer.export.targets import choose_builder, gpu_target
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
+from trainer.tasks.image_classification.network import build_network
 from trainer.tasks.load import load_task
 
 REPOSITORY = Path(__file__).parents[3]
@@ -462,7 +463,9 @@ def test_damaged_weights_are_refused(line: Any, capfd: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("in_this_process")
 def test_weights_of_another_shape_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    rewrite(line.folder / "train", classes=[str(number) for number in range(11)])
+    shutil.rmtree(line.folder / "train")
+    wider = build_network(ModelSection.model_validate(MODEL), num_classes=11, image_size=32)
+    write_checkpoint(line.folder / "train", wider, ShardManifest.load(storage.normalise(line.folder / "shards")))
     assert "are not those of its model" in refuse(line, capfd)
 
 

@@ -318,9 +318,10 @@ def test_other_shards_are_refused(copy: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_an_engine_without_its_gpu_says_what_to_do(copy: Path) -> None:
-    entry = ExportManifest.load(storage.normalise(copy)).engines[0]
+    document = ExportManifest.load(storage.normalise(copy))
+    entry = document.engines[0]
     with pytest.raises(NoGpu, match=r"(?s)was built for sm89 \(l4.*no GPU.*predict\.py") as caught:
-        open_engine(copy / entry.name, entry, num_classes=10)
+        open_engine(copy / entry.name, entry, document.model_signature)
     assert caught.value.exit_code == 2
 
 
