@@ -23,7 +23,7 @@ from trainer.tasks.protocol import Outputs, Task
 Inputs = tuple[torch.Tensor, ...]
 """What a network takes, by position: the entries of a batch that the task's signature names."""
 
-# What a network raises, while it is built or run, when its arguments do not fit.
+# What a network of a library raises, while it is built, when its arguments do not fit.
 MISFITS = (
     RuntimeError,
     ValueError,
@@ -92,7 +92,7 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
         model = task.build_model()
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
-    except MISFITS as error:
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
         raise ModelError(
             f"{network_name(config)} cannot be built: {type(error).__name__}: {error}",
             allowed="a task whose build_model returns a torch.nn.Module",
@@ -265,10 +265,10 @@ def _try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequen
     try:
         with torch.no_grad(), buffers_restored(model), random_state_kept(device):
             outputs = model(*(tensor.to(device) for tensor in inputs))
-    except torch.OutOfMemoryError:
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         # A misfit of the machine, not of the network.
         raise
-    except MISFITS as error:
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
         given = [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in inputs]
         if input_names:
             given = [f"{one} {shape}" for one, shape in zip(input_names, given, strict=True)]

@@ -46,7 +46,16 @@ def test_what_is_no_task_is_refused(name: str, arguments: dict[str, Any], given:
     assert_said(caught.value, given, allowed, todo)
 
 
-@pytest.mark.parametrize("source", ["class Task(:", "import no_such_module_here", "raise RuntimeError('no licence')"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Task(:",
+        "import no_such_module_here",
+        "raise RuntimeError('no licence')",
+        "open('/no/such/colours.txt')",
+        "class Own(Exception): ...\nraise Own",
+    ],
+)
 def test_a_module_that_fails_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     (tmp_path / "failing_tasks.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
