@@ -15,9 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from contracts.artifacts.signature import Signature, TensorSpec
 from contracts.config import RunConfig
-from contracts.errors import ModelError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
 from trainer.model.trial import buffers_restored, random_state_kept
-from trainer.tasks.load import network_name
+from trainer.tasks.load import describe_failure, network_name
 from trainer.tasks.protocol import Outputs, Task
 
 Inputs = tuple[torch.Tensor, ...]
@@ -121,9 +121,35 @@ def complete_model(model: nn.Module, inputs: Inputs, *, name: str, input_names: 
 
 
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
-    """Return what the network takes of the task's example batch of `size` samples."""
-    batch = task.example(size)
-    return tuple(batch[name].to(device) if device else batch[name] for name in task.signature.inputs)
+    """Return what the network takes of the task's example batch of `size` samples.
+
+    Raises:
+        ConfigError: `example` fails, or lacks an input of the signature.
+    """
+    names = list(task.signature.inputs)
+    try:
+        batch: object = task.example(size)
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise _example_error(f"failed: {describe_failure(error)}", names) from error
+    if not isinstance(batch, Mapping):
+        raise _example_error(f"returned a {type(batch).__name__}", names)
+    inputs: list[torch.Tensor] = []
+    for name in names:
+        if not isinstance(tensor := batch.get(name), torch.Tensor):
+            found = f"{name} as a {type(tensor).__name__}" if name in batch else f"no {name}"
+            raise _example_error(f"returned {found}", names)
+        inputs.append(tensor.to(device) if device else tensor)
+    return tuple(inputs)
+
+
+def _example_error(found: str, names: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"example of the task {found}",
+        allowed=f"a dictionary with a tensor for each input of the signature: {', '.join(names)}",
+        todo="correct example, or signature (docs/tasks.md)",
+    )
 
 
 def list_outputs(outputs: Outputs) -> list[torch.Tensor]:

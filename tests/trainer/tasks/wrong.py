@@ -69,6 +69,34 @@ class OtherSignature(Small):
     signature: Any = ("x", "float32")
 
 
+class FailingSignature(Small):
+    @property
+    def signature(self) -> Signature:  # type: ignore[override]
+        return Signature(inputs={"x": TensorSpec(dtype="float32", shape=["samples", WIDTH])}, outputs={})
+
+
+class ListsFields(Small):
+    fields: Any = ("image", "label")
+
+
+class OddKind(Small):
+    fields: Mapping[str, str] = {"image": "picture"}
+
+
+class NumberHeadline(Small):
+    headline: Any = 1
+
+
+class FailingExample(Small):
+    def example(self, size: int) -> Batch:
+        raise OSError("no such file")
+
+
+class OtherExample(Small):
+    def example(self, size: int) -> Batch:
+        return {"images": torch.zeros(size, WIDTH)}
+
+
 class Refuses(Small):
     def __init__(self, context: TaskContext) -> None:
         raise ConfigError("no such scale", allowed="another", todo="choose it")
