@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
@@ -28,7 +29,7 @@ from trainer.launch.auto import BatchLayout
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
-from trainer.tasks.load import load_task
+from trainer.tasks.load import calling, load_task
 from trainer.tasks.protocol import Sample
 
 
@@ -173,6 +174,7 @@ class TrainingData:
             num_workers=0 if self._layout is None else self._layout.num_workers,
             device=self._rank.device,
             memory_format=numerics.memory_format,
+            calling=partial(calling, self._config),
         )
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 

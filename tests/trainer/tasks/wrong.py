@@ -124,6 +124,11 @@ class FailsOnBatch(Small):
         raise ValueError("no two are alike")
 
 
+class FailsOnDevice(Small):
+    def to_model(self, batch: Batch, mode: Mode) -> Batch:
+        raise ValueError("no such device")
+
+
 class ReturnsList(Small):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
         return [torch.zeros(1)]
