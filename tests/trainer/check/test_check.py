@@ -14,10 +14,12 @@ from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
 from tests.conftest import OWN_CODE
+from tests.trainer.tasks import wrong
 from tests.trainer.tasks.for_tests import image_network
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
 
 OWN = "models_for_tests"
+FIELDS = {"image": {"column": "image", "kind": "image"}, "label": {"column": "label", "kind": "class"}}
 CPU = PlannedMachine(label="n1-standard-4")
 T4 = PlannedMachine(label="n1-standard-8 with 1 x NVIDIA_TESLA_T4", gpus=1, gpu="T4", capability="sm75")
 H100 = PlannedMachine(label="a3-highgpu-8g with 8 x NVIDIA_H100_80GB", gpus=8, gpu="H100", capability="sm90")
@@ -92,6 +94,25 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
     assert len(answer.problems) == 1
     assert given in answer.problems[0].given
     assert todo in in_words(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "given"),
+    [
+        ("Small", {}, ""),
+        ("LosesHeadline", {}, "headline of the task is 'mean_iou', which is none of its metrics"),
+        ("FailsOnUpdate", {}, "update failed: KeyError: 'mean_iou'"),
+        ("Small", {"checkpoint": {"best_metric": "validation_iou"}}, "has no metric of that name"),
+        ("image_classification", {"checkpoint": {"best_metric": "validation_iou"}}, "has no metric of that name"),
+    ],
+)
+def test_metrics_are_looked_at_before_the_first_stage(
+    monkeypatch: pytest.MonkeyPatch, name: str, sections: dict[str, Any], given: str
+) -> None:
+    monkeypatch.syspath_prepend(Path(wrong.__file__).parent)
+    own = {"sharding": {"fields": FIELDS}, "task": {"name": f"wrong:{name}"}, "model": {}, "code": {}}
+    answer = network(**sections, **({} if name == "image_classification" else own))
+    assert given in in_words(answer) and len(answer.problems) == bool(given), answer
 
 
 def test_mistakes_of_task_and_network_are_told_together() -> None:

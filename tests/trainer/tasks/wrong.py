@@ -129,6 +129,15 @@ class FailsOnDevice(Small):
         raise ValueError("no such device")
 
 
+class FailsOnUpdate(Small):
+    def update(self, metrics: Mapping[str, Any], outputs: Outputs, batch: Batch) -> None:
+        metrics["mean_iou"].update(outputs)
+
+
+class LosesHeadline(Small):
+    headline = "mean_iou"
+
+
 class ReturnsList(Small):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
         return [torch.zeros(1)]
