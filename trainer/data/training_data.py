@@ -30,6 +30,7 @@ from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 from trainer.tasks.load import calling, load_task
+from trainer.tasks.optional import check_device, warnings_of
 from trainer.tasks.protocol import Sample
 
 
@@ -46,8 +47,8 @@ class TrainingData:
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
         self._local_ranks = assignment.ranks
         self.task = load_task(config, self.manifest)
-        if check := getattr(self.task, "check_device", None):
-            check(rank.device)
+        with calling(config, "check_device"):
+            check_device(self.task, rank.device)
         self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
         self.dataset = SlotDataset(
             ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache, tuple(self.task.fields)),
@@ -57,8 +58,9 @@ class TrainingData:
         )
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
-        for warning in getattr(self.task, "warnings", list)():
-            log(f"warning: {warning}")
+        with calling(config, "warnings"):
+            for warning in warnings_of(self.task):
+                log(f"warning: {warning}")
         if (batch := config.train.global_batch_size) > self.samples:
             log(
                 f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "

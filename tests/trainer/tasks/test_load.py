@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from contracts.artifacts.shards import FieldEntry
 from contracts.config import RunConfig
@@ -13,6 +14,7 @@ from tests.trainer.tasks.for_tests import planned_manifest
 from tests.trainer.tasks.wrong import Small
 from trainer.model.build import example_inputs
 from trainer.tasks.load import load_task
+from trainer.tasks.optional import check_device, document_of, make_first_slot, make_report, warnings_of
 from trainer.tasks.protocol import Task
 
 OWN = "tests.trainer.tasks.wrong"
@@ -116,6 +118,12 @@ def test_an_example_that_is_none_is_named(name: str, given: str) -> None:
     with pytest.raises(ConfigError) as caught:
         example_inputs(load(f"{OWN}:{name}"), 2)
     assert_said(caught.value, given, "each input of the signature: x", "correct example")
+
+
+def test_an_optional_member_that_cannot_be_called_is_none() -> None:
+    task, cpu = load(f"{OWN}:OddOptionals"), torch.device("cpu")
+    check_device(task, cpu)
+    assert (warnings_of(task), document_of(task), make_report(task, cpu), make_first_slot(task)) == ([], {}, None, None)
 
 
 def test_named_fields_are_those_that_count() -> None:

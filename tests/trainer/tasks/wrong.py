@@ -97,6 +97,12 @@ class OtherExample(Small):
         return {"images": torch.zeros(size, WIDTH)}
 
 
+class OddOptionals(Small):
+    """Has attributes that are called as optional members are."""
+
+    warnings = document = report = pictures = first_slot = check_device = "something of its own"
+
+
 class Refuses(Small):
     def __init__(self, context: TaskContext) -> None:
         raise ConfigError("no such scale", allowed="another", todo="choose it")
