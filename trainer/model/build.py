@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from contracts.artifacts.signature import Signature, TensorSpec
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
+from trainer.model.tensors import by_name, check_example
 from trainer.model.trial import buffers_restored, random_state_kept
 from trainer.tasks.load import describe_failure, network_name
 from trainer.tasks.protocol import Outputs, Task
@@ -63,9 +64,10 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
             tried out where it was built, since that call makes their weights, from the seed.
 
     Raises:
-        ModelError: It cannot be built, or its outputs are not those of the task's signature.
+        ModelError: It cannot be built, or example or outputs are not those of the task's signature.
     """
     name, inputs = network_name(config, arguments=True), example_inputs(task, 2)
+    check_example(inputs, task.signature)
     model = construct_model(task, config)
     complete_model(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if place is not None:
@@ -152,21 +154,15 @@ def _example_error(found: str, names: Sequence[str]) -> ConfigError:
     )
 
 
-def list_outputs(outputs: Outputs) -> list[torch.Tensor]:
-    """Return the tensors that a network returned, in the order of the signature's outputs."""
-    if isinstance(outputs, torch.Tensor):
-        return [outputs]
-    return list(outputs.values() if isinstance(outputs, Mapping) else outputs)
-
-
 def find_other_outputs(outputs: Outputs, signature: Signature, *, batch: int) -> str:
     """Return what outputs are that are not those of a signature; empty: they are."""
     if not isinstance(outputs, torch.Tensor | tuple | list | Mapping):
         return _describe(outputs)
-    found = list_outputs(outputs)
-    if len(found) != len(signature.outputs):
-        return f"{len(found)} outputs"
-    for one, (name, spec) in zip(found, signature.outputs.items(), strict=True):
+    found = by_name(outputs, signature)
+    if found.keys() != signature.outputs.keys():
+        return f"the outputs {', '.join(map(str, found))}" if isinstance(outputs, Mapping) else f"{len(found)} outputs"
+    for name, spec in signature.outputs.items():
+        one = found[name]
         if not isinstance(one, torch.Tensor):
             return f"{_describe(one)} as {name}"
         sizes = [batch, *spec.shape[1:]]

@@ -101,6 +101,7 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
     ("name", "sections", "given"),
     [
         ("Small", {}, ""),
+        ("IntExample", {}, "input x of the example batch is int64 [2, 4], the task's signature says float32"),
         ("LosesHeadline", {}, "headline of the task is 'mean_iou', which is none of its metrics"),
         ("FailsOnUpdate", {}, "update failed: KeyError: 'mean_iou'"),
         ("Small", {"checkpoint": {"best_metric": "validation_iou"}}, "has no metric of that name"),

@@ -97,6 +97,11 @@ class OtherExample(Small):
         return {"images": torch.zeros(size, WIDTH)}
 
 
+class IntExample(Small):
+    def example(self, size: int) -> Batch:
+        return {"x": torch.zeros(size, WIDTH, dtype=torch.int64)}
+
+
 class OddOptionals(Small):
     """Has attributes that are called as optional members are."""
 
