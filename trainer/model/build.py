@@ -67,7 +67,7 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
         ModelError: It cannot be built, or example or outputs are not those of the task's signature.
     """
     name, inputs = network_name(config, arguments=True), example_inputs(task, 2)
-    check_example(inputs, task.signature)
+    check_example(inputs, task.signature, any_float=True)
     model = construct_model(task, config)
     complete_model(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if place is not None:

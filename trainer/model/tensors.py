@@ -20,8 +20,13 @@ DTYPES = {
 """By the signature's names."""
 
 
-def check_example(example: Sequence[torch.Tensor], signature: Signature) -> None:
+def check_example(example: Sequence[torch.Tensor], signature: Signature, *, any_float: bool = False) -> None:
     """Compare the example batch with the signature.
+
+    Args:
+        example: Inputs by position.
+        signature: The task's.
+        any_float: Other floating-point types pass for float32, as those of outputs do in training.
 
     Raises:
         ModelError: A type or a shape is another, or a dimension that varies has the size 1.
@@ -33,7 +38,10 @@ def check_example(example: Sequence[torch.Tensor], signature: Signature) -> None
             if isinstance(said, str):
                 sizes.setdefault(said, size)
         wanted = [sizes.get(size, 0) if isinstance(size, str) else size for size in spec.shape]
-        if tensor.dtype != DTYPES[spec.dtype] or shape != wanted:
+        fits = tensor.dtype == DTYPES[spec.dtype]
+        if any_float and spec.dtype == "float32":
+            fits = tensor.is_floating_point()
+        if not fits or shape != wanted:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
                 f"input {name} of the example batch is {kind} {shape}, the task's signature says {spec.dtype} "
