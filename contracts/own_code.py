@@ -116,7 +116,7 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
                 allowed="the files that code.sha256 was written down for",
                 todo="restore those files, or leave code.sha256 out: the line fills it in",
             )
-    tops = {top_of(name) for name in files.contents} if files else set()
+    tops = _tops(files) if files else set()
     installed: dict[str, str] = {}
     for setting, name in names.items():
         top = name.partition(":")[0].partition(".")[0]
@@ -341,9 +341,10 @@ def _damaged(path: str, why: str) -> DataError:
     )
 
 
-def top_of(name: str) -> str:
-    """Return the top-level module that a file of a code folder belongs to."""
-    return name.partition("/")[0].removesuffix(".py")
+def _tops(files: CodeFiles) -> set[str]:
+    """Return the top-level modules of a code folder; what can be imported is Python, and has a name of Python's."""
+    tops = {name.partition("/")[0].removesuffix(".py") for name in files.contents if name.endswith(".py")}
+    return {top for top in tops if top.isidentifier()}
 
 
 def _require_seen(files: CodeFiles, folder: Path, tops: Collection[str]) -> None:

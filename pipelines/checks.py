@@ -147,8 +147,13 @@ def _sections_of_network(config: RunConfig) -> dict[str, object]:
         own["run"] = config.run.model_dump(mode="json", include={"name", "root"})
     if config.task.is_own:
         # Its class may look at any of them.
-        sections = {"model", "task", "data", "train"}
+        sections = {"model", "task", "data", "train", "checkpoint"}
         return own | config.model_dump(mode="json", include=sections) | _fields_of(config)
+    # What may name a metric.
+    if config.checkpoint.best_metric:
+        own["checkpoint"] = config.checkpoint.model_dump(mode="json", include={"best_metric"})
+    if config.train.early_stopping is not None:
+        train.add("early_stopping")
     return own | {
         "model": config.model.model_dump(mode="json"),
         "task": config.task.model_dump(mode="json"),

@@ -41,7 +41,7 @@ from contracts.errors import (
     StorageError,
 )
 from contracts.output import Lock
-from contracts.own_code import pin_code, publish_code
+from contracts.own_code import PinnedCode, pin_code, publish_code
 from contracts.pinned import pin
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.resolve import stage_config
@@ -92,17 +92,19 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     run_id = new_attempt_id()
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)
-    with _explained(config, line):
-        publish_code(code)
-    outcome = _run(code.config, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)
+    outcome = _run(code, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)
     # Not where there is no record: then the kernel drops it, and what is left of it says that nobody works any more.
     lock.release()
     return outcome
 
 
-def _run(config: RunConfig, line: str, run_id: str, *, fresh: bool, debug: bool, started_at_s: float) -> Outcome:
+def _run(code: PinnedCode, line: str, run_id: str, *, fresh: bool, debug: bool, started_at_s: float) -> Outcome:
+    config = code.config
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at_s))
     folder = _open_run(config, line=line, run_id=run_id, started_at=started_at, fresh=fresh, debug=debug)
+    with _explained(config, line):
+        # Not before: `clean` removes copies that no run's document names.
+        publish_code(code)
     traces = [StageTrace(name, attempt_folder(storage.join(line, name), run_id)) for name in STAGES]
     ending = _run_graph(folder, traces)
     # A signal that comes behind the last stage ends nothing.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -16,9 +17,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from contracts.artifacts import LOSS, Direction, Headline
+from contracts.config import RunConfig
 from trainer.data.device import map_tensors
 from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
+from trainer.tasks.load import calling
+from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import Calling, SplitMetrics
 from trainer.tasks.optional import SplitReport
 from trainer.tasks.protocol import Batch, Mode, Outputs, Task
@@ -97,7 +101,7 @@ def evaluate(
     first: Callable[[Outputs, Batch], None] | None = None,
     numerics: Numerics | None = None,
     rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,
-    calling: Calling = nullcontext,
+    config: RunConfig | None = None,
 ) -> Evaluation | None:
     """Evaluate this rank's share of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -112,11 +116,12 @@ def evaluate(
         first: Takes outputs and batch of the first batch of the split, at the rank that has it.
         numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
-        calling: What a member of the task, of this name, is called in: it may say where own code failed.
+        config: The configuration, to say where own code failed.
 
     Raises:
-        ConfigError: A metric of the task cannot be used.
+        ConfigError: A metric of the task cannot be used, or a member fails.
     """
+    within: Calling = nullcontext if config is None else partial(calling, config)
     memory_format = torch.contiguous_format if numerics is None else numerics.memory_format
     mode = Mode(training=False, memory_format=memory_format)
     names = tuple(task.signature.inputs)
@@ -126,13 +131,14 @@ def evaluate(
         with nullcontext() if numerics is None else numerics.evaluation_autocast(device):
             return model(*inputs)
 
-    metrics = SplitMetrics(task, device, calling)
+    metrics = SplitMetrics(task, device, within)
     model.eval()
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
     # Samples, and sum and count of the loss. float64: sums of up to 2**53 samples stay exact.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     taken = 0
-    idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
+    with within("example"):
+        idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
     for batch, samples in rounds(share.batch_per_round(idle), share.rounds()):
         if not samples:
             if is_sharded:
@@ -140,15 +146,16 @@ def evaluate(
                 forward(batch)
             continue
         outputs = map_tensors(forward(batch), _as_float32)
-        with calling("loss"):
-            loss, count = task.loss(outputs, batch, mode)
+        with within("loss"):
+            found = task.loss(outputs, batch, mode)
+            loss, count = found if config is None else checked_loss(found, config)
         totals[0] += samples
         totals[1] += loss.double()
         totals[2] += count
         metrics.update(outputs, batch)
         place = share.first_place(taken)
         if report is not None:
-            with calling("report"):
+            with within("report"):
                 report.add(outputs, batch, first_place=place)
         if first is not None and place == 0:
             first(outputs, batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -15,6 +15,7 @@ from trainer.checkpoint.loading import load_parts
 from trainer.model.build import parameters_sha256
 from trainer.report.drawing import png
 from trainer.report.result import write_result
+from trainer.tasks.load import calling
 from trainer.tasks.optional import SHOWN_SAMPLES, Picture, SplitReport, draw_pictures, make_report
 from trainer.tasks.protocol import Batch, Outputs
 
@@ -50,14 +51,16 @@ def finish(training: Training) -> None:
     rows = stepper.wanted_rows
     stepper.load_evaluated(load_parts(found.uri, best, rows, "model", "ema", on_piece=sections.alive))
     sections.enter("evaluation")
-    report = make_report(training.data.task, training.rank.device)
+    with calling(training.config, "report"):
+        report = make_report(training.data.task, training.rank.device)
     drawn: dict[str, Picture] = {}
     test = training.evaluate_split("test", report, lambda outputs, batch: drawn.update(_draw(training, outputs, batch)))
     if training.vote.agreed is not None:
         # The network holds the best weights now, and the last step is saved.
         training.leave(training.vote.agreed, save=False)
     if report is not None:
-        report.merge()
+        with calling(training.config, "report"):
+            report.merge()
     state = stepper.full_model_state()
     if not training.rank.is_first:
         return
@@ -78,7 +81,7 @@ def finish(training: Training) -> None:
             headline=test.headline,
             metrics=test.metrics,
             loss=test.loss,
-            details=report.details(training.data.origins("test", report.places())) if report is not None else {},
+            details=_details(training, report),
             pictures=_publish_pictures(found.uri, drawn),
         )
         evaluation = _publish_evaluation(folder, found.uri, document)
@@ -100,6 +103,16 @@ def finish(training: Training) -> None:
         }
     )
     storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
+
+
+def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
+    if report is None:
+        return {}
+    with calling(training.config, "report"):
+        places = report.places()
+    origins = training.data.origins("test", places)
+    with calling(training.config, "report"):
+        return report.details(origins)
 
 
 def _draw(training: Training, outputs: Outputs, batch: Batch) -> dict[str, Picture]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NoReturn
 
 import torch
@@ -46,7 +45,6 @@ from trainer.supervise.signals import StopRequest
 from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
-from trainer.tasks.load import calling
 from trainer.tasks.metrics import check_metrics
 from trainer.tasks.optional import SplitReport
 from trainer.tasks.protocol import Batch, Outputs
@@ -316,7 +314,7 @@ class Training:
                 first=first,
                 numerics=self.numerics,
                 rounds=until_stopped,
-                calling=partial(calling, self.config),
+                config=self.config,
             )
 
     # --- stopping -----------------------------------------------------------------------------------------------------

@@ -116,9 +116,10 @@ class CheckpointManifest(Contract):
     task: dict[str, Any] = Field(default={"name": FORMER_TASK, "arguments": {}})
     """The task section."""
     classes: list[str]
-    """Names of the classes of image classification; other tasks have none here."""
+    """`classes` of the shards' manifest: of their label field, whatever the task; empty where they have none."""
     data: dict[str, Any]
-    """The evaluation transform of image classification: image_size, mean, std; other tasks have none here."""
+    """What the task says of its inputs (`document`); of image classification the evaluation transform: image_size,
+    mean, std. Empty where a task says nothing."""
     shards_fingerprint: str
     headline: Headline | None = None
     """Of the task; None before the first evaluation."""

@@ -174,6 +174,14 @@ def test_a_module_of_ours_is_not_replaced_and_that_is_said(tmp_path: Path, mine:
         load_callable("model.architecture", "records:net", ModelError)
 
 
+def test_a_folder_of_data_is_no_module(mine: Path) -> None:
+    (mine / "own_net.py").write_text("import json\ndef net(n): return n\n")
+    (mine / "json").mkdir()
+    (mine / "json" / "names.json").write_text("[]")
+    found = pin_code(config(mine, code={"include": ["json/*.json"]}), "file:///line")
+    assert found.files is not None and "json/names.json" in found.files.contents
+
+
 def test_a_module_that_another_folder_shadows_is_named(tmp_path: Path, mine: Path) -> None:
     found = pinned(tmp_path, config(mine)).config
     other = tmp_path / "other"

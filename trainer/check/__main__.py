@@ -76,14 +76,18 @@ def check_all_of_network(
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return
         from trainer.check.network import check_network, check_patterns, check_task, check_weights, plan_task
+        from trainer.tasks.metrics import check_metrics
 
         task = plan_task(config, num_classes, findings) if imported else None
         known = num_classes is not None
         model = None if task is None else check_network(config, task, classes_known=known, findings=findings)
-        if model is not None and task is not None:
+        if model is not None:
             with findings.refusals():
                 check_patterns(model, config)
-                if config.task.is_own:
+        if task is not None:
+            with findings.refusals():
+                check_metrics(config, task)
+                if config.task.is_own and model is not None:
                     check_task(task, model, config)
         check_weights(model, config, task, findings, online=online)
 

@@ -6,6 +6,7 @@ import io
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from trainer.optim import rate_factors
 from trainer.tasks.image_classification.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
+from trainer.tasks.metrics import SplitMetrics
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
@@ -147,6 +149,7 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
             outputs = model.eval()(*(batch[name] for name in task.signature.inputs))
         with calling(config, "loss"):
             checked_loss(task.loss(outputs, batch, mode), config)
+        SplitMetrics(task, torch.device("cpu"), partial(calling, config)).update(outputs, batch)
     try:
         prepared = [task.prepare(_made_up(task), Mode(training=True, key=(0, place))) for place in range(2)]
     except Exception:  # noqa: BLE001 - the user's code may rightly take no such sample

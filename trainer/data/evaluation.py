@@ -6,6 +6,7 @@ Batches have a fixed size and place whoever takes them: rank r takes the batches
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from trainer.data.device import map_tensors, to_device
 from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
+from trainer.tasks.metrics import Calling
 from trainer.tasks.protocol import Batch, Mode, Task
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
@@ -75,11 +77,12 @@ def evaluation_batches(
     num_workers: int = 0,
     device: torch.device | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
+    calling: Calling = nullcontext,
 ) -> Iterator[tuple[Batch, int]]:
     """Yield batches of a split in index order, as `to_model` returns them on the device, and their samples.
 
     Over all ranks every sample comes once. `local_ranks` of them are on this machine and share the folder. `data` and
-    `folder` as in `ShardReader`.
+    `folder` as in `ShardReader`. `to_model` is called in `calling`, which may say where own code failed.
 
     Raises:
         DataError: A sample is damaged.
@@ -95,7 +98,9 @@ def evaluation_batches(
     num_workers = min(num_workers, max(0, len(batches) - 1))
     loaded = _read(dataset, batches, num_workers, local_ranks, pin_memory=device.type == "cuda")
     for found in to_device(loaded, device, DataClock(device)):
-        yield task.to_model(found.batch, mode), found.samples
+        with calling("to_model"):
+            batch = task.to_model(found.batch, mode)
+        yield batch, found.samples
 
 
 def _read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
@@ -28,7 +29,8 @@ from trainer.launch.auto import BatchLayout
 from trainer.model.precision import Numerics
 from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
-from trainer.tasks.load import load_task
+from trainer.tasks.load import calling, load_task
+from trainer.tasks.optional import check_device, warnings_of
 from trainer.tasks.protocol import Sample
 
 
@@ -45,8 +47,8 @@ class TrainingData:
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
         self._local_ranks = assignment.ranks
         self.task = load_task(config, self.manifest)
-        if check := getattr(self.task, "check_device", None):
-            check(rank.device)
+        with calling(config, "check_device"):
+            check_device(self.task, rank.device)
         self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
         self.dataset = SlotDataset(
             ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache, tuple(self.task.fields)),
@@ -56,8 +58,9 @@ class TrainingData:
         )
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
-        for warning in getattr(self.task, "warnings", list)():
-            log(f"warning: {warning}")
+        with calling(config, "warnings"):
+            for warning in warnings_of(self.task):
+                log(f"warning: {warning}")
         if (batch := config.train.global_batch_size) > self.samples:
             log(
                 f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "
@@ -173,6 +176,7 @@ class TrainingData:
             num_workers=0 if self._layout is None else self._layout.num_workers,
             device=self._rank.device,
             memory_format=numerics.memory_format,
+            calling=partial(calling, self._config),
         )
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 

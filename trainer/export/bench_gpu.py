@@ -67,7 +67,7 @@ def prepare_engine(path: Path, entry: EngineEntry, signature: Signature, inputs:
     import torch
 
     from trainer.export.engine_run import open_engine
-    from trainer.export.tensors import DTYPES
+    from trainer.model.tensors import DTYPES
 
     opened: list[Any] = []
 

@@ -72,7 +72,7 @@ def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Runner:
         )
     import torch
 
-    from trainer.export.tensors import DTYPES
+    from trainer.model.tensors import DTYPES
 
     messages: list[str] = []
     runtime = api.Runtime(make_logger(api, messages))

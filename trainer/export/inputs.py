@@ -97,8 +97,8 @@ class Inputs:
         )
 
 
-def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> None:
-    """Refuse inputs that do not belong together.
+def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> list[str]:
+    """Refuse inputs that do not belong together; return warnings.
 
     Raises:
         ConfigError: The configuration names another task, model or transform than the checkpoint's, or the shards are
@@ -118,9 +118,13 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
                 allowed=f"a checkpoint of the configuration's {what}",
                 todo=todo,
             )
-    for name, hashed in code_inputs(config).items():
-        # Checkpoints whose training folder was made by hand have no such hashes.
-        if checkpoint.made_from and checkpoint.made_from.get(name) != hashed:
+    hashes, made_from, warnings = code_inputs(config), checkpoint.made_from, []
+    if hashes and not {"code", "installed code"} & made_from.keys():
+        # Of release 0.1.0, or of a training folder that was made by hand.
+        warnings.append("the checkpoint does not say which own code it was trained with: it is exported with this one")
+        hashes = {}
+    for name, hashed in hashes.items():
+        if made_from.get(name) != hashed:
             raise ConfigError(
                 f"own code has changed since the checkpoint was trained ({name} is another)",
                 allowed="the code that the checkpoint was trained with",
@@ -141,3 +145,4 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             allowed="at least one test sample",
             todo="set sharding.splits.test above 0, then shard and train again",
         )
+    return warnings

@@ -257,7 +257,7 @@ def _trace(
     with torch.inference_mode():
         kind = kind_of(model(*example))
     outputs = proof.write_torch_outputs(model, task.signature, split.inputs, folder)
-    return outputs, kind, measure_scores(task, split, outputs, kind), time.monotonic() - began
+    return outputs, kind, measure_scores(task, inputs.config, split, outputs, kind), time.monotonic() - began
 
 
 def _write_samples(

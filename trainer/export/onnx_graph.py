@@ -56,7 +56,7 @@ def export_graph(
     """
     import torch
 
-    from trainer.export.tensors import check_example, name_outputs
+    from trainer.model.tensors import check_example, name_outputs
 
     model.eval()
     check_example(example, signature)

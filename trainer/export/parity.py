@@ -145,19 +145,25 @@ class _Compared:
         """Return the figures.
 
         Raises:
-            DataError: The reference is not finite, or all its numbers are one.
+            DataError: The reference is not finite, or all its numbers are one and answers are read off them.
         """
-        if not self.span > 0 or not np.isfinite(self.span):
+        is_constant = self.span == 0 and self.spec.compare == "values"
+        if not is_constant and (not self.span > 0 or not np.isfinite(self.span)):
             raise DataError(
                 f"the checkpoint's own {name} are {'all equal' if self.span == 0 else 'not finite'}",
                 allowed="weights whose outputs can be compared",
                 todo="look at the training run's loss; train again",
             )
-        relative_error, min_cosine = self.difference / self.span, self.min_cosine
+        # What is one number has no range: it is held against itself, and zero must stay zero.
+        span, min_cosine = abs(self.low) if is_constant else self.span, self.min_cosine
+        relative_error = self.difference / span if span else sys.float_info.max if self.difference else 0.0
         if self.products[1] > 0:
             # A single number has no direction: the samples' numbers are the vector.
             norms = float(np.sqrt(self.products[1] * self.products[2]))
             min_cosine = float(self.products[0]) / norms if norms > 0 else 0.0
+        elif is_constant and not span and self.difference:
+            # Zeros have no direction either.
+            min_cosine = -1.0
         if not self.finite:
             # Neither is a number in JSON; both are as wrong as can be.
             relative_error, min_cosine = sys.float_info.max, -1.0
@@ -190,7 +196,7 @@ def compare(
         precision: Of the candidate.
 
     Raises:
-        DataError: The reference itself is not finite, or all its numbers are one number.
+        DataError: The reference itself is not finite, or all numbers of its classes are one number.
     """
     compared, samples = {name: _Compared(spec) for name, spec in outputs.items()}, 0
     for expected, found in zip(reference, candidate, strict=True):

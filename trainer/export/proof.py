@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,17 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path) -> TestSplit:
     from trainer.data.evaluation import evaluation_batches
     from trainer.export.bundles import bundle_of
     from trainer.export.tensors import take_inputs
+    from trainer.tasks.load import calling
 
     signature = task.signature
     rest: list[Path] = []
     sizes: list[int] = []
 
     def prepare() -> Iterator[Arrays]:
-        batches = evaluation_batches(inputs.shards_uri, inputs.shards, "test", task, _BATCH, data=inputs.config.data)
+        within = partial(calling, inputs.config)
+        batches = evaluation_batches(
+            inputs.shards_uri, inputs.shards, "test", task, _BATCH, data=inputs.config.data, calling=within
+        )
         for batch, samples in batches:
             stream = io.BytesIO()
             torch.save({name: value for name, value in batch.items() if name not in signature.inputs}, stream)

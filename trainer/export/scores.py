@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from contracts.artifacts import LOSS, Gate, Headline
 from contracts.artifacts.export import Figure
 
 if TYPE_CHECKING:
+    from contracts.config import RunConfig
     from trainer.export.arrays import StoredArrays
     from trainer.export.proof import TestSplit
     from trainer.tasks.protocol import Task
@@ -37,11 +39,12 @@ class Scores:
         return self.values.get(self.headline.metric)
 
 
-def measure_scores(task: Task, split: TestSplit, outputs: StoredArrays, kind: str) -> Scores:
+def measure_scores(task: Task, config: RunConfig, split: TestSplit, outputs: StoredArrays, kind: str) -> Scores:
     """Return the metrics of outputs on the test split.
 
     Args:
         task: The task.
+        config: The configuration.
         split: The test split.
         outputs: Of the split's inputs, in their order; those of noise behind them are left out.
         kind: What the model returns (`tensors.kind_of`).
@@ -49,10 +52,13 @@ def measure_scores(task: Task, split: TestSplit, outputs: StoredArrays, kind: st
     import torch
 
     from trainer.export.tensors import restore_outputs
+    from trainer.tasks.load import calling
+    from trainer.tasks.loss import checked_loss
     from trainer.tasks.metrics import SplitMetrics
     from trainer.tasks.protocol import Mode
 
-    metrics, mode = SplitMetrics(task, torch.device("cpu")), Mode(training=False)
+    within = partial(calling, config)
+    metrics, mode = SplitMetrics(task, torch.device("cpu"), within), Mode(training=False)
     total = count = 0.0
     with torch.inference_mode():
         batches = zip(split.rest, split.inputs.split(split.sizes), outputs.split(split.sizes), strict=False)
@@ -61,9 +67,11 @@ def measure_scores(task: Task, split: TestSplit, outputs: StoredArrays, kind: st
             batch |= {name: torch.from_numpy(array) for name, array in inputs.items()}
             given = restore_outputs(found, kind)
             metrics.update(given, batch)
-            loss, counted = task.loss(given, batch, mode)
+            with within("loss"):
+                loss, counted = checked_loss(task.loss(given, batch, mode), config)
             total, count = total + float(loss), count + float(counted)
-    values = metrics.values() | ({LOSS: total / count} if count else {})
+    with within("metrics"):
+        values = metrics.values() | ({LOSS: total / count} if count else {})
     return Scores(values, metrics.headline)
 
 

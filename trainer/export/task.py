@@ -38,7 +38,8 @@ def export(stage: Stage) -> str:
     """Do the stage's work, or find it done; return the URI of the finished folder."""
     checkpoint_uri, shards_uri = stage.require("checkpoint"), stage.require("shards")
     checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
-    check_inputs(stage.config, checkpoint, shards)
+    for warning in check_inputs(stage.config, checkpoint, shards):
+        stage.log(f"warning: {warning}")
     trained_with = checkpoint.made_from.get("code", "")
     if trained_with and trained_with != stage.config.code.sha256:
         stage.log(f"warning: the checkpoint was trained with own code {trained_with[:16]}, and this is other code")

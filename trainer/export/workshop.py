@@ -174,7 +174,7 @@ def _run_graph(
     inputs: Inputs, graph: Path, split: TestSplit, folder: Path, *, kind: str, threads: int
 ) -> tuple[StoredArrays, Scores]:
     outputs = proof.write_graph_outputs(graph, split.inputs, folder, batch_size=BATCH, threads=threads)
-    return outputs, scores.measure_scores(inputs.load_task(), split, outputs, kind)
+    return outputs, scores.measure_scores(inputs.load_task(), inputs.config, split, outputs, kind)
 
 
 def hash_file(path: Path) -> str:

@@ -15,15 +15,16 @@ from torch.nn.parameter import is_lazy
 
 from contracts.artifacts.signature import Signature, TensorSpec
 from contracts.config import RunConfig
-from contracts.errors import ModelError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
+from trainer.model.tensors import by_name, check_example
 from trainer.model.trial import buffers_restored, random_state_kept
-from trainer.tasks.load import network_name
+from trainer.tasks.load import describe_failure, network_name
 from trainer.tasks.protocol import Outputs, Task
 
 Inputs = tuple[torch.Tensor, ...]
 """What a network takes, by position: the entries of a batch that the task's signature names."""
 
-# What a network raises, while it is built or run, when its arguments do not fit.
+# What a network of a library raises, while it is built, when its arguments do not fit.
 MISFITS = (
     RuntimeError,
     ValueError,
@@ -63,9 +64,10 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
             tried out where it was built, since that call makes their weights, from the seed.
 
     Raises:
-        ModelError: It cannot be built, or its outputs are not those of the task's signature.
+        ModelError: It cannot be built, or example or outputs are not those of the task's signature.
     """
     name, inputs = network_name(config, arguments=True), example_inputs(task, 2)
+    check_example(inputs, task.signature, any_float=True)
     model = construct_model(task, config)
     complete_model(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if place is not None:
@@ -92,7 +94,7 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
         model = task.build_model()
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
-    except MISFITS as error:
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
         raise ModelError(
             f"{network_name(config)} cannot be built: {type(error).__name__}: {error}",
             allowed="a task whose build_model returns a torch.nn.Module",
@@ -121,26 +123,46 @@ def complete_model(model: nn.Module, inputs: Inputs, *, name: str, input_names: 
 
 
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
-    """Return what the network takes of the task's example batch of `size` samples."""
-    batch = task.example(size)
-    return tuple(batch[name].to(device) if device else batch[name] for name in task.signature.inputs)
+    """Return what the network takes of the task's example batch of `size` samples.
+
+    Raises:
+        ConfigError: `example` fails, or lacks an input of the signature.
+    """
+    names = list(task.signature.inputs)
+    try:
+        batch: object = task.example(size)
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise _example_error(f"failed: {describe_failure(error)}", names) from error
+    if not isinstance(batch, Mapping):
+        raise _example_error(f"returned a {type(batch).__name__}", names)
+    inputs: list[torch.Tensor] = []
+    for name in names:
+        if not isinstance(tensor := batch.get(name), torch.Tensor):
+            found = f"{name} as a {type(tensor).__name__}" if name in batch else f"no {name}"
+            raise _example_error(f"returned {found}", names)
+        inputs.append(tensor.to(device) if device else tensor)
+    return tuple(inputs)
 
 
-def list_outputs(outputs: Outputs) -> list[torch.Tensor]:
-    """Return the tensors that a network returned, in the order of the signature's outputs."""
-    if isinstance(outputs, torch.Tensor):
-        return [outputs]
-    return list(outputs.values() if isinstance(outputs, Mapping) else outputs)
+def _example_error(found: str, names: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"example of the task {found}",
+        allowed=f"a dictionary with a tensor for each input of the signature: {', '.join(names)}",
+        todo="correct example, or signature (docs/tasks.md)",
+    )
 
 
 def find_other_outputs(outputs: Outputs, signature: Signature, *, batch: int) -> str:
     """Return what outputs are that are not those of a signature; empty: they are."""
     if not isinstance(outputs, torch.Tensor | tuple | list | Mapping):
         return _describe(outputs)
-    found = list_outputs(outputs)
-    if len(found) != len(signature.outputs):
-        return f"{len(found)} outputs"
-    for one, (name, spec) in zip(found, signature.outputs.items(), strict=True):
+    found = by_name(outputs, signature)
+    if found.keys() != signature.outputs.keys():
+        return f"the outputs {', '.join(map(str, found))}" if isinstance(outputs, Mapping) else f"{len(found)} outputs"
+    for name, spec in signature.outputs.items():
+        one = found[name]
         if not isinstance(one, torch.Tensor):
             return f"{_describe(one)} as {name}"
         sizes = [batch, *spec.shape[1:]]
@@ -265,10 +287,10 @@ def _try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequen
     try:
         with torch.no_grad(), buffers_restored(model), random_state_kept(device):
             outputs = model(*(tensor.to(device) for tensor in inputs))
-    except torch.OutOfMemoryError:
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         # A misfit of the machine, not of the network.
         raise
-    except MISFITS as error:
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
         given = [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in inputs]
         if input_names:
             given = [f"{one} {shape}" for one, shape in zip(input_names, given, strict=True)]

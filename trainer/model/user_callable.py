@@ -12,20 +12,6 @@ from contracts.errors import UserError
 from contracts.installed_code import find_installed
 from contracts.own_code import code_folder, missing_code, shadowed
 
-# Whatever the user's module raises while it is imported.
-_IMPORT_ERRORS = (
-    ImportError,
-    AttributeError,
-    NameError,
-    SyntaxError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-)
-
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     """Import what `name` says, from the copy of own code that this process has installed, or an installed distribution.
@@ -48,19 +34,23 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
         raise missing_code(setting, name, "" if folder is None else str(folder), error)
     try:
         module = importlib.import_module(module_name)
-    except _IMPORT_ERRORS as failure:
+    except (UserError, MemoryError):
+        raise
+    except Exception as failure:  # the user's code: whatever it raises is theirs to mend
         _require_inside(setting, name, home, sys.modules.get(top))
         raise _explain(setting, name, failure, where, error) from failure
     _require_inside(setting, name, home, module)
     try:
         return getattr(module, attribute)
-    except _IMPORT_ERRORS as failure:
+    except (UserError, MemoryError):
+        raise
+    except Exception as failure:  # a module may have a __getattr__
         raise _explain(setting, name, failure, where, error) from failure
 
 
 def _explain(setting: str, name: str, failure: Exception, where: str, error: type[UserError]) -> UserError:
     return error(
-        f"{setting} {name!r} ({where}): {failure}",
+        f"{setting} {name!r} ({where}): {type(failure).__name__}: {failure}",
         allowed="module:callable, importable in this environment",
         todo="install the package that holds it, or correct the name",
     )

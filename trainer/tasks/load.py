@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.signature import Signature
-from contracts.config import RunConfig
+from contracts.config import FieldKind, RunConfig
 from contracts.errors import ConfigError, UserError
 from trainer.model.user_callable import load_callable
 from trainer.report.memory import is_allocation_error
@@ -21,6 +21,7 @@ from trainer.tasks.protocol import Task, TaskContext
 
 _METHODS = ("build_model", "prepare", "collate", "example", "to_model", "loss", "metrics", "update")
 _ATTRIBUTES = ("fields", "signature", "headline")
+_MISSING = object()
 
 
 def load_task(config: RunConfig, shards: ShardManifest) -> Task:
@@ -93,12 +94,13 @@ def describe_failure(error: Exception) -> str:
 
 
 @contextmanager
-def calling(config: RunConfig, member: str) -> Iterator[None]:
+def calling(config: RunConfig, member: str, *, allowed: str = "a member that takes every batch") -> Iterator[None]:
     """Say where own code failed that is called inside; what the machine or a peer failed at stays as it is.
 
     Args:
         config: The configuration.
         member: The member of the task that is called.
+        allowed: What it may do.
 
     Raises:
         ConfigError: It failed.
@@ -109,9 +111,7 @@ def calling(config: RunConfig, member: str) -> Iterator[None]:
         machine = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
         if not config.task.is_own or isinstance(error, machine) or is_allocation_error(error):
             raise
-        raise task_error(
-            config, member, f"failed: {describe_failure(error)}", allowed="a member that takes every batch"
-        ) from error
+        raise task_error(config, member, f"failed: {describe_failure(error)}", allowed=allowed) from error
 
 
 def _find_class(config: RunConfig) -> Any:
@@ -136,13 +136,31 @@ def _make(kind: Any, config: RunConfig, shards: ShardManifest) -> Task:
             allowed="arguments that its class takes, besides the context",
             todo="correct task.arguments, or the class",
         ) from error
-    if missing := [attribute for attribute in _ATTRIBUTES if not hasattr(task, attribute)]:
+    values = {attribute: _get(task, attribute, config) for attribute in _ATTRIBUTES}
+    if missing := [attribute for attribute, value in values.items() if value is _MISSING]:
         raise ConfigError(
             f"task.name {name!r}: a {type(task).__name__} lacks {', '.join(missing)}",
             allowed=f"an object with the attributes {', '.join(_ATTRIBUTES)} (docs/tasks.md)",
             todo=f"set {missing[0]} in the class or in __init__",
         )
-    if not isinstance(task.signature, Signature):
-        raise task_error(config, "signature", f"is a {type(task.signature).__name__}", allowed="a Signature")
+    fields, kinds = values["fields"], get_args(FieldKind)
+    is_mapping = isinstance(fields, Mapping)
+    if not is_mapping or not all(isinstance(field, str) and kind in kinds for field, kind in fields.items()):
+        raise task_error(
+            config,
+            "fields",
+            f"is {dict(fields)}" if is_mapping else f"is a {type(fields).__name__}",
+            allowed=f"a dictionary of kinds by name: {', '.join(kinds)}",
+        )
+    for attribute, wanted in (("signature", Signature), ("headline", str)):
+        if not isinstance(values[attribute], wanted):
+            found = f"is a {type(values[attribute]).__name__}"
+            raise task_error(config, attribute, found, allowed=f"a {wanted.__name__}")
     checked: Task = task
     return checked
+
+
+def _get(task: object, attribute: str, config: RunConfig) -> Any:
+    """Return an attribute, `_MISSING` where there is none; a property of own code may raise anything."""
+    with calling(config, attribute, allowed="a value"):
+        return getattr(task, attribute, _MISSING)

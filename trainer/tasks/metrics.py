@@ -272,6 +272,12 @@ def _make(task: Task) -> Mapping[str, Metric]:
                 allowed="a class with higher_is_better = True or False",
                 todo="set higher_is_better in a class on top of it",
             )
+        if not any(part._reductions for part in metric.modules() if isinstance(part, Metric)):
+            raise ConfigError(
+                f"metrics of the task: {type(metric).__name__} {name} has no state that is added up over ranks",
+                allowed="metrics that keep what they count in states of torchmetrics",
+                todo="register what it keeps with add_state(..., dist_reduce_fx='sum')",
+            )
     return found
 
 

@@ -4,6 +4,10 @@ report(device) -> SplitReport     what evaluation.json and TensorBoard show of t
 pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
 first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
 document() -> dict                what checkpoints say of the task's inputs
+warnings() -> list of str         what is set in vain: said when training begins
+check_device(device)              raises ConfigError where the task cannot be trained on the device
+
+A member of such a name that cannot be called is none of these.
 """
 
 from __future__ import annotations
@@ -79,20 +83,37 @@ class FirstSlot(Protocol):
 
 def make_report(task: Task, device: torch.device) -> SplitReport | None:
     """Return what takes in a split's samples; None: the task has no `report`."""
-    make: Callable[[torch.device], SplitReport] | None = getattr(task, "report", None)
+    make: Callable[[torch.device], SplitReport] | None = _find(task, "report")
     return None if make is None else make(device)
 
 
 def make_first_slot(task: Task) -> FirstSlot | None:
     """Return what keeps something of the first batch of training; None: the task has no `first_slot`."""
-    make: Callable[[], FirstSlot] | None = getattr(task, "first_slot", None)
+    make: Callable[[], FirstSlot] | None = _find(task, "first_slot")
     return None if make is None else make()
 
 
 def document_of(task: Task) -> dict[str, Any]:
     """Return what checkpoints say of the task's inputs."""
-    make: Callable[[], dict[str, Any]] | None = getattr(task, "document", None)
+    make: Callable[[], dict[str, Any]] | None = _find(task, "document")
     return {} if make is None else make()
+
+
+def warnings_of(task: Task) -> list[str]:
+    """Return what the task says is set in vain."""
+    make: Callable[[], list[str]] | None = _find(task, "warnings")
+    return [] if make is None else make()
+
+
+def check_device(task: Task, device: torch.device) -> None:
+    """Have a task refuse the device that it is to be trained on.
+
+    Raises:
+        ConfigError: It does.
+    """
+    check: Callable[[torch.device], None] | None = _find(task, "check_device")
+    if check is not None:
+        check(device)
 
 
 def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
@@ -106,7 +127,7 @@ def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Pictu
     Raises:
         ConfigError: What it returned are no pictures.
     """
-    draw: Callable[[Outputs, Batch], Mapping[str, Picture]] | None = getattr(task, "pictures", None)
+    draw: Callable[[Outputs, Batch], Mapping[str, Picture]] | None = _find(task, "pictures")
     found = {} if draw is None else draw(outputs, batch)
     if not isinstance(found, Mapping):
         raise _error(f"a {type(found).__name__}")
@@ -119,6 +140,12 @@ def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Pictu
     if len(found) > MOST_PICTURES:
         raise _error(f"{len(found)} pictures")
     return dict(found)
+
+
+def _find(task: Task, name: str) -> Any:
+    """Return a member that can be called; None: there is none."""
+    member = getattr(task, name, None)
+    return member if callable(member) else None
 
 
 def _error(found: str) -> ConfigError:

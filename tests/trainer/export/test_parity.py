@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 
 from contracts.artifacts import Parity
+from contracts.artifacts.signature import OutputSpec
 from contracts.errors import DataError
 from tests.trainer.export.graphs import compare_logits, image_signature, run_onnx
-from trainer.export.parity import judge, name_of_onnx, open_graph
+from trainer.export.parity import compare, judge, name_of_onnx, open_graph
 from trainer.export.tensors import run_torch
 
 
@@ -105,6 +106,18 @@ def test_a_reference_that_cannot_be_compared_with_is_refused(value: float, messa
     reference = np.full((2, 3), value, np.float32)
     with pytest.raises(DataError, match=message):
         compare_logits(reference, reference, ran="test", precision="fp16")
+
+
+@pytest.mark.parametrize("shape", [[2], [2, 3]])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize(("value", "found", "passes"), [(1, 1, True), (0, 0, True), (0, 1, False), (1, 0, False)])
+def test_a_constant_is_held_against_itself(
+    shape: list[int], precision: str, value: int, found: int, passes: bool
+) -> None:
+    outputs = {"valid": OutputSpec(dtype="bool", shape=["batch", *shape[1:]])}
+    reference, candidate = np.full(shape, value, np.bool_), np.full(shape, found, np.bool_)
+    batches = [{"valid": reference}], [{"valid": candidate}]
+    assert compare(*batches, outputs=outputs, ran="test", precision=precision).passed is passes
 
 
 def answers(classes: int) -> np.ndarray:

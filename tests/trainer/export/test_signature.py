@@ -22,7 +22,8 @@ from trainer.export.precision import convert_to_fp16
 from trainer.export.proof import measure_batches
 from trainer.export.reference import evaluate
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.export.tensors import kind_of, name_outputs, restore_outputs, run_torch
+from trainer.export.tensors import kind_of, restore_outputs, run_torch
+from trainer.model.tensors import name_outputs
 
 SIGNATURE = Signature(
     inputs={

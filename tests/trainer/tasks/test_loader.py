@@ -1,6 +1,7 @@
 """What a task of one's own does wrong in a loader process is an error that names it, with the sample."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from tests.trainer.data.conftest import request
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.reader import ShardReader
-from trainer.tasks.load import load_task
+from trainer.tasks.load import calling, load_task
 from trainer.tasks.protocol import Task
 
 
+def config_of(name: str) -> RunConfig:
+    return RunConfig.model_validate({"task": {"name": f"tests.trainer.tasks.wrong:{name}"}})
+
+
 def make_task(shards: str, name: str) -> Task:
-    config = RunConfig.model_validate({"task": {"name": f"tests.trainer.tasks.wrong:{name}"}})
-    return load_task(config, ShardManifest.load(shards))
+    return load_task(config_of(name), ShardManifest.load(shards))
 
 
 def dataset(shards: str, name: str) -> SlotDataset:
@@ -65,6 +69,13 @@ def test_a_collate_that_makes_no_batch_is_refused(small_shards: str, name: str, 
     with pytest.raises(ConfigError) as caught:
         dataset(small_shards, name).read(request(0, 1))
     assert re.search(given, caught.value.given) and todo in caught.value.todo and caught.value.allowed
+
+
+def test_a_to_model_that_fails_in_evaluation_is_named(small_shards: str) -> None:
+    config, manifest = config_of("FailsOnDevice"), ShardManifest.load(small_shards)
+    task = load_task(config, manifest)
+    with pytest.raises(ConfigError, match=r"to_model failed: ValueError: no such device \(.*wrong\.py, line"):
+        list(evaluation_batches(small_shards, manifest, "test", task, 4, calling=partial(calling, config)))
 
 
 def test_random_numbers_are_those_of_sample_and_slot(small_shards: str) -> None:

@@ -103,6 +103,22 @@ class Own(Metric):
         return self.sum
 
 
+class Plain(Metric):
+    """Counts in an attribute, of which nobody tells the other ranks."""
+
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        super().__init__(sync_on_compute=False)
+        self.count = 0
+
+    def update(self, values: torch.Tensor) -> None:
+        self.count += len(values)
+
+    def compute(self) -> torch.Tensor:
+        return torch.tensor(self.count)
+
+
 def task_of(metrics: Any, headline: str = "one") -> Any:
     task = Made()
     task.headline = headline  # type: ignore[misc]
@@ -125,6 +141,7 @@ def accuracy(**options: Any) -> Metric:
         (lambda: {"one": Own(torch.sum)}, "reduced over ranks by sum"),
         (lambda: {"one": Own(None, is_list=True)}, "a list, is reduced over ranks by None"),
         (lambda: {"one": Own("cat")}, "a tensor, is reduced over ranks by cat"),
+        (lambda: {"one": Plain()}, "Plain one has no state that is added up over ranks"),
         (lambda: {"one": 1.0}, "one is a float"),
         (lambda: {"loss": accuracy()}, "'loss' is no name of a metric"),
         (lambda: {"test_one": accuracy()}, "'test_one' is no name of a metric"),

@@ -69,6 +69,45 @@ class OtherSignature(Small):
     signature: Any = ("x", "float32")
 
 
+class FailingSignature(Small):
+    @property
+    def signature(self) -> Signature:  # type: ignore[override]
+        return Signature(inputs={"x": TensorSpec(dtype="float32", shape=["samples", WIDTH])}, outputs={})
+
+
+class ListsFields(Small):
+    fields: Any = ("image", "label")
+
+
+class OddKind(Small):
+    fields: Mapping[str, str] = {"image": "picture"}
+
+
+class NumberHeadline(Small):
+    headline: Any = 1
+
+
+class FailingExample(Small):
+    def example(self, size: int) -> Batch:
+        raise OSError("no such file")
+
+
+class OtherExample(Small):
+    def example(self, size: int) -> Batch:
+        return {"images": torch.zeros(size, WIDTH)}
+
+
+class IntExample(Small):
+    def example(self, size: int) -> Batch:
+        return {"x": torch.zeros(size, WIDTH, dtype=torch.int64)}
+
+
+class OddOptionals(Small):
+    """Has attributes that are called as optional members are."""
+
+    warnings = document = report = pictures = first_slot = check_device = "something of its own"
+
+
 class Refuses(Small):
     def __init__(self, context: TaskContext) -> None:
         raise ConfigError("no such scale", allowed="another", todo="choose it")
@@ -94,6 +133,20 @@ class FailsOnSample(Small):
 class FailsOnBatch(Small):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Batch:
         raise ValueError("no two are alike")
+
+
+class FailsOnDevice(Small):
+    def to_model(self, batch: Batch, mode: Mode) -> Batch:
+        raise ValueError("no such device")
+
+
+class FailsOnUpdate(Small):
+    def update(self, metrics: Mapping[str, Any], outputs: Outputs, batch: Batch) -> None:
+        metrics["mean_iou"].update(outputs)
+
+
+class LosesHeadline(Small):
+    headline = "mean_iou"
 
 
 class ReturnsList(Small):
