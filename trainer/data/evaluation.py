@@ -119,12 +119,14 @@ def _read(
         worker_init_fn=begin_loader_process if num_workers else None,
     )
     # Its processes first: what fetches ahead has threads, whose locks a fork would copy.
-    loaded = iter(loader)
+    loaded: Iterator[EvaluationBatch | UserError] = iter(loader)
     try:
         with dataset.reader.read_ahead(local_ranks) as advance:
             for number, places in enumerate(batches, start=1):
                 batch = next(loaded)
                 if isinstance(batch, UserError):
+                    # Whoever keeps the error would keep the loader, and its processes with it.
+                    loaded = iter(())
                     raise batch
                 if number == len(batches):
                     # At its end a loader ends its processes; who takes the batches does not ask for one more.
