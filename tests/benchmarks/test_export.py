@@ -10,10 +10,10 @@ STEPS = Path(__file__).parents[2] / "trainer" / "export"
 
 
 def test_only_what_is_named_as_a_gate_is_left_out_of_the_export_s_time() -> None:
-    gates = ["torch", "fp32 logits", "fp16 logits", "batches", "coverage", "fp16 reference", "bundle", "bench"]
-    serving = ["images", "ranges", "fp16 errors"]
+    gates = ["torch", "fp32 outputs", "fp16 outputs", "batches", "coverage", "fp16 reference", "bundle", "bench"]
+    serving = ["samples", "ranges", "fp16 errors"]
     making = ["trace", "join", "fp16", "int8", "bf16", "engine sm89", "repository", "a step of tomorrow"]
-    names = [*gates, "engine sm89 logits", *serving, *making]
+    names = [*gates, "engine sm89 outputs", *serving, *making]
     steps = {name: {"seconds": float(2**place), "peak_bytes": 0.0} for place, name in enumerate(names)}
     found = gate_seconds(ExportManifest.model_construct(steps=steps))
     assert found == (sum(2**place for place in range(9)), sum(2**place for place in range(9, 12)))

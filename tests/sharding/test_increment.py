@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import SPLITS, DataSection, SplitFractions
+from contracts.config import SPLITS, RunConfig, SplitFractions
 from inspection.show import describe, draw_grid
 from inspection.verify import verify
 from pipelines.cli import app
@@ -112,8 +112,8 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     assert {path: path.stat().st_mtime_ns for path in full.folder.iterdir()} == before
     # Training reads it, and `data show` draws it.
     uri = storage.normalise(child.folder)
-    readers = [ShardReader(uri, load_shards(uri, DataSection()), split) for split in SPLITS]
-    labels = [reader.read(place)[1] for reader in readers for place in range(len(reader))]
+    readers = [ShardReader(uri, load_shards(uri, RunConfig()), split) for split in SPLITS]
+    labels = [reader.sample(place)["label"] for reader in readers for place in range(len(reader))]
     assert np.bincount(labels).tolist() == [25, 19, 20]
     shown = "\n".join(describe(manifest))
     assert f"increment 1 on {full.folder.name}" in shown and "2 tombstones" in shown

@@ -19,8 +19,8 @@ from trainer.export.engine import load_api
 
 # Variables that hold objects of the API.
 OBJECTS = {"api", "factory", "network", "parser", "config", "profile", "runtime", "engine", "context", "tensor"}
-# Names of Python, of numpy's and of our own classes that hang on them.
-NOT_THEIRS = {"name", "lower", "upper", "partition", "__members__", "__init__", "desc"}
+# Names of Python, of numpy's, of torch's and of our own classes that hang on them.
+NOT_THEIRS = {"cpu", "data_ptr", "name", "lower", "upper", "partition", "__members__", "__init__", "desc"}
 # For tensorrt_rtx alone: tensorrt builds for the GPU that is there.
 RTX_ONLY = {"_set_targets"}
 

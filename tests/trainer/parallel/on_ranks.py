@@ -30,7 +30,7 @@ from trainer.parallel.process_group import Rank, process_group
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause, StopRequest
 from trainer.supervise.vote import Vote
-from trainer.tasks.image_classification.outcomes import Outcomes
+from trainer.tasks.image_classification.report import ClassificationReport
 
 
 def strategies(rank: Rank) -> dict[str, Any]:
@@ -113,9 +113,10 @@ def outcomes(rank: Rank) -> dict[str, Any]:
 
     for name, parallel in {"ddp": {}, "fsdp": {"strategy": "fsdp"}}.items():
         run = Run(make_config(**parallel), rank)
-        result = Outcomes(CLASSES, rank.device)
+        report = ClassificationReport(["a", "b", "c"], rank.device, lambda sample: sample["image"])
         share = SplitPart(batches(), count, rank.rank, rank.ranks)
-        evaluation = evaluate(run.stepper.model, task_of(run.config, CLASSES), share, rank.device, outcomes=result)
+        evaluation = evaluate(run.stepper.model, task_of(run.config, CLASSES), share, rank.device, report=report)
+        result = report.outcomes
         result.merge()
         # Training goes on after an evaluation, in the same parameters as the optimizer's.
         run.take(2)

@@ -49,10 +49,13 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     rank = Rank(0, 0, 1, torch.device("cpu"))
-    yield {name: on_ranks.SCENARIOS[name](rank) for name in ("strategies", "outcomes")}
-    dist.destroy_process_group()
-    torch.use_deterministic_algorithms(deterministic)
-    torch.set_num_threads(threads)
+    try:
+        yield {name: on_ranks.SCENARIOS[name](rank) for name in ("strategies", "outcomes")}
+    finally:
+        # Else no later test of this process could be a rank.
+        dist.destroy_process_group()
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
