@@ -272,7 +272,7 @@ SCHEMA_WORDS = (
     "measured", "predicted", "out of memory", "crashed", "hung", "bad", "warning", "note", "fp32", "bf16", "fp16",
     "none", "whole", "selective", "sweep", "grid", "profile", "evaluation", "export", "verification", "model", "ema",
     "test", "passed", "not decidable", "not run", "kept", "proven", "unproven", "input", "output", "epochs", "",
-    "shard", "train", "full", "blocks", "all", "balanced",
+    "shard", "train", "full", "blocks", "all", "balanced", "max", "min",
 )  # fmt: skip
 
 

@@ -87,9 +87,9 @@ def test_the_list_sorts(browser: Browser, server: Serving) -> None:
         # A number; what has none comes last whichever way.
         sort_by(page, "Preemptions")
         assert order(page)[0] == RESUMED
-        sort_by(page, "Test accuracy")
+        sort_by(page, "Test result")
         assert order(page)[-1] == FAILED
-        sort_by(page, "Test accuracy")
+        sort_by(page, "Test result")
         assert order(page)[-1] == FAILED
         sort_by(page, "State")
         assert order(page)[0] == FAILED
@@ -123,7 +123,7 @@ def test_two_are_picked_and_compared(browser: Browser, server: Serving) -> None:
         assert texts["train.learning_rate"] == ["0.01", "0.02"]
         assert not any(name.startswith("model.") for name in texts)
         results = page.locator("#results-table").inner_text()
-        assert "Test accuracy" in results and "Goodput" in results
+        assert "Test result" in results and "Goodput" in results
         lineage = {
             row.locator("th").inner_text(): row.locator("td").first.inner_text()
             for row in page.locator("#lineage-table tbody tr").all()
