@@ -81,8 +81,7 @@ class Denominator:
 
     def divides_slots_by(self, request: SlotRequest) -> float:
         """Return what the loss of a slot is divided by before the backward pass."""
-        assert self._counts_samples is not None, "nothing was decided: warm_up comes first"
-        return request.batch_samples if self._counts_samples else self._constant
+        return self._constant if self._counts_samples is False else request.batch_samples
 
     def add(self, count: torch.Tensor | int, request: SlotRequest) -> None:
         """Take in the count of a slot.
@@ -100,7 +99,8 @@ class Denominator:
                     f"counted the samples of the example batch, and {shown} for a slot of {len(request.samples)}",
                     allowed="the number of samples as an int for every batch, or any count as a tensor [] int64",
                 )
-        elif request.counts:
+        elif self._counts_samples is False and request.counts:
+            # Undecided is a slot that the profiling run tries before it compiles: no step is taken with it.
             self._count += count
 
     def take(self) -> tuple[torch.Tensor | int, torch.Tensor | None]:
@@ -108,6 +108,7 @@ class Denominator:
 
         The second is None where slots were divided by the count itself.
         """
+        assert self._counts_samples is not None, "nothing was decided: warm_up comes before a step"
         if self._counts_samples:
             return self._samples, None
         count = self._count.clone()

@@ -111,3 +111,16 @@ def test_a_step_that_counts_nothing_is_left_out_and_ends_nothing() -> None:
             same = all(torch.equal(before[name], tensor) for name, tensor in stepper.model.state_dict().items())
             assert (float(update.left_out), same) == ((1.0, True) if step == 0 else (0.0, False))
         assert losses[0] is None and losses[1] is not None and losses[1] > 0
+
+
+def test_a_slot_may_be_tried_before_the_warm_up_and_no_step_taken() -> None:
+    """The profiling run tries the memory of a compiled network so: each rank alone, before anything is compiled."""
+    case = Case()
+    with one_rank() as rank:
+        stepper = Stepper(case.config, case.task, rank, Numerics.of(case.config.train), lambda message: None)  # type: ignore[arg-type]
+        batch = {name: tensor[:SLOT] for name, tensor in samples(case.dtype).items()}
+        request = SlotRequest(0, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=False)
+        stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
+        stepper.drop_slots()
+        with pytest.raises(AssertionError, match="warm_up comes before a step"):
+            stepper.update(0, 0.1)
