@@ -11,6 +11,8 @@ from contracts.artifacts.document import Document
 BATCH = "batch"
 """Name of the first dimension of every input and output; section `export` has its range."""
 
+_OF_SAVEZ = {"file", "allow_pickle"}
+
 DType = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 
@@ -69,6 +71,8 @@ class Signature(Document):
         used = {size for _, spec in specs for size in spec.shape if isinstance(size, str)} - {BATCH}
         if missing := sorted(used - set(self.dimensions)):
             raise ValueError(f"no range of {', '.join(missing)} in dimensions")
+        if kept := sorted({name for name, _ in specs} & _OF_SAVEZ):
+            raise ValueError(f"{', '.join(kept)}: numpy.savez, which writes arrays by name, keeps it for itself")
         if both := sorted(set(self.inputs) & set(self.outputs)):
             raise ValueError(f"{', '.join(both)} is an input and an output")
         return self

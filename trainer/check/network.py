@@ -21,7 +21,7 @@ from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
-from trainer.data.loader import collate
+from trainer.data.loader import checked_batch, collate
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
 from trainer.optim import rate_factors
@@ -156,7 +156,7 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
         return
     collated = collate(task, prepared, Mode(training=True, key=(0,)))
     with calling(config, "to_model"):
-        found = task.to_model(collated, mode)
+        found = checked_batch(task.to_model(collated, mode), "to_model")
     if missing := [name for name in task.signature.inputs if not isinstance(found.get(name), torch.Tensor)]:
         raise task_error(
             config,

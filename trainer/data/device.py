@@ -88,3 +88,19 @@ def find_tensor(item: Any) -> torch.Tensor | None:
         return item
     inside = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
     return next((found for found in map(find_tensor, inside) if found is not None), None)
+
+
+def find_other(item: Any, name: str = "") -> str:
+    """Return what lies in dictionaries, lists and tuples beside tensors, in words; empty: nothing but tensors.
+
+    Args:
+        item: However deep.
+        name: Of the place where it was found.
+    """
+    if isinstance(item, torch.Tensor):
+        return ""
+    if isinstance(item, (dict, list, tuple)) and item:
+        named = item.items() if isinstance(item, dict) else enumerate(item)
+        return next((found for key, one in named if (found := find_other(one, f"{name}[{key!r}]"))), "")
+    shown = f"an empty {type(item).__name__}" if isinstance(item, (dict, list, tuple)) else f"a {type(item).__name__}"
+    return f"{shown} as {name}" if name else shown

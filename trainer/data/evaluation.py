@@ -18,7 +18,7 @@ from contracts.errors import UserError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
 from trainer.data.device import map_tensors, to_device
-from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
+from trainer.data.loader import as_it_is, begin_loader_process, checked_batch, collate, prepare_sample
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.tasks.metrics import Calling
@@ -86,7 +86,7 @@ def evaluation_batches(
 
     Raises:
         DataError: A sample is damaged.
-        ConfigError: The task fails on a sample.
+        ConfigError: The task fails on a sample, or makes no batch of tensors.
     """
     device = device or torch.device("cpu")
     mode = Mode(training=False, memory_format=memory_format)
@@ -100,7 +100,7 @@ def evaluation_batches(
     for found in to_device(loaded, device, DataClock(device)):
         with calling("to_model"):
             batch = task.to_model(found.batch, mode)
-        yield batch, found.samples
+        yield checked_batch(batch, "to_model"), found.samples
 
 
 def _read(

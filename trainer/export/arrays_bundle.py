@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contracts.artifacts import CheckpointManifest, ExportManifest, Gate, ShardManifest
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, Gate, ShardManifest
 from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.scores import judge_scores
+from trainer.export.scores import allowed_loss, judge_scores
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -79,10 +79,14 @@ def check_bundle(
     model_name: str,
     threads: int,
 ) -> Gate:
-    """Run the shipped predict.py on samples of the test split, and compare with what the graph gave."""
+    """Run the shipped predict.py on samples of the test split, and compare with what the graph gave.
+
+    What the graph is worth on all of them is held against what training found with these weights.
+    """
     given = next(split.inputs.batches(_TRIED_SAMPLES))
     samples = len(next(iter(given.values())))
-    return _try_program(folder, given, next(outputs.batches(samples)), model_name=model_name, threads=threads)
+    gate = _try_program(folder, given, next(outputs.batches(samples)), model_name=model_name, threads=threads)
+    return hold_to_evaluation(gate, inputs, scores)
 
 
 def check_again(
@@ -190,6 +194,26 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
         limits={"relative_difference": MAX_DIFFERENCE},
         reason=reason,
     )
+
+
+def hold_to_evaluation(gate: Gate, inputs: Inputs, scores: Scores) -> Gate:
+    """Add to the gate whether the graph's headline is that of evaluation.json, be it better or worse."""
+    evaluation, missing = inputs.find_evaluation()
+    if evaluation is None:
+        return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
+    name = evaluation.headline.metric
+    expected = evaluation.value(name)
+    found = scores.values.get(name)
+    apart = None if expected is None or found is None else abs(found - expected)
+    limit = None if expected is None else allowed_loss(evaluation.headline, expected)
+    update: dict[str, object] = {
+        "figures": gate.figures | {f"evaluation {name}": expected, name: found, "evaluation_difference": apart},
+        "limits": gate.limits if limit is None else gate.limits | {"evaluation_difference": limit},
+    }
+    if apart is None or limit is None or apart > limit:
+        reason = f"{name} of the graph on the test split is {found}, and {expected} in {EVALUATION_NAME}"
+        update |= {"status": "failed", "reason": "; ".join(part for part in (gate.reason, reason) if part)}
+    return gate.model_copy(update=update)
 
 
 def _difference(expected: Arrays, found: Arrays) -> float | None:

@@ -76,7 +76,7 @@ class Inputs:
         """
         entry = self.checkpoint.evaluation
         if entry is None:
-            return None, f"the checkpoint has no {EVALUATION_NAME}: compared with the trainer's own pixels alone"
+            return None, f"the checkpoint has no {EVALUATION_NAME}: not compared with what training found"
         if (damage := find_damage(self.checkpoint_uri, [entry])) is not None:
             raise self._damaged_evaluation(damage)
         report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
@@ -86,7 +86,7 @@ class Inputs:
         on_gpu = self.checkpoint.environment.get("device") == "cuda"
         if numerics.get("precision", "fp32") != "fp32" or (on_gpu and numerics.get("tf32") == "true"):
             # A sample near a border may have another answer.
-            return None, f"{EVALUATION_NAME} was not computed in fp32: compared with the trainer's own pixels alone"
+            return None, f"{EVALUATION_NAME} was not computed in fp32: not compared with what training found"
         return report, ""
 
     def _damaged_evaluation(self, what: str) -> DataError:

@@ -75,6 +75,11 @@ def measure_scores(task: Task, config: RunConfig, split: TestSplit, outputs: Sto
     return Scores(values, metrics.headline)
 
 
+def allowed_loss(headline: Headline, value: float) -> float:
+    """Return how far a graph may fall behind a value of the headline metric."""
+    return MAX_LOSS if headline.direction == "max" and abs(value) <= 1 else MAX_LOSS * abs(value)
+
+
 def judge_scores(*, precision: str, reference: Scores, found: Scores, samples: int, ran: str) -> Gate:
     """Hold the headline metric of a graph against that of fp32 on the same samples.
 
@@ -96,7 +101,7 @@ def judge_scores(*, precision: str, reference: Scores, found: Scores, samples: i
         reason = f"{name} is no finite number"
     else:
         loss = (expected - value) if direction == "max" else (value - expected)
-        allowed = MAX_LOSS if direction == "max" and abs(expected) <= 1 else MAX_LOSS * abs(expected)
+        allowed = allowed_loss(reference.headline, expected)
         figures["loss"], limits = loss, {"loss": allowed}
         if loss > allowed:
             reason = f"{name} is {value:.6g}, and {expected:.6g} in fp32; at most {allowed:.6g} may be lost"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -69,7 +70,9 @@ class SplitMetrics:
             state.metric.set_dtype(torch.float64)
         for metric in self._metrics.values():
             metric.to(device)
-        self._list_bytes, self._seen = 0, [0] * len(self._states)
+        self._list_bytes = 0
+        # Of each list state, its length before and after each batch: what ranks took in turn is joined in turn.
+        self._lengths: list[list[int]] = [[0] for _ in self._states]
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
         """Take in a batch.
@@ -82,8 +85,8 @@ class SplitMetrics:
         for number, state in enumerate(self._states):
             if state.reduction == "cat":
                 values = state.tensors()
-                self._list_bytes += sum(value.nbytes for value in values[self._seen[number] :])
-                self._seen[number] = len(values)
+                self._list_bytes += sum(value.nbytes for value in values[self._lengths[number][-1] :])
+                self._lengths[number].append(len(values))
         _check_bytes(self._list_bytes)
 
     def values(self) -> dict[str, float]:
@@ -133,8 +136,12 @@ class SplitMetrics:
         _put(smallest, -vector[split:])
 
     def _gather(self, lists: list[_State]) -> None:
-        own = [[value.cpu() for value in state.tensors()] for state in lists]
-        gathered: list[list[list[torch.Tensor]]] | None = None
+        own = [
+            _by_batch(state, lengths)
+            for state, lengths in zip(self._states, self._lengths, strict=True)
+            if state.reduction == "cat"
+        ]
+        gathered: list[list[list[list[torch.Tensor]]]] | None = None
         if dist.get_rank() == 0:
             gathered = [own] * dist.get_world_size()
         dist.gather_object(own, gathered, dst=0)
@@ -142,8 +149,8 @@ class SplitMetrics:
             by_rank = [of_rank[place] for of_rank in gathered or []]
             # Rank r has the batches r, r + ranks, ...: taken in turn they are in the order of the split.
             rounds = range(max(map(len, by_rank)))
-            joined = [values[number] for number in rounds for values in by_rank if number < len(values)]
-            setattr(state.metric, state.name, [value.to(self._device) for value in joined])
+            joined = [batches[number] for number in rounds for batches in by_rank if number < len(batches)]
+            setattr(state.metric, state.name, [value.to(self._device) for values in joined for value in values])
 
     def _of(self, reduction: Reduction) -> list[_State]:
         return [state for state in self._states if state.reduction == reduction]
@@ -181,6 +188,12 @@ class _State:
         """Return a list."""
         found: list[torch.Tensor] = getattr(self.metric, self.name)
         return found
+
+
+def _by_batch(state: _State, lengths: list[int]) -> list[list[torch.Tensor]]:
+    """Return a list state on the host, cut as batches have added to it."""
+    values = state.tensors()
+    return [[value.cpu() for value in values[begin:end]] for begin, end in pairwise(lengths)]
 
 
 def _put(states: list[_State], vector: torch.Tensor) -> None:

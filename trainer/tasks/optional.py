@@ -134,8 +134,8 @@ def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Pictu
     for name, pixels in found.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _error(f"a picture called {name!r}")
-        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            is_array = isinstance(pixels, np.ndarray)
+        is_array = isinstance(pixels, np.ndarray)
+        if not is_array or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
             raise _error(f"{name}: {f'{pixels.dtype} {list(pixels.shape)}' if is_array else type(pixels).__name__}")
     if len(found) > MOST_PICTURES:
         raise _error(f"{len(found)} pictures")

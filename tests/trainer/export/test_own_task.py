@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +17,24 @@ import torch
 from PIL import Image
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    EvaluationReport,
+    ExportManifest,
+    FileEntry,
+    ShardManifest,
+)
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import EXIT_USER_ERROR, ConfigError
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
 from tests.trainer.export.graphs import run_outputs
 from trainer.export import predict_task, verify
-from trainer.export.inputs import check_inputs
+from trainer.export.arrays_bundle import hold_to_evaluation
+from trainer.export.inputs import Inputs, check_inputs
+from trainer.export.scores import Scores
+from trainer.export.targets import Builder
 from trainer.export.triton_config import parse_config
 from trainer.model.build import parameters_sha256
 
@@ -149,6 +160,41 @@ def test_its_metrics_are_those_of_the_graph_s_outputs(exported_task: Exported) -
     assert document.metrics["fp32"]["pixel_accuracy"] == pytest.approx(share, abs=1e-12)
     assert document.metrics["fp32"]["loss"] > 0
     assert document.headline_values["torch"] == pytest.approx(share, abs=1e-3)
+
+
+def test_its_scores_are_those_of_evaluation_json(exported_task: Exported, tmp_path: Path) -> None:
+    """What the graph is worth is held against what training found with the same weights, better or worse."""
+    document = exported_task.document
+    (recorded,) = [gate for gate in document.gates if gate.name == "bundle"]
+    assert recorded.reason == "the checkpoint has no evaluation.json: not compared with what training found"
+    shutil.copytree(exported_task.shards.parents[1] / "train", tmp_path / "train")
+    uri = storage.normalise(tmp_path / "train")
+    checkpoint = CheckpointManifest.load(uri)
+    shards_uri = storage.normalise(exported_task.shards)
+    shards = ShardManifest.load(shards_uri)
+    metrics = {name: value for name, value in document.metrics["fp32"].items() if name != "loss"}
+    scores = Scores(document.metrics["fp32"], document.headline)
+    for moved, status in ((0.004, "passed"), (0.006, "failed"), (-0.006, "failed")):
+        report = EvaluationReport(
+            fingerprint=checkpoint.fingerprint,
+            step=checkpoint.step,
+            weights="model",
+            parameters_sha256=checkpoint.parameters_sha256,
+            shards_fingerprint=shards.fingerprint,
+            samples=TEST,
+            task=document.task,
+            headline=document.headline,
+            metrics={"pixel_accuracy": metrics["pixel_accuracy"] + moved},
+            loss=1.0,
+        )
+        (tmp_path / "train" / "evaluation.json").write_bytes(report.to_json())
+        given = checkpoint.model_copy(update={"evaluation": FileEntry.of(uri, "evaluation.json")})
+        inputs = Inputs(uri, given, shards_uri, shards, Builder("tensorrt_rtx", "1", ()), RunConfig.model_validate(CONFIG))
+        gate = hold_to_evaluation(recorded.model_copy(update={"reason": ""}), inputs, scores)
+        assert gate.status == status, moved
+        assert gate.figures["evaluation_difference"] == pytest.approx(abs(moved), abs=1e-9)
+        assert gate.limits["evaluation_difference"] == 0.005
+        assert (status == "failed") == ("pixel_accuracy of the graph on the test split is" in gate.reason)
 
 
 def test_its_predict_py_maps_arrays_to_arrays(exported_task: Exported, tmp_path: Path) -> None:

@@ -227,3 +227,12 @@ def test_of_many_answers_a_ten_thousandth_may_be_others(wrong: int, status: str)
     numbers, answers = parity.judge(compared, "fp32")
     assert (numbers.status, answers.status) == ("passed", status)
     assert answers.limits == {"agreement": parity.MANY_ANSWERS_AGREEMENT}
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle"])
+def test_names_that_numpy_keeps_for_itself_are_refused(name: str) -> None:
+    """`numpy.savez(stream, **arrays)` is how inputs and outputs travel in a .npz file."""
+    one, other = TensorSpec(dtype="float32", shape=["batch"]), OutputSpec(dtype="float32", shape=["batch"])
+    for inputs, outputs in (({name: one}, {"y": other}), ({"x": one}, {name: other})):
+        with pytest.raises(ValueError, match=f"{name}: numpy.savez"):
+            Signature(inputs=inputs, outputs=outputs)

@@ -96,7 +96,9 @@ class Made:
         update_metrics({name: metrics[name] for name in ("accuracy", "f1_macro", "recall_macro")}, outputs, batch)
         if "auroc" in metrics:
             metrics["auroc"].update(outputs[:, 0].sigmoid(), (label == 0).long())
-            metrics["ordered"].update(outputs[:, 0])
+            # One by one, where the others take a batch at once.
+            for value in outputs[:, 0].split(1):
+                metrics["ordered"].update(value)
             metrics["largest"].update(outputs)
             metrics["smallest"].update(outputs)
             metrics["mean_iou"].update(outputs.argmax(dim=1), label)

@@ -62,13 +62,20 @@ def test_a_prepare_that_fails_in_evaluation_is_named_too(small_shards: str) -> N
     [
         ("FailsOnBatch", r"collate failed on 2 samples: ValueError: no two are alike \(.*wrong\.py, line", "correct"),
         ("ReturnsList", "collate returned a list$", "return for example {'images'"),
-        ("ReturnsNoTensors", r"collate returned a dictionary without tensors \(x, names\)", "torch.stack"),
+        ("ReturnsNumbers", r"collate returned a float as \['x'\]\[0\]", "torch.stack"),
+        ("ReturnsNothing", r"collate returned an empty dict$", "torch.stack"),
     ],
 )
 def test_a_collate_that_makes_no_batch_is_refused(small_shards: str, name: str, given: str, todo: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dataset(small_shards, name).read(request(0, 1))
     assert re.search(given, caught.value.given) and todo in caught.value.todo and caught.value.allowed
+
+
+def test_a_to_model_that_makes_no_batch_is_refused(small_shards: str) -> None:
+    task = make_task(small_shards, "KeepsNames")
+    with pytest.raises(ConfigError, match=r"to_model returned a str as \['names'\]\[1\]"):
+        list(evaluation_batches(small_shards, ShardManifest.load(small_shards), "test", task, 4))
 
 
 def test_a_to_model_that_fails_in_evaluation_is_named(small_shards: str) -> None:

@@ -113,11 +113,14 @@ def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_tas
     assert "confusionMatrix" not in _classify(report) and "no classification" in _classify(report)["note"]
 
 
-def test_pictures_that_are_none_end_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    result = train(rank, tmp_path, small_shards, config_of(without_pictures=True))
+@pytest.mark.parametrize(("kind", "told"), [("words", "str"), ("empty", "uint8 [0, 8, 3]")])
+def test_pictures_that_are_none_end_nothing(
+    rank: Rank, small_shards: str, tmp_path: Path, kind: str, told: str
+) -> None:
+    result = train(rank, tmp_path, small_shards, config_of(without_pictures=kind))
     assert result.finished and read(tmp_path)[1].pictures == []
     assert "the task's pictures could not be drawn" in logs(tmp_path)
-    assert "pictures of the task returned first: str" in logs(tmp_path)
+    assert f"pictures of the task returned first: {told}" in logs(tmp_path)
 
 
 def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shards: str, tmp_path: Path) -> None:

@@ -154,9 +154,19 @@ class ReturnsList(Small):
         return [torch.zeros(1)]
 
 
-class ReturnsNoTensors(Small):
+class ReturnsNumbers(Small):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
-        return {"x": [1.0, 2.0], "names": {"one": "a"}}
+        return {"images": torch.zeros(2), "x": [1.0, 2.0]}
+
+
+class ReturnsNothing(Small):
+    def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
+        return {}
+
+
+class KeepsNames(Small):
+    def to_model(self, batch: Batch, mode: Mode) -> Batch:
+        return batch | {"names": (torch.zeros(1), "one")}
 
 
 def build(context: TaskContext) -> Small:
