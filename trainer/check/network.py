@@ -21,7 +21,8 @@ from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
-from trainer.data.loader import checked_batch, collate
+from trainer.data.evaluation import checked_batch
+from trainer.data.loader import collate
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
 from trainer.optim import rate_factors
@@ -143,20 +144,30 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
     Raises:
         ConfigError: A member returned something else than the interface says.
     """
-    batch, mode = task.example(2), Mode(training=True)
+    batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
             outputs = model.eval()(*(batch[name] for name in task.signature.inputs))
         with calling(config, "loss"):
-            checked_loss(task.loss(outputs, batch, mode), config)
+            checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
         SplitMetrics(task, torch.device("cpu"), partial(calling, config)).update(outputs, batch)
+    for training in (True, False):
+        _check_batch(task, config, training=training)
+
+
+def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
+    """Have the task make a batch of made-up samples."""
+    keys = [(0, 0), (0, 1), (0,)] if training else [()] * 3
+    *of_samples, of_slot = [Mode(training=training, key=key) for key in keys]
     try:
-        prepared = [task.prepare(_made_up(task), Mode(training=True, key=(0, place))) for place in range(2)]
+        prepared = [task.prepare(_made_up(task), mode) for mode in of_samples]
     except Exception:  # noqa: BLE001 - the user's code may rightly take no such sample
         return
-    collated = collate(task, prepared, Mode(training=True, key=(0,)))
+    collated = collate(task, prepared, of_slot)
     with calling(config, "to_model"):
-        found = checked_batch(task.to_model(collated, mode), "to_model")
+        found = task.to_model(collated, Mode(training=training))
+    if not training:
+        checked_batch(found)
     if missing := [name for name in task.signature.inputs if not isinstance(found.get(name), torch.Tensor)]:
         raise task_error(
             config,

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
-from contracts.errors import UserError
+from contracts.errors import ConfigError, UserError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
-from trainer.data.device import map_tensors, to_device
-from trainer.data.loader import as_it_is, begin_loader_process, checked_batch, collate, prepare_sample
+from trainer.data.device import find_other, map_tensors, to_device
+from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
 from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.tasks.metrics import Calling
@@ -100,7 +101,23 @@ def evaluation_batches(
     for found in to_device(loaded, device, DataClock(device)):
         with calling("to_model"):
             batch = task.to_model(found.batch, mode)
-        yield checked_batch(batch, "to_model"), found.samples
+        yield checked_batch(batch), found.samples
+
+
+def checked_batch(batch: object) -> Batch:
+    """Return what `to_model` made for an evaluation, which is kept on disk while an export is proven.
+
+    Raises:
+        ConfigError: It is no dictionary of tensors.
+    """
+    other = find_other(batch) if isinstance(batch, dict) else f"a {type(batch).__name__}"
+    if other:
+        raise ConfigError(
+            f"the task's to_model returned {other} in evaluation",
+            allowed="a dictionary of tensors, or of dictionaries, lists and tuples of tensors",
+            todo="return tensors alone where mode.training is false",
+        )
+    return cast(Batch, batch)
 
 
 def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -14,7 +14,7 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.device import find_other, map_tensors
+from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
@@ -160,7 +160,7 @@ def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
     """Have the task make a batch of prepared samples.
 
     Raises:
-        ConfigError: It fails, or makes no dictionary of tensors.
+        ConfigError: It fails, or makes no dictionary with tensors.
     """
     try:
         batch = task.collate(samples, mode)
@@ -172,23 +172,14 @@ def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
             allowed="a collate that takes what prepare returns",
             todo="correct collate",
         ) from error
-    return checked_batch(batch, "collate")
-
-
-def checked_batch(batch: object, member: str) -> Batch:
-    """Return what a member of the task returned as a batch.
-
-    Raises:
-        ConfigError: It is no dictionary of tensors.
-    """
-    found = find_other(batch) if isinstance(batch, dict) else f"a {type(batch).__name__}"
-    if not found:
-        return cast(Batch, batch)
-    raise ConfigError(
-        f"the task's {member} returned {found}",
-        allowed="a dictionary of tensors, or of dictionaries, lists and tuples of tensors",
-        todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
-    )
+    if not isinstance(batch, dict) or find_tensor(batch) is None:
+        shown = f"a dictionary without tensors ({', '.join(map(str, batch))})" if isinstance(batch, dict) else batch
+        raise ConfigError(
+            f"the task's collate returned {shown if isinstance(shown, str) else 'a ' + type(shown).__name__}",
+            allowed="a dictionary of tensors, which may be nested",
+            todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
+        )
+    return batch
 
 
 @dataclass

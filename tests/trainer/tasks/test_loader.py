@@ -62,8 +62,7 @@ def test_a_prepare_that_fails_in_evaluation_is_named_too(small_shards: str) -> N
     [
         ("FailsOnBatch", r"collate failed on 2 samples: ValueError: no two are alike \(.*wrong\.py, line", "correct"),
         ("ReturnsList", "collate returned a list$", "return for example {'images'"),
-        ("ReturnsNumbers", r"collate returned a float as \['x'\]\[0\]", "torch.stack"),
-        ("ReturnsNothing", r"collate returned an empty dict$", "torch.stack"),
+        ("ReturnsNoTensors", r"collate returned a dictionary without tensors \(x, names\)", "torch.stack"),
     ],
 )
 def test_a_collate_that_makes_no_batch_is_refused(small_shards: str, name: str, given: str, todo: str) -> None:

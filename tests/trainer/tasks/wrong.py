@@ -154,14 +154,9 @@ class ReturnsList(Small):
         return [torch.zeros(1)]
 
 
-class ReturnsNumbers(Small):
+class ReturnsNoTensors(Small):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
-        return {"images": torch.zeros(2), "x": [1.0, 2.0]}
-
-
-class ReturnsNothing(Small):
-    def collate(self, samples: Sequence[Prepared], mode: Mode) -> Any:
-        return {}
+        return {"x": [1.0, 2.0], "names": {"one": "a"}}
 
 
 class KeepsNames(Small):
