@@ -189,7 +189,8 @@ def test_its_scores_are_those_of_evaluation_json(exported_task: Exported, tmp_pa
         )
         (tmp_path / "train" / "evaluation.json").write_bytes(report.to_json())
         given = checkpoint.model_copy(update={"evaluation": FileEntry.of(uri, "evaluation.json")})
-        inputs = Inputs(uri, given, shards_uri, shards, Builder("tensorrt_rtx", "1", ()), RunConfig.model_validate(CONFIG))
+        builder, config = Builder("tensorrt_rtx", "1", ()), RunConfig.model_validate(CONFIG)
+        inputs = Inputs(uri, given, shards_uri, shards, builder, config)
         gate = hold_to_evaluation(recorded.model_copy(update={"reason": ""}), inputs, scores)
         assert gate.status == status, moved
         assert gate.figures["evaluation_difference"] == pytest.approx(abs(moved), abs=1e-9)
