@@ -43,7 +43,7 @@ def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[n
     manifest = ShardManifest.load(shards)
     torch.manual_seed(config.run.seed)
     torch.use_deterministic_algorithms(True)
-    task = load_task(config, manifest)
+    task = load_task(config, manifest, shards)
     model = build_model(task, config)
     reader = ShardReader(shards, manifest, "train", config.data, None)
     choice = resolve_order(config.data, shards, manifest, None)

@@ -55,6 +55,21 @@ class ShardEntry(FileEntry):
     """crc32c of its rows in the index (records/index_parts.py); empty in index version 1."""
 
 
+class ColumnStatistics(Document):
+    """Numbers of one column, over the training split; what is missing is not counted in the others."""
+
+    name: str
+    """Of the column."""
+    count: NonNegativeInt
+    missing: NonNegativeInt
+    mean: float | None
+    """None where nothing but missing values was seen; so std, least and most."""
+    std: float | None
+    """Of the population; 0 where all are alike."""
+    least: float | None
+    most: float | None
+
+
 class FieldEntry(Document):
     """One field of the samples."""
 
@@ -64,6 +79,29 @@ class FieldEntry(Document):
     classes: list[str] = Field(default=[])
     """Names of the classes of a field of kind class or classes, written as in `ShardManifest.classes`; a value is a
     place in this list. Empty for other kinds."""
+    statistics: list[ColumnStatistics] = Field(default=[])
+    """Of a field of kind number or numbers, an entry for each number."""
+    vocabulary: list[str] = Field(default=[])
+    """Of a field of kind category: its values in the training split, sorted; an empty one is not among them."""
+    unseen: dict[str, NonNegativeInt] = Field(default={})
+    """Of a field of kind category: samples of validation and test whose value is not in the vocabulary."""
+    missing: dict[str, NonNegativeInt] = Field(default={})
+    """Of a field of kind text or category: samples whose value is empty, by split."""
+    lengths: list[NonNegativeInt] = Field(default=[])
+    """Of a field of kind text: samples of all splits by the number of bits that their length in bytes takes; the first
+    are empty ones, the second have one byte, the third two or three."""
+
+
+class TokenizerEntry(FileEntry):
+    """The tokenizer of a field of text: a file of the library `tokenizers`, in the folder of the shards."""
+
+    field: str
+    tokens: int
+    """Number of its tokens: identifiers are below it."""
+    padding: int
+    """Identifier of the token that sequences are padded with."""
+    trained: bool
+    """Whether the shard stage has trained it on the training split."""
 
 
 class IndexPart(FileEntry):
@@ -189,6 +227,8 @@ class ShardManifest(Contract):
     """None where nothing was to be changed."""
     duplicates: Duplicates | None = None
     """None where no two images have the same bytes."""
+    tokenizer: TokenizerEntry | None = None
+    """The tokenizer of `sharding.tokenizer`; None where it is not set."""
     neighbours: list[FileEntry] = Field(default=[])
     """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
     parent: str | None = None
@@ -246,7 +286,8 @@ class ShardManifest(Contract):
 
     def owned_files(self) -> list[FileEntry]:
         """Return the shards, the index and what goes with it, and what others read."""
-        beside = [entry for entry in (self.shard_table, self.sources, self.tombstones) if entry is not None]
+        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer)
+        beside: list[FileEntry] = [entry for entry in others if entry is not None]
         return [*self.shards, *self.index_files(), *beside, *self.neighbours]
 
     @field_serializer("shards", mode="wrap")

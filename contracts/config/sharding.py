@@ -40,6 +40,22 @@ class ConvertSection(Section):
     """Whether pixels are turned as their EXIF orientation says; otherwise nothing heeds it, in training neither."""
 
 
+class TokenizerSection(Section):
+    """The tokenizer of a field of text: a file of the library `tokenizers`, or one that the shard stage trains.
+
+    A trained one is a byte-level BPE on the training split: no text is unknown to it.
+    """
+
+    field: FieldName = "text"
+    """Field of kind text."""
+    file: str = ""
+    """URI or path of a tokenizer.json, or of a folder of transformers that has one. Unset: one is trained."""
+    vocabulary: Annotated[int, Field(strict=True, ge=300, le=1 << 20)] = 8000
+    """Most tokens of a trained one, the 256 bytes and the special tokens among them."""
+    text_bytes: Annotated[int, Field(strict=True, ge=1 << 10, le=4 << 30)] = 100 << 20
+    """Most bytes of text that it is trained on: of the first samples of the training split, in their order."""
+
+
 class ShardingSection(Section):
     """From raw images to shards."""
 
@@ -88,6 +104,8 @@ class ShardingSection(Section):
     """Seconds that looking at one file may take; a file that took longer twice is rejected."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
+    tokenizer: TokenizerSection | None = None
+    """The tokenizer that lies with the shards, for tasks that read text. Unset: none."""
     convert: ConvertSection = ConvertSection()
     """What is changed in images; needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
@@ -127,6 +145,14 @@ class ShardingSection(Section):
             # By value: a configuration that was written out names every field.
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is not used beside fields: name the column there, or unset it")
+        return self
+
+    @model_validator(mode="after")
+    def _tokenizer_has_text(self) -> ShardingSection:
+        if self.tokenizer is not None:
+            field = self.fields.get(self.tokenizer.field)
+            if field is None or field.kind != "text":
+                raise ValueError(f"tokenizer.field is {self.tokenizer.field!r}, which is no field of kind text")
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from inspection.run.door import Door
 from pages.markup import Html
 
@@ -36,8 +37,8 @@ class TaskPages:
 
 def find_pages(task: str) -> TaskPages | None:
     """Return the pages of a task by its name; None: it has none of its own."""
-    if task == "image_classification":
-        from inspection.tasks.image_classification.pages import PAGES
+    if task in CLASSIFICATIONS:
+        from inspection.tasks.classification.pages import PAGES
 
         return PAGES
     return None

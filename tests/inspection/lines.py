@@ -34,7 +34,7 @@ from contracts.artifacts import (
     ShardManifest,
     StageRecord,
 )
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from contracts.config import STAGES
 from contracts.goodput import account
 from contracts.output import Lock

@@ -25,7 +25,7 @@ from contracts.artifacts import (
     Rejected,
     Verification,
 )
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from inspection.run.view import (
     AttemptView,
     Curve,
@@ -43,7 +43,7 @@ from inspection.run.view import (
     SplitView,
     StageView,
 )
-from inspection.tasks.image_classification.worst import WorstView
+from inspection.tasks.classification.worst import WorstView
 from tests.trainer.profiling.reports import gpu_report
 
 LINE = "file:///lines/flowers"

@@ -10,7 +10,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
-from contracts.artifacts.image_classification import RocCurve
+from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin

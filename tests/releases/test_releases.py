@@ -23,7 +23,7 @@ from contracts.artifacts import (
     ShardManifest,
     find_damage,
 )
-from contracts.artifacts.image_classification import ClassificationDetails
+from contracts.artifacts.classification import ClassificationDetails
 from contracts.output import mark_folder
 from contracts.resolve import parse_config
 from inspection.page import render_report

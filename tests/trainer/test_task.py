@@ -25,7 +25,7 @@ from contracts.artifacts import (
     ShardManifest,
     find_damage,
 )
-from contracts.artifacts.image_classification import ClassificationDetails
+from contracts.artifacts.classification import ClassificationDetails
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader

@@ -15,10 +15,11 @@ from torch import nn
 
 from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
-from contracts.artifacts.shards import FieldEntry
+from contracts.artifacts.shards import ColumnStatistics, FieldEntry, TokenizerEntry
 from contracts.checked import OFFLINE, Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
+from contracts.config.sharding import TokenizerSection
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from trainer.data.evaluation import checked_batch
@@ -26,7 +27,7 @@ from trainer.data.loader import collate
 from trainer.model.build import build_model
 from trainer.model.freeze import find_frozen, require_some_learns
 from trainer.optim import rate_factors
-from trainer.tasks.image_classification.losses import without_class_names
+from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
@@ -77,6 +78,10 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
             else [f"class {number}" for number in range(_SOME_CLASSES)]
             if field.kind in CLASS_KINDS
             else [],
+            statistics=[_planned_column(one) for one in field.columns or [field.column]]
+            if field.kind in ("number", "numbers")
+            else [],
+            vocabulary=[f"value {number}" for number in range(_SOME_CLASSES)] if field.kind == "category" else [],
         )
         for place, (name, field) in enumerate(given)
     }
@@ -93,6 +98,26 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
         rejected=[],
         mean=[0.5] * 3,
         std=[0.25] * 3,
+        tokenizer=_planned_tokenizer(config.sharding.tokenizer),
+    )
+
+
+def _planned_column(name: str) -> ColumnStatistics:
+    return ColumnStatistics(name=name, count=2, missing=0, mean=0.0, std=1.0, least=-1.0, most=1.0)
+
+
+def _planned_tokenizer(section: TokenizerSection | None) -> TokenizerEntry | None:
+    """Return what stands for a tokenizer that is not made yet: one of as many tokens as are asked for."""
+    if section is None:
+        return None
+    return TokenizerEntry(
+        name="tokenizer.json",
+        bytes=0,
+        crc32c="00000000",
+        field=section.field,
+        tokens=section.vocabulary,
+        padding=0,
+        trained=not section.file,
     )
 
 

@@ -46,7 +46,7 @@ class TrainingData:
         self.manifest = ShardManifest.load(assignment.shards)
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
         self._local_ranks = assignment.ranks
-        self.task = load_task(config, self.manifest)
+        self.task = load_task(config, self.manifest, assignment.shards)
         with calling(config, "check_device"):
             check_device(self.task, rank.device)
         self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)

@@ -41,7 +41,7 @@ class Inputs:
 
         recorded = {} if self.config.task.is_own else self.checkpoint.data
         data = self.config.data.model_copy(update=recorded)
-        return load_task(self.config.model_copy(update={"data": data}), self.shards)
+        return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
 
     def build_model(self) -> nn.Module:
         """Return the network with random weights."""

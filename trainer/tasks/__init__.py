@@ -4,5 +4,7 @@ protocol.py            the interface: what a task has, with shapes
 load.py                finds the task that the configuration names, and holds it against the interface
 metrics.py             metrics over an evaluation: reduced over ranks, and what they may be
 optional.py            members that a task may have besides, to show something
-image_classification/  the task that comes with the tool
+needs.py               what the tool's tasks need of shards, without torch
+classes/               what tasks have in common whose samples have one class each
+image_classification/, image_multilabel/, text_classification/, tabular/   the tasks that come with the tool
 """

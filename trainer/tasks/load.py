@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import traceback
 from collections.abc import Iterator, Mapping
@@ -22,16 +23,29 @@ from trainer.tasks.protocol import Task, TaskContext
 _METHODS = ("build_model", "prepare", "collate", "example", "to_model", "loss", "metrics", "update")
 _ATTRIBUTES = ("fields", "signature", "headline")
 _MISSING = object()
+# Module and class of the tool's tasks (contracts/config/task.py, TASKS).
+_CLASSES = {
+    "image_classification": ("image_classification.task", "ImageClassification"),
+    "image_multilabel": ("image_multilabel.task", "ImageMultilabel"),
+    "text_classification": ("text_classification.task", "TextClassification"),
+    "tabular_classification": ("tabular.classification", "TabularClassification"),
+    "tabular_regression": ("tabular.regression", "TabularRegression"),
+}
 
 
-def load_task(config: RunConfig, shards: ShardManifest) -> Task:
+def load_task(config: RunConfig, shards: ShardManifest, shards_uri: str = "") -> Task:
     """Return the task of a configuration, made for the shards.
+
+    Args:
+        config: The configuration.
+        shards: Their manifest.
+        shards_uri: Their folder; empty: they are not written yet.
 
     Raises:
         ConfigError: Its class cannot be imported or made, or lacks a member.
         DataError: The shards lack a field that it needs, or have it in another kind.
     """
-    task = _make(_find_class(config), config, shards)
+    task = _make(_find_class(config), TaskContext(config, shards, shards_uri))
     check_fields(task.fields, shards, name=config.task.name)
     return task
 
@@ -119,15 +133,15 @@ def _find_class(config: RunConfig) -> Any:
         found = load_callable("task.name", config.task.name, ConfigError)
         check_members(found, config.task.name)
         return found
-    from trainer.tasks.image_classification.task import ImageClassification
+    module, name = _CLASSES[config.task.name]
+    return getattr(importlib.import_module(f"trainer.tasks.{module}"), name)
 
-    return ImageClassification
 
-
-def _make(kind: Any, config: RunConfig, shards: ShardManifest) -> Task:
+def _make(kind: Any, context: TaskContext) -> Task:
+    config = context.config
     name, arguments = config.task.name, config.task.arguments
     try:
-        task = kind(TaskContext(config, shards), **arguments)
+        task = kind(context, **arguments)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # the user's code: whatever it raises is theirs to mend

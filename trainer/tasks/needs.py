@@ -9,7 +9,15 @@ from contracts.config import RunConfig
 from contracts.errors import DataError
 from trainer.tasks.image_classification.pixels import normalisation
 
-IMAGE_CLASSIFICATION_FIELDS: Mapping[str, str] = {"image": "image", "label": "class"}
+# Fields of the tool's tasks by name, with their kind. A table's other numbers and categories are all inputs.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "image_classification": {"image": "image", "label": "class"},
+    "image_multilabel": {"image": "image", "label": "classes"},
+    "text_classification": {"text": "text", "label": "class"},
+    "tabular_classification": {"label": "class"},
+    "tabular_regression": {"label": "number"},
+}
+INPUT_KINDS = ("number", "numbers", "category")
 
 
 def check_shards(config: RunConfig, shards: ShardManifest) -> None:
@@ -19,11 +27,33 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
 
     Raises:
         ConfigError: There is no mean and deviation of the pixels.
-        DataError: A field is missing, or of another kind.
+        DataError: A field is missing, or of another kind; or there is no tokenizer, or nothing to learn from.
     """
-    if not config.task.is_own:
-        check_fields(IMAGE_CLASSIFICATION_FIELDS, shards, name=config.task.name)
+    name = config.task.name
+    if config.task.is_own:
+        return
+    check_fields(FIELDS[name], shards, name=name)
+    if "image" in FIELDS[name]:
         normalisation(config.data, shards)
+    elif "text" in FIELDS[name]:
+        if shards.tokenizer is None:
+            raise DataError(
+                f"task {name} needs a tokenizer, and the shards have none",
+                allowed="shards with the tokenizer of their field text",
+                todo="set sharding.tokenizer: {} to train one, or its file to the URI of one",
+            )
+    elif not table_inputs(shards):
+        raise DataError(
+            f"task {name} has nothing to learn from: the source has no field but label",
+            allowed=f"fields of kind {', '.join(INPUT_KINDS)} besides label",
+            todo='map columns to them, all at once by sharding.fields: {numbers: {columns: ["*"], kind: numbers}}',
+        )
+
+
+def table_inputs(shards: ShardManifest) -> dict[str, str]:
+    """Return the fields that a task of tables learns from, by name, with their kind, in their order."""
+    fields = shards.sample_fields.items()
+    return {name: entry.kind for name, entry in fields if name != "label" and entry.kind in INPUT_KINDS}
 
 
 def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str) -> None:
@@ -50,6 +80,10 @@ def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str)
 
 
 def _or_else(field: str, kind: str, there: Mapping[str, str]) -> str:
-    """Return what else helps where samples have several labels, and one is wanted."""
-    several = kind == "class" and there.get(field) == "classes"
-    return ", shard a source with one label a sample, or name a task of your own in task.name" if several else ""
+    """Return what else helps: the task whose fields these are, or one of the user's own."""
+    fitting = [
+        task
+        for task, fields in FIELDS.items()
+        if fields.get(field) == there.get(field) and all(there.get(name) == its for name, its in fields.items())
+    ]
+    return f", or set task.name to {' or '.join(fitting)}, which these fields are for" if fitting else ""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Sample = dict[str, Any]
 """Values of the fields by name. image and bytes: the file, as bytes; text: str; class: int, its place in the field's
-classes; classes: tuple of such; number: float; numbers: list of float; json: what it holds."""
+classes; classes: tuple of such; category: str, empty where it is missing; number: float, nan where it is missing;
+numbers: list of float; json: what it holds."""
 Prepared = Any
 """What `prepare` makes of one sample: tensors, arrays and numbers, in dictionaries."""
 Batch = dict[str, Any]
@@ -59,6 +60,8 @@ class TaskContext:
     config: RunConfig
     shards: ShardManifest
     """Of the shards: their fields and classes, mean and standard deviation of their pixels."""
+    shards_uri: str = ""
+    """Folder of the shards, whose other files (a tokenizer) a task may read; empty before they are written."""
 
 
 class Mode:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.artifacts.image_classification import ClassOutcome, RocCurve
+from contracts.artifacts.classification import ClassOutcome, RocCurve
 from inspection.page.account import usd_range
 from inspection.page.data import kind_of
 from inspection.page.links import beside, console, elsewhere
 from inspection.page.marks import find_gaps
 from inspection.page.subject import Limits, evenly
 from inspection.run.view import Mark
-from inspection.tasks.image_classification.roc import micro_average, rates
+from inspection.tasks.classification.roc import micro_average, rates
 
 SCORES = st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), min_size=3, max_size=3)), min_size=1)
 

@@ -11,7 +11,7 @@ from contracts.artifacts import (
     Rejected,
     ShardManifest,
 )
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome, RocCurve
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve
 from tests.inspection.test_summary import DOCUMENTS
 
 # Ends a cell, begins markup and code, turns the direction of what follows, and is a formula, a link and a picture.

@@ -17,7 +17,7 @@ from contracts.artifacts import (
     Recommendation,
     ShardManifest,
 )
-from contracts.artifacts.image_classification import RocCurve
+from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES
 from inspection.run.view import MoneyView
 from inspection.stages import export, profile, shard, train

@@ -9,7 +9,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, RunRecord
-from contracts.artifacts.image_classification import RocCurve
+from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import combine, train_inputs
 from contracts.pinned import pin

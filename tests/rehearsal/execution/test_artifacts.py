@@ -15,7 +15,7 @@ from components.report import report
 from components.report_training import report_training
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, ExportManifest, ProfileReport
-from contracts.artifacts.image_classification import RocCurve
+from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES
 from contracts.result import leave_result
 from rehearsal.gcs import BucketServer

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.tasks.image_classification.accuracy import allowed_drop, judge_accuracy
+from trainer.tasks.classes.accuracy import allowed_drop, judge_accuracy
 
 
 @pytest.mark.parametrize(("samples", "allowed"), [(199, 0), (200, 1), (399, 1), (400, 2), (539, 2), (50_000, 250)])

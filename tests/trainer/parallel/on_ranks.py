@@ -30,7 +30,7 @@ from trainer.parallel.process_group import Rank, process_group
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause, StopRequest
 from trainer.supervise.vote import Vote
-from trainer.tasks.image_classification.report import ClassificationReport
+from trainer.tasks.classes.report import ClassificationReport
 
 
 def strategies(rank: Rank) -> dict[str, Any]:

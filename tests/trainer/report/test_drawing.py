@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.report.drawing import COLUMNS, THUMBNAIL, draw_sheet, png
-from trainer.tasks.image_classification.confusion import MOST_CLASSES, choose_classes, draw_confusion
+from trainer.tasks.classes.confusion import MOST_CLASSES, choose_classes, draw_confusion
 
 RED = np.full((8, 8, 3), (200, 0, 0), np.uint8)
 

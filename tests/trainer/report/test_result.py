@@ -18,7 +18,7 @@ from tensorboard.util import tensor_util
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from contracts.stage import run_stage
 from inspection.run.curves import read_curves
 from sharding.task import shard
@@ -29,7 +29,7 @@ from trainer.report import drawing
 from trainer.report.drawing import THUMBNAIL
 from trainer.report.result import RESULT_NAME
 from trainer.step import Stepper
-from trainer.tasks.image_classification import report as task_report
+from trainer.tasks.classes import report as task_report
 from trainer.tasks.image_classification.first_slot import FirstSlot
 
 BOARD = Path("out") / "tensorboard"

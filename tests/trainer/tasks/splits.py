@@ -76,7 +76,7 @@ class Made:
         from torchmetrics import CatMetric, MaxMetric, MinMetric
         from torchmetrics.classification import BinaryAUROC
 
-        from trainer.tasks.image_classification.metrics import make_metrics
+        from trainer.tasks.classes.metrics import make_metrics
 
         found = make_metrics(CLASSES)
         if self._kind == "all":
@@ -90,7 +90,7 @@ class Made:
         return found
 
     def update(self, metrics: Mapping[str, Any], outputs: torch.Tensor, batch: Batch) -> None:
-        from trainer.tasks.image_classification.metrics import update_metrics
+        from trainer.tasks.classes.metrics import update_metrics
 
         label = batch["label"]
         update_metrics({name: metrics[name] for name in ("accuracy", "f1_macro", "recall_macro")}, outputs, batch)

@@ -27,7 +27,7 @@ from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.tasks.image_classification.accuracy import judge_accuracy
+from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.image_classification.names import LABELS_NAME, PREPROCESS_NAME
 from trainer.tasks.image_classification.shipped import ShippedFailed, ask_shipped
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError
-from trainer.tasks.image_classification import losses
+from trainer.tasks.classes import losses
 from trainer.tasks.image_classification.augment.draw import AugmentationPlan, Mix
 from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
 from trainer.tasks.image_classification.head import Head, find_head
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from records.decode import Pixels
+    from trainer.tasks.classes.report import ClassificationReport
     from trainer.tasks.image_classification.first_slot import FirstSlot
-    from trainer.tasks.image_classification.report import ClassificationReport
     from trainer.tasks.image_classification.transforms import PixelTransform
 
 CHANNELS = 3
@@ -178,13 +178,13 @@ class ImageClassification:
 
     def metrics(self) -> Mapping[str, Metric]:
         """Return accuracy, and the means over classes of F1 and of recall."""
-        from trainer.tasks.image_classification.metrics import make_metrics
+        from trainer.tasks.classes.metrics import make_metrics
 
         return make_metrics(len(self.classes))
 
     def update(self, metrics: Mapping[str, Metric], outputs: torch.Tensor, batch: Batch) -> None:
         """Take logits [B, classes] and labels in."""
-        from trainer.tasks.image_classification.metrics import update_metrics
+        from trainer.tasks.classes.metrics import update_metrics
 
         update_metrics(metrics, outputs, batch)
 
@@ -205,7 +205,7 @@ class ImageClassification:
 
     def report(self, device: torch.device) -> ClassificationReport:
         """Return what takes in the samples of the test split: confusion, curves, and the worst ones."""
-        from trainer.tasks.image_classification.report import ClassificationReport
+        from trainer.tasks.classes.report import ClassificationReport
 
         return ClassificationReport(
             self.classes, device, lambda sample: self.prepare(sample, Mode(training=False))["images"]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from contracts.artifacts import EvaluationReport
-from contracts.artifacts.image_classification import ClassificationDetails, RocCurve
+from contracts.artifacts.classification import ClassificationDetails, RocCurve
 from pages.markup import UNPRINTABLE, shorten
 
 # A matrix that a reader can read; the cells and names of so many stay below 40 kB.

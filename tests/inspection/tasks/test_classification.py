@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kfp import dsl
 
 from contracts.artifacts import EvaluationReport
-from contracts.artifacts.image_classification import ClassificationDetails, RocCurve
-from inspection.tasks.image_classification.vertex import (
+from contracts.artifacts.classification import ClassificationDetails, RocCurve
+from inspection.tasks.classification.vertex import (
     MAX_CATEGORIES,
     MAX_POINTS,
     Point,

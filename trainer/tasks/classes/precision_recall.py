@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.tasks.image_classification.outcomes import Integers
+from trainer.tasks.classes.outcomes import Integers
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def precision_recall(others: Integers, own: Integers) -> PrecisionRecall:
 
     Args:
         others: [thresholds] samples that are not of the class, by the highest threshold that they pass
-            (`trainer.tasks.image_classification.outcomes.Outcomes.counts`).
+            (`trainer.tasks.classes.outcomes.Outcomes.counts`).
         own: [thresholds] samples of it.
     """
     true, false = own[::-1].cumsum()[::-1], others[::-1].cumsum()[::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.chart import Axis, Line, legend, plot
 from inspection.page.subject import Subject, evenly
 from pages.markup import Html, element, join, shorten

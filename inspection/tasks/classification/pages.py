@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from contracts.artifacts import EvaluationReport, ShardManifest
-from contracts.artifacts.image_classification import ClassificationDetails, ClassOutcome
+from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.data import picture
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.door import Door
 from inspection.tasks import TaskPages
-from inspection.tasks.image_classification.confusion import confusion
-from inspection.tasks.image_classification.roc import roc
-from inspection.tasks.image_classification.summary import summary
-from inspection.tasks.image_classification.vertex import tell_classification
-from inspection.tasks.image_classification.worst import WorstView, worst_samples
+from inspection.tasks.classification.confusion import confusion
+from inspection.tasks.classification.roc import roc
+from inspection.tasks.classification.summary import summary
+from inspection.tasks.classification.vertex import tell_classification
+from inspection.tasks.classification.worst import WorstView, worst_samples
 from pages.markup import Html, bar, element, figure, join, shorten, table
 from pages.quantities import count, exact_percent, number, percent
 

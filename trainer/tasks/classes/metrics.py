@@ -1,4 +1,4 @@
-"""Metrics of image classification: accuracy, and the means over classes of F1 and of recall.
+"""Metrics of classifications: accuracy, and the means over classes of F1 and of recall.
 
 torchmetrics' own means over classes count all pairs of classes: 800 MB for each batch with 10,000 of them.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contracts.artifacts import Document, EvaluationReport, ShardManifest
-from contracts.artifacts.image_classification import ClassificationDetails
+from contracts.artifacts.classification import ClassificationDetails
 from inspection.run.door import HARM, Door
 from inspection.run.pictures import NAME, draw, require_index
 from inspection.run.view import PictureView

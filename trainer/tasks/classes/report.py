@@ -1,4 +1,4 @@
-"""What image classification shows of the test split: outcomes by class, confusion, curves, and the worst samples."""
+"""What a classification shows of the test split: outcomes by class, confusion, curves, and the worst samples."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from contracts.artifacts import EvaluationReport
-from contracts.artifacts.image_classification import ClassificationDetails, WorstSample
+from contracts.artifacts.classification import ClassificationDetails, WorstSample
 from records.decode import Pixels
 from trainer.report.drawing import draw_sheet, printable
 from trainer.report.summaries import listed, picture
-from trainer.tasks.image_classification.confusion import choose_classes, draw_confusion
-from trainer.tasks.image_classification.outcomes import NUM_THRESHOLDS, Integers, Outcomes
-from trainer.tasks.image_classification.precision_recall import precision_recall
+from trainer.tasks.classes.confusion import choose_classes, draw_confusion
+from trainer.tasks.classes.outcomes import NUM_THRESHOLDS, Integers, Outcomes
+from trainer.tasks.classes.precision_recall import precision_recall
 from trainer.tasks.protocol import Batch, Sample
 
 if TYPE_CHECKING:
@@ -31,10 +31,13 @@ class ClassificationReport:
     Args:
         classes: Names of the classes.
         device: Where the logits are.
-        pixels: Returns the image [S, S, 3] of a sample as the network gets it, but for normalisation.
+        pixels: Returns the image [S, S, 3] of a sample as the network gets it, but for normalisation; None: samples
+            are no images.
     """
 
-    def __init__(self, classes: Sequence[str], device: torch.device, pixels: Callable[[Sample], Pixels]) -> None:
+    def __init__(
+        self, classes: Sequence[str], device: torch.device, pixels: Callable[[Sample], Pixels] | None = None
+    ) -> None:
         self._classes, self._pixels = classes, pixels
         self.outcomes = Outcomes(len(classes), device)
 
@@ -83,7 +86,8 @@ class ClassificationReport:
             step: Of the checkpoint.
         """
         details = ClassificationDetails.model_validate(report.details)
-        for summary in _pictures(report, details, [self._pixels(sample) for sample in samples]):
+        images = [] if self._pixels is None else [self._pixels(sample) for sample in samples]
+        for summary in _pictures(report, details, images):
             writer._get_file_writer().add_summary(summary, step)  # type: ignore[no-untyped-call]
         _add_curves(writer, details, self.outcomes.counts(), step)
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from contracts.artifacts.image_classification import ClassOutcome, RocCurve
+from contracts.artifacts.classification import ClassOutcome, RocCurve
 
 # Thresholds over all classes, so that the document stays below some megabytes; and the bounds for one class.
 TOTAL_THRESHOLDS = 65536

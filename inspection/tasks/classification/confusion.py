@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.artifacts.image_classification import ClassificationDetails
+from contracts.artifacts.classification import ClassificationDetails
 from inspection.page.subject import NO_VALUE, Subject, left_out
 from pages.heat_map import SHADES
 from pages.markup import Html, element, figure, join, table

@@ -1,6 +1,6 @@
-"""The details of an evaluation of image classification: outcomes by class, confusion, and the worst samples.
+"""The details of an evaluation of a classification: outcomes by class, confusion, and the worst samples.
 
-Nothing but that task and the pages that show it reads them.
+Nothing but the tasks that have one class a sample, and the pages that show them, reads them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contracts.artifacts.document import Document
 from contracts.artifacts.evaluation import FORMER_TASK, EvaluationReport
 from contracts.errors import DataError
 
-TASK = FORMER_TASK
-"""Name of the task."""
+TASKS = (FORMER_TASK, "text_classification", "tabular_classification")
+"""Names of the tasks whose samples have one class each."""
 
 
 class RocCurve(Document):
@@ -84,7 +84,7 @@ class ClassificationDetails(Document):
         Raises:
             DataError: They are damaged.
         """
-        if report.task != TASK:
+        if report.task not in TASKS:
             return None
         try:
             return cls.model_validate(report.details)
@@ -93,6 +93,6 @@ class ClassificationDetails(Document):
             place = ".".join(str(part) for part in finding["loc"])
             raise DataError(
                 f"the evaluation is damaged at details.{place}: {finding['msg']}",
-                allowed="the details of an image classification",
+                allowed="the details of a classification",
                 todo="train again with --fresh",
             ) from None

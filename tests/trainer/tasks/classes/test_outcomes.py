@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-import trainer.tasks.image_classification.outcomes
-from trainer.tasks.image_classification.outcomes import MOST_THRESHOLDS, NUM_THRESHOLDS, WORST_SAMPLES, Outcomes
+import trainer.tasks.classes.outcomes
+from trainer.tasks.classes.outcomes import MOST_THRESHOLDS, NUM_THRESHOLDS, WORST_SAMPLES, Outcomes
 
 CPU = torch.device("cpu")
 
@@ -84,7 +84,7 @@ def test_certain_and_absent_classes() -> None:
 
 def test_memory_is_bounded_by_what_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many classes: cells that occur, a total of thresholds, a list of fixed length."""
-    monkeypatch.setattr(trainer.tasks.image_classification.outcomes, "_COUNTED_TOGETHER", 100)
+    monkeypatch.setattr(trainer.tasks.classes.outcomes, "_COUNTED_TOGETHER", 100)
     classes = 5000
     logits, labels = drawn(400, classes, scale=1.0)
     found = outcomes_of(logits, labels, batch=50)
@@ -96,7 +96,7 @@ def test_memory_is_bounded_by_what_occurs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_smallest_cells_are_left_out_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.tasks.image_classification.outcomes, "MOST_CELLS", 2)
+    monkeypatch.setattr(trainer.tasks.classes.outcomes, "MOST_CELLS", 2)
     labels = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
     predicted = torch.tensor([0, 1, 1, 2, 2, 0, 0, 0, 0, 2])
     found = outcomes_of(torch.nn.functional.one_hot(predicted, 3).float(), labels)

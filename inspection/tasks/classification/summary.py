@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from contracts.artifacts import EvaluationReport
-from contracts.artifacts.image_classification import ClassificationDetails
+from contracts.artifacts.classification import ClassificationDetails
 from inspection.stages.markdown import cell, section, table
 
 # Rows of the hardest classes and of the most frequent mistakes.

@@ -9,7 +9,7 @@ import torch
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.trainer.tasks.for_tests import image_task, planned_manifest
-from trainer.tasks.image_classification.losses import class_weights, make_loss, without_class_names
+from trainer.tasks.classes.losses import class_weights, make_loss, without_class_names
 from trainer.tasks.protocol import Mode
 
 TRAINING, EVALUATION = Mode(training=True), Mode(training=False)

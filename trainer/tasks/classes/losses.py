@@ -1,4 +1,4 @@
-"""Losses of image classification, summed over a batch: cross-entropy, focal loss, or a function of the user's."""
+"""Losses of classifications, summed over a batch: cross-entropy, focal loss, or a function of the user's."""
 
 from __future__ import annotations
 

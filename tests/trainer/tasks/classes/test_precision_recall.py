@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import precision_score, recall_score
 
-from trainer.tasks.image_classification.outcomes import NUM_THRESHOLDS, Outcomes
-from trainer.tasks.image_classification.precision_recall import precision_recall
+from trainer.tasks.classes.outcomes import NUM_THRESHOLDS, Outcomes
+from trainer.tasks.classes.precision_recall import precision_recall
 
 CPU = torch.device("cpu")
 # What TensorBoard writes beside the values (plugins/pr_curve/pr_curves_plugin.py, `_process_tensor_event`).
