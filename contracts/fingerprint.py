@@ -35,7 +35,7 @@ SPEED_FIELDS = {
 
 
 # Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
-_SHARDING_SINCE_0_1 = ("stratify", "background", "fields")
+_SHARDING_SINCE_0_1 = ("stratify", "background", "fields", "tokenizer")
 _TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "unfreeze_epoch", "early_stopping")
 
 
