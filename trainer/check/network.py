@@ -31,6 +31,7 @@ from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.needs import FIELDS
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
@@ -61,7 +62,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         return load_task(without_class_names(config), shards)
     if not config.task.is_own:
         with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
+            return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
     return None
 
 
@@ -92,6 +93,8 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
         format="webdataset",
         seed=0,
         classes=classes,
+        # What rows without named fields hold is the source's check to say (sharding/sources/check.py).
+        multi_label=not given and FIELDS.get(config.task.name, {}).get("label") == "classes",
         fields=fields,
         splits=dict.fromkeys(SPLITS, split),
         shards=[],
