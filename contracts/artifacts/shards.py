@@ -79,6 +79,8 @@ class FieldEntry(Document):
     classes: list[str] = Field(default=[])
     """Names of the classes of a field of kind class or classes, written as in `ShardManifest.classes`; a value is a
     place in this list. Empty for other kinds."""
+    columns: list[str] = Field(default=[])
+    """Columns of the source that it was read from: one, or of a field of kind numbers one for each of them."""
     statistics: list[ColumnStatistics] = Field(default=[])
     """Of a field of kind number or numbers, an entry for each number; none of lists that differ in length. A chain of
     increments keeps those of its first manifest."""

@@ -33,7 +33,8 @@ def describe_fields(
     entries = {}
     for place, (name, kind) in enumerate(fields.kinds.items()):
         own = [one.get(name, FieldSums()) for one in sums]
-        entry = FieldEntry(kind=kind, place=place, classes=classes.get(name, []))
+        columns = _columns_of(opened, name)
+        entry = FieldEntry(kind=kind, place=place, classes=classes.get(name, []), columns=columns)
         before = kept.manifest.fields.get(name) if kept is not None else None
         # A compaction writes every sample again: it counts by itself.
         counted = before if kept is not None and not kept.append.compacts else None
@@ -85,13 +86,16 @@ def _by_split(counts: Sequence[int], before: Mapping[str, int]) -> dict[str, int
     return {split: count + before.get(split, 0) for split, count in zip(SPLITS, counts, strict=True)}
 
 
+def _columns_of(opened: OpenJob, name: str) -> list[str]:
+    """Return the columns that a field is read from."""
+    section = opened.planned.sharding.fields[name]
+    return list(opened.planned.columns.get(name) or section.columns or [section.column])
+
+
 def _statistics(opened: OpenJob, name: str, columns: tuple[ColumnSums, ...] | None) -> list[ColumnStatistics]:
     """Return an entry for each number; none of lists of different lengths."""
-    section = opened.planned.sharding.fields[name]
-    names = opened.planned.columns.get(name) or section.columns
-    if section.kind == "number":
-        names = [section.column]
-    elif not names:
+    section, names = opened.planned.sharding.fields[name], _columns_of(opened, name)
+    if section.kind == "numbers" and section.column:
         names = [f"{section.column}[{at}]" for at in range(len(columns or ()))]
     return [
         ColumnStatistics(

@@ -67,6 +67,12 @@ def test_a_table_comes_back_with_statistics_of_its_training_split(run_shard, tmp
         assert math.isnan(own["numbers"][0]) if age is None else own["numbers"][0] == age
     training = [row for row in rows if row[4] == "train"]
     fields = result.manifest.sample_fields
+    assert {name: entry.columns for name, entry in fields.items()} == {
+        "numbers": ["age", "bmi"],
+        "city": ["city"],
+        "note": ["note"],
+        "label": ["target"],
+    }
     for entry, name, at in zip(
         [*fields["numbers"].statistics, *fields["label"].statistics], ("age", "bmi", "target"), (0, 2, 5), strict=True
     ):

@@ -48,9 +48,9 @@ _SOME_CLASSES = 2
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
-    One of image classification is made without data.transform, which has been looked at already (own_code.py) and may
-    lack what other machines have; and where its arguments are wrong without these: its network is looked at all the
-    same, so that all mistakes are told at once.
+    One of the tool is made without data.transform, which has been looked at already (own_code.py) and may lack what
+    other machines have; and where its arguments are wrong without these: its network is looked at all the same, so that
+    all mistakes are told at once.
 
     Args:
         config: The configuration.
@@ -64,7 +64,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         return load_task(without_class_names(config), shards)
     if not config.task.is_own:
         with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
+            return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
     return None
 
 
@@ -243,7 +243,7 @@ def _made_up(task: Task) -> Sample:
     picture = io.BytesIO()
     Image.new("RGB", (64, 64)).save(picture, "PNG")
     values: dict[str, object] = {"image": picture.getvalue(), "text": "text", "class": 0, "classes": (0,)}
-    values |= {"number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
+    values |= {"category": "", "number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
     return {name: values[kind] for name, kind in task.fields.items()}
 
 
