@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
-from contracts.config import RunConfig
+from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
 from trainer.export.bundles import bundle_of
@@ -39,8 +39,10 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
-        recorded = {} if self.config.task.is_own else self.checkpoint.data
-        data = self.config.data.model_copy(update=recorded)
+        own, recorded = self.config.task.is_own, self.checkpoint.data
+        # What other tasks recorded is in their arguments, or in the shards.
+        known = {} if own else {name: value for name, value in recorded.items() if name in DataSection.model_fields}
+        data = self.config.data.model_copy(update=known)
         return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
 
     def build_model(self) -> nn.Module:

@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError
+from trainer.model.architecture import is_own
 from trainer.tasks.classes import losses
+from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.image_classification.augment.draw import AugmentationPlan, Mix
 from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
-from trainer.tasks.image_classification.head import Head, find_head
 from trainer.tasks.image_classification.network import build_network
 from trainer.tasks.image_classification.transforms import make_transforms, normalise
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, Sample, TaskContext
@@ -91,8 +92,10 @@ class ImageClassification:
         def build(num_classes: int) -> nn.Module:
             return build_network(self._config.model, num_classes=num_classes, image_size=self._size)
 
-        on_meta = ":" not in self._config.model.architecture
-        tensors = find_head(build, len(self.classes), image_size=self._size, on_meta=on_meta)
+        def example() -> tuple[torch.Tensor]:
+            return (torch.zeros(2, CHANNELS, self._size, self._size),)
+
+        tensors = find_head(build, len(self.classes), example=example, on_meta=not is_own(self._config.model))
         return Head(tensors, tuple(self.classes))
 
     # --- from a sample to a batch -------------------------------------------------------------------------------------
