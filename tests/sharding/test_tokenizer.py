@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contracts import storage
 from inspection.verify import verify
