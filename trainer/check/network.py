@@ -49,9 +49,9 @@ _SOME_CLASSES = 2
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
-    One of image classification is made without data.transform, which has been looked at already (own_code.py) and may
-    lack what other machines have; and where its arguments are wrong without these: its network is looked at all the
-    same, so that all mistakes are told at once.
+    One of the tool is made without data.transform, which has been looked at already (own_code.py) and may lack what
+    other machines have; and where its arguments are wrong without these: its network is looked at all the same, so that
+    all mistakes are told at once.
 
     Args:
         config: The configuration.
@@ -65,7 +65,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         return load_task(without_class_names(config), shards)
     if not config.task.is_own:
         with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
+            return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
     return None
 
 
