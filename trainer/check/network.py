@@ -32,6 +32,7 @@ from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
@@ -177,21 +178,22 @@ def _check_largest(model: nn.Module, task: Task, config: RunConfig, findings: Fi
     """Run the network on one sample with every dimension of the signature at its max."""
     if not (sizes := largest_sizes(task.signature)):
         return
-    name = network_name(config)
-    try:
-        check_sizes(model, example_inputs(task, 2), task.signature, name=name, largest_only=True)
-    except ModelError as error:
-        if "allocate memory" not in error.given:
-            with findings.refusals():
-                raise
-            return
-    else:
-        if not any(one.is_meta for one in model.parameters()):
-            return
-    what = ", ".join(f"{one} {size}" for one, size in sizes.items())
-    findings.leave_unchecked(
-        f"whether {name} has a value for each position of {what}", "its work or memory is too much to be tried here"
-    )
+    name, on_meta = network_name(config), any(one.is_meta for one in model.parameters())
+    is_tried = not _is_too_much_work(model, task)
+    if is_tried or on_meta:
+        try:
+            check_sizes(model, example_inputs(task, 2), task.signature, name=name, largest_only=True)
+        except ModelError as error:
+            if "allocate memory" not in error.given:
+                with findings.refusals():
+                    raise
+                return
+            is_tried = False
+    if not is_tried:
+        what = ", ".join(f"{one} {size}" for one, size in sizes.items())
+        findings.leave_unchecked(
+            f"whether {name} has a value for each position of {what}", "its work or memory is too much to be tried here"
+        )
 
 
 def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
@@ -205,15 +207,43 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
     Raises:
         ConfigError: A member returned something else than the interface says.
     """
+    unit_of(task)
     batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
             outputs = model.eval()(*(batch[name] for name in task.signature.inputs))
         with calling(config, "loss"):
             checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
+            if task.signature.dimensions:
+                _check_largest_example(task, model, config)
         SplitMetrics(task, torch.device("cpu"), partial(calling, config)).update(outputs, batch)
     for training in (True, False):
         _check_batch(task, config, training=training)
+
+
+def _check_largest_example(task: Task, model: nn.Module, config: RunConfig) -> None:
+    """Have the task compute the loss of what the profiling run tries memory with."""
+    if _is_too_much_work(model, task):
+        return
+    with calling(config, "largest_example"):
+        batch = largest_example(task, 2)
+        inputs = [batch[name] for name in task.signature.inputs]
+    wanted = resize_inputs(example_inputs(task, 2), task.signature, largest_sizes(task.signature))
+    for name, found, like in zip(task.signature.inputs, inputs, wanted, strict=True):
+        if found.shape != like.shape:
+            raise task_error(
+                config,
+                "largest_example",
+                f"returned {name} {list(found.shape)}",
+                allowed=f"{list(like.shape)}: every dimension of the signature at max",
+            )
+    try:
+        outputs = model(*inputs)
+    except Exception:  # noqa: BLE001 - whatever it is: check_network has told it
+        return
+    allowed = "a batch whose loss can be computed: all of it as long as the inputs"
+    with calling(config, "largest_example", allowed=allowed):
+        checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
 
 
 def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
@@ -225,6 +255,7 @@ def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
     except Exception:  # noqa: BLE001 - the user's code may rightly take no such sample
         return
     collated = collate(task, prepared, of_slot)
+    count_units(task, collated)
     with calling(config, "to_model"):
         found = task.to_model(collated, Mode(training=training))
     if not training:
