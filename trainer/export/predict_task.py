@@ -11,21 +11,19 @@ cannot be used ends it with 2 after all others were answered.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EngineEntry, ExportManifest
-from contracts.errors import EXIT_USER_ERROR, CheckFailed, ConfigError, ErrorDocument
-from contracts.process import end_with_parent, threads_per_rank
+from contracts.errors import EXIT_USER_ERROR, ErrorDocument
+from contracts.process import end_with_parent
 from trainer.export.bundles import bundle_of
 from trainer.export.checked_folder import CheckedFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from trainer.export.arrays import Array, Arrays
     from trainer.export.parity import Runner
@@ -59,32 +57,6 @@ def find_engine(document: ExportManifest) -> tuple[EngineEntry | None, str]:
     if entry is None:
         return None, f"no engine for {gpu}"
     return entry, ""
-
-
-def open_runner(folder: CheckedFolder, open_graph: Callable[[Path, int], Runner]) -> tuple[Runner, str]:
-    """Return what answers on this machine, and its description.
-
-    Args:
-        folder: Of the export.
-        open_graph: Opens the graph that ships, by its path, with so many threads.
-
-    Raises:
-        DataError: The export is damaged.
-    """
-    entry, reason = find_engine(folder.document)
-    if entry is not None:
-        # Only here: it asks for a GPU.
-        from trainer.export.engine_run import open_engine
-
-        try:
-            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
-            said = f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
-            return within_profile(engine, entry), said
-        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
-            reason = str(error).partition("\n")[0]
-    path, threads = folder.take(folder.document.graph().name), threads_per_rank(1)
-    run, version = open_graph(path, threads), importlib.metadata.version("onnxruntime")
-    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
 
 
 def within_profile(run: Runner, entry: EngineEntry) -> Runner:

@@ -6,16 +6,17 @@ Pixels, labels and ONNX Runtime go through predict.py beside this file, of which
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, StorageError
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError, StorageError
+from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.parity import Runner
-from trainer.export.predict_task import open_runner
+from trainer.export.predict_task import find_engine, within_profile
 from trainer.tasks.image_classification import predict
-from trainer.tasks.image_classification.predict import Classifier
+from trainer.tasks.image_classification.predict import Classifier, Preprocessing, Runner
 
 # Of files in a folder; a file that is named is tried whatever it is called.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -37,19 +38,33 @@ def print_labels(folder: CheckedFolder, options: argparse.Namespace) -> int:
         if preprocessing.model != ships:
             raise folder.damaged(f"{predict.PREPROCESS_NAME} is for {preprocessing.model}, and {ships} ships")
         labels = predict.read_labels(folder.take(preprocessing.labels))
-
-        def open_graph(path: Path, threads: int) -> Runner:
-            run_images = predict.open_model(path, preprocessing, threads)
-            return lambda inputs: {preprocessing.output: run_images(inputs[preprocessing.input])}
-
-        run, ran = open_runner(folder, open_graph)
+        runner, ran = _open_runner(folder, preprocessing)
         print(f"predict: {ran}", file=sys.stderr, flush=True)
-        classifier = predict.Classifier(
-            preprocessing, labels, lambda images: run({preprocessing.input: images})[preprocessing.output]
-        )
-        return _print_answers(classifier, options)
+        return _print_answers(predict.Classifier(preprocessing, labels, runner), options)
     except predict.BadFolder as error:
         raise folder.damaged(str(error).partition("\n")[0]) from None
+
+
+def _open_runner(folder: CheckedFolder, preprocessing: Preprocessing) -> tuple[Runner, str]:
+    """Return what answers, and its description."""
+    entry, reason = find_engine(folder.document)
+    if entry is not None:
+        # Only here: it asks for a GPU.
+        from trainer.export.engine_run import open_engine
+
+        try:
+            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
+            run_engine = within_profile(engine, entry)
+            said = preprocessing
+            return lambda images: run_engine({said.input: images})[
+                said.output
+            ], f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+            reason = str(error).partition("\n")[0]
+    path, threads = folder.take(preprocessing.model), threads_per_rank(1)
+    run = predict.open_model(path, preprocessing, threads)
+    version = importlib.metadata.version("onnxruntime")
+    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
 
 
 def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import json
 import tempfile
 from collections import deque
@@ -26,10 +27,9 @@ from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.shipped import ShippedFailed, describe_versions
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.image_classification.names import LABELS_NAME, PREPROCESS_NAME
-from trainer.tasks.image_classification.shipped import ask_shipped
+from trainer.tasks.image_classification.shipped import ShippedFailed, ask_shipped
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -58,8 +58,6 @@ _USE_PREPROCESSING = (
     "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
     "normalisation costs accuracy without an error."
 )
-# What predict.py needs.
-_PACKAGES = ("onnxruntime", "numpy", "Pillow")
 # As classes are named whose name is no text (sharding/limits.py).
 _ENCODED_NAME = "percent-encoded:"
 
@@ -367,7 +365,7 @@ def try_program(
         name=GATE_NAME,
         precision=precision,
         status=status,
-        ran=f"the shipped {PREDICT_NAME} with {describe_versions(_PACKAGES)}, on the source's files",
+        ran=f"the shipped {PREDICT_NAME} with {_versions()}, on the source's files",
         figures=figures,
         limits=limits,
         reason="; ".join(reasons),
@@ -514,6 +512,17 @@ def _look_at_paths(shards_uri: str, shards: ShardManifest) -> dict[str, Figure]:
             looked_at += 1
             named += truth in folders
     return {"source_paths": looked_at, "source_paths_with_class": named}
+
+
+def _versions() -> str:
+    named = {}
+    for package in ("onnxruntime", "numpy", "Pillow"):
+        try:
+            named[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            # onnxruntime-gpu and others bring the same module.
+            named[package] = "of another distribution"
+    return ", ".join(f"{name} {version}" for name, version in named.items())
 
 
 def _as_json(value: object) -> bytes:

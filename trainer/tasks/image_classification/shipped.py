@@ -1,6 +1,7 @@
 """Runs the predict.py of an export directory, as a process of its own, on any number of files.
 
-Here: `ask_shipped`, which asks on while the program answers. Used by the bundle gate (bundle.py).
+Here: `ask_shipped`. It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the
+current folder or PYTHONPATH. Used by the bundle gate (bundle.py).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import deque
@@ -16,12 +18,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer.export.bundles import PREDICT_NAME
-from trainer.export.shipped import ShippedFailed, failed, shipped_command
 
 # 2: some images could not be used, and were answered so.
 _FINISHED = (0, 2)
+# Of what it said on stderr; the cause is at the end.
+_SAID_CHARACTERS = 2000
 # A chunk of 256 images takes the slowest model on one core a few minutes.
 _CHUNK_LIMIT_S = 1800.0
+
+
+class ShippedFailed(Exception):
+    """predict.py ended too early, or said something else than answers; the message has its own last words."""
 
 
 def ask_shipped(
@@ -42,8 +49,8 @@ def ask_shipped(
     Raises:
         ShippedFailed: The program failed.
     """
-    arguments = ("--json", "--top=1", "--paths-from=-")
-    command = shipped_command(folder, arguments, model_name=model_name, threads=threads)
+    command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), "--json", "--top=1", "--paths-from=-"]
+    command += [f"--model={model_name}", f"--threads={threads}"]
     under_way: deque[Sequence[str]] = deque()
     with tempfile.TemporaryFile() as said, _started(command, work, said) as process:
         assert process.stdin is not None
@@ -61,7 +68,8 @@ def ask_shipped(
         except (_Ended, BrokenPipeError):
             code = process.wait()
             said.seek(0)
-            raise failed(code, said.read()) from None
+            words = said.read().decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+            raise ShippedFailed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}") from None
 
 
 class _Ended(Exception):

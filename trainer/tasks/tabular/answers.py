@@ -6,15 +6,17 @@ Rows and answers go through predict.py beside this file, of which the export hol
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import sys
 import tempfile
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, StorageError
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError, StorageError
+from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.predict_task import open_runner
+from trainer.export.predict_task import find_engine, within_profile
 from trainer.tasks.tabular import predict
 from trainer.tasks.tabular.predict import TABLE_NAME
 
@@ -34,7 +36,7 @@ def print_answers(folder: CheckedFolder, options: argparse.Namespace) -> int:
         ships = folder.document.graph().name
         if table.model != ships:
             raise folder.damaged(f"{TABLE_NAME} is for {table.model}, and {ships} ships")
-        run, ran = open_runner(folder, lambda path, threads: predict.open_model(path, table, threads))
+        run, ran = _open_runner(folder, table)
         print(f"predict: {ran}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="shardline-rows-") as work:
             files = [_local(name, Path(work) / str(number)) for number, name in enumerate(options.files)]
@@ -49,6 +51,24 @@ def print_answers(folder: CheckedFolder, options: argparse.Namespace) -> int:
     for note in predict.notes(table):
         print(note, file=sys.stderr)
     return EXIT_OK
+
+
+def _open_runner(folder: CheckedFolder, table: predict.Table) -> tuple[predict.Runner, str]:
+    """Return what answers, and its description."""
+    entry, reason = find_engine(folder.document)
+    if entry is not None:
+        # Only here: it asks for a GPU.
+        from trainer.export.engine_run import open_engine
+
+        try:
+            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
+            return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+            reason = str(error).partition("\n")[0]
+    path, threads = folder.take(table.model), threads_per_rank(1)
+    version = importlib.metadata.version("onnxruntime")
+    run = predict.open_model(path, table, threads)
+    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
 
 
 def _local(name: str, folder: Path) -> str:

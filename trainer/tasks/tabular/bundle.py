@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib.metadata
 import json
 import math
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,6 @@ from contracts.config import DataSection, RunConfig
 from trainer.export.arrays_bundle import hold_to_evaluation
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.scores import judge_scores
-from trainer.export.shipped import ShippedFailed, describe_versions, run_shipped
 from trainer.tasks.classes.accuracy import judge_accuracy
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ MAX_DIFFERENCE = 1e-5
 _ROWS = 256
 # Seconds that the program may take, and more for each row.
 _LIMIT_S, _LIMIT_S_PER_ROW = 600.0, 0.02
+# Of what it said on stderr; the cause is at the end.
+_SAID_CHARACTERS = 2000
 _NOISE_SEED = 0
 # Of noise, cells that are missing.
 _MISSING_SHARE = 0.1
@@ -289,23 +293,16 @@ def try_program(
 
     table, samples = Table.read(folder / TABLE_NAME), shards.splits["test"].samples
     found, reasons = _Findings(), []
+    limit_s = _LIMIT_S + samples * _LIMIT_S_PER_ROW
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         names, truths = _write_rows(work, table, shards_uri, shards, data)
         answers = work / "answers.jsonl"
         try:
-            run_shipped(
-                folder,
-                work,
-                names,
-                model_name=model_name,
-                threads=threads,
-                limit_s=_LIMIT_S + samples * _LIMIT_S_PER_ROW,
-                answers=answers,
-            )
+            _run(folder, work, names, answers, model_name=model_name, threads=threads, limit_s=limit_s)
             with answers.open("rb") as lines:
                 _compare(found, map(json.loads, lines), outputs, truths, table)
-        except (ShippedFailed, ValueError, LookupError, TypeError) as failure:
+        except (_Failed, ValueError, LookupError, TypeError) as failure:
             found.failure = str(failure) or type(failure).__name__
     if found.failure:
         reasons.append(found.failure)
@@ -321,11 +318,39 @@ def try_program(
         name=GATE_NAME,
         precision="fp32",
         status="failed" if reasons else "passed",
-        ran=f"the shipped {PREDICT_NAME} with {describe_versions(('onnxruntime', 'numpy'))}, on rows of the test split",
+        ran=f"the shipped {PREDICT_NAME} with onnxruntime {importlib.metadata.version('onnxruntime')}, on test rows",
         figures=figures,
         limits={"difference": MAX_DIFFERENCE},
         reason="; ".join(reasons),
     )
+
+
+class _Failed(Exception):
+    """predict.py failed; the message has its own last words."""
+
+
+def _run(
+    folder: Path, work: Path, names: Sequence[str], answers: Path, *, model_name: str, threads: int, limit_s: float
+) -> None:
+    """Run predict.py on files of a folder; what it prints is written to `answers`.
+
+    It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or
+    PYTHONPATH.
+
+    Raises:
+        _Failed: It failed.
+    """
+    command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), *names]
+    command += [f"--model={model_name}", f"--threads={threads}"]
+    said = work / "stderr"
+    try:
+        with answers.open("wb") as out, said.open("wb") as err:
+            code = subprocess.run(command, cwd=work, stdout=out, stderr=err, timeout=limit_s, check=False).returncode
+    except subprocess.TimeoutExpired:
+        raise _Failed(f"{PREDICT_NAME} was killed after {limit_s:.0f} s") from None
+    if code:
+        words = said.read_text(errors="replace").strip()[-_SAID_CHARACTERS:]
+        raise _Failed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")
 
 
 def _compare(
