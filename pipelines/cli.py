@@ -281,7 +281,10 @@ def predict(
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.", show_default=False)
     ],
-    top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels an image.")] = 3,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="Most labels an image [3; of several labels all that reach theirs]."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -20,20 +20,20 @@ from pipelines.place import find_run
 _STAGE = "export"
 
 
-def run_predict(model: str, images: Sequence[str], *, top: int, as_json: bool) -> int:
+def run_predict(model: str, images: Sequence[str], *, top: int | None, as_json: bool) -> int:
     """Print the labels of images; return the exit code.
 
     Args:
         model: Folder of an export, or a run as `shardline goodput` takes it; paths, URIs or an id.
         images: Image files, as paths or URIs.
-        top: Most labels an image.
+        top: Most labels an image; None: what the task says by itself.
         as_json: Print a line of JSON for each image.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
-    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}", f"--top={top}"]
-    command += [*(["--json"] if as_json else []), "--", *images]
+    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}"]
+    command += [*([] if top is None else [f"--top={top}"]), *(["--json"] if as_json else []), "--", *images]
     return subprocess.run(command, stdin=subprocess.DEVNULL, env=stage_environment(), check=False).returncode
 
 

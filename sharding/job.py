@@ -44,6 +44,8 @@ KEY_DIGITS = 8
 # In the output's folder: what a job needs until its manifest is there.
 WORK_NAME = ".work"
 CUTS_NAME = "cuts"
+# The tokenizer that the configuration names, in the folder of the listing.
+TOKENIZER_NAME = "tokenizer.json"
 # Places in the parent's index that become tombstones.
 GONE_NAME = "gone"
 # Shards whose records are combined into one part of the index, and samples that they may have together.

@@ -37,6 +37,7 @@ from sharding.commit.duplicates import Findings, check_duplicates, describe_dupl
 from sharding.commit.fields import describe_fields
 from sharding.commit.kept import Kept
 from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
+from sharding.commit.tokenizer import add_tokenizer
 from sharding.job import OpenJob, made_with
 from sharding.limits import check_rejected, check_training_classes, check_training_samples, encode_path, name_some
 
@@ -137,6 +138,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         key=opened.job.key,
         made_with=made_with(),
     )
+    manifest = add_tokenizer(opened, manifest, kept)
     storage.publish(storage.join(output_uri, MANIFEST_NAME), manifest.to_json())
     # Whoever still works on it, in another run, finds that it is finished.
     with contextlib.suppress(OSError, ShardlineError):

@@ -24,8 +24,9 @@ from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from trainer.data.evaluation import checked_batch
 from trainer.data.loader import collate
-from trainer.model.build import build_model
+from trainer.model.build import build_model, example_inputs
 from trainer.model.freeze import find_frozen, require_some_learns
+from trainer.model.sizes import check_sizes, largest_sizes, resize_inputs
 from trainer.optim import rate_factors
 from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
@@ -38,6 +39,8 @@ from trainer.weights.start import find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
+# Parameters times numbers of an input: half a minute on two cores.
+MOST_WORK = 250e9
 # Stands for the number of classes where it is not known before sharding.
 _SOME_CLASSES = 2
 
@@ -133,13 +136,20 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
     if ":" not in config.model.architecture and not config.task.is_own:
         try:
             with torch.device("meta"):
-                return build_model(task, config)
+                model = build_model(task, config)
         except ModelError:
             pass
+        else:
+            # What is looked up by position fails on the CPU alone.
+            if not task.signature.dimensions or _is_too_much_work(model, task):
+                _check_largest(model, task, config, findings)
+                return model
     # There is a mistake: the CPU tells which. Own code may keep tensors in a cache, which the meta device would spoil.
     try:
         with _memory_limited():
-            return build_model(task, config)
+            model = build_model(task, config)
+            _check_largest(model, task, config, findings)
+            return model
     except MemoryError:
         _leave_large_network(findings)
     except ModelError as error:
@@ -156,6 +166,32 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
             with findings.refusals():
                 raise
     return None
+
+
+def _is_too_much_work(model: nn.Module, task: Task) -> bool:
+    inputs = resize_inputs(example_inputs(task, 1), task.signature, largest_sizes(task.signature))
+    return sum(one.numel() for one in model.parameters()) * max(one.numel() for one in inputs) > MOST_WORK
+
+
+def _check_largest(model: nn.Module, task: Task, config: RunConfig, findings: Findings) -> None:
+    """Run the network on one sample with every dimension of the signature at its max."""
+    if not (sizes := largest_sizes(task.signature)):
+        return
+    name = network_name(config)
+    try:
+        check_sizes(model, example_inputs(task, 2), task.signature, name=name, largest_only=True)
+    except ModelError as error:
+        if "allocate memory" not in error.given:
+            with findings.refusals():
+                raise
+            return
+    else:
+        if not any(one.is_meta for one in model.parameters()):
+            return
+    what = ", ".join(f"{one} {size}" for one, size in sizes.items())
+    findings.leave_unchecked(
+        f"whether {name} has a value for each position of {what}", "its work or memory is too much to be tried here"
+    )
 
 
 def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:

@@ -40,6 +40,7 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
+        # What other tasks recorded is in their arguments, or in the shards.
         recorded = self.checkpoint.data if "image" in FIELDS.get(self.config.task.name, {}) else {}
         data = self.config.data.model_copy(update=recorded)
         return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)

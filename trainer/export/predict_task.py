@@ -78,7 +78,7 @@ def within_profile(run: Runner, entry: EngineEntry) -> Runner:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="predict", allow_abbrev=False)
     parser.add_argument("--folder", required=True, type=storage.normalise)
-    parser.add_argument("--top", type=int, default=3)
+    parser.add_argument("--top", type=int)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("files", nargs="+")
     return parser.parse_args(arguments)

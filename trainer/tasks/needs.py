@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from trainer.tasks.image_classification.pixels import normalisation
+from trainer.tasks.images.pixels import normalisation
 
 # Fields of the tool's tasks by name, with their kind. A table's other numbers and categories are all inputs.
 FIELDS: Mapping[str, Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""Labels of image files by an export: `shardline predict` for image classification.
+"""Labels of image files by an export: `shardline predict` for tasks of images.
 
 Pixels, labels and ONNX Runtime go through predict.py beside this file, of which the export holds a copy.
 """
@@ -15,8 +15,8 @@ from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError,
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
 from trainer.export.predict_task import find_engine, within_profile
-from trainer.tasks.image_classification import predict
-from trainer.tasks.image_classification.predict import Classifier, Preprocessing, Runner
+from trainer.tasks.images import predict
+from trainer.tasks.images.predict import Classifier, Preprocessing, Runner
 
 # Of files in a folder; a file that is named is tried whatever it is called.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -37,10 +37,10 @@ def print_labels(folder: CheckedFolder, options: argparse.Namespace) -> int:
         ships = folder.document.graph().name
         if preprocessing.model != ships:
             raise folder.damaged(f"{predict.PREPROCESS_NAME} is for {preprocessing.model}, and {ships} ships")
-        labels = predict.read_labels(folder.take(preprocessing.labels))
+        labels, thresholds = predict.read_labels(folder.take(preprocessing.labels), preprocessing)
         runner, ran = _open_runner(folder, preprocessing)
         print(f"predict: {ran}", file=sys.stderr, flush=True)
-        return _print_answers(predict.Classifier(preprocessing, labels, runner), options)
+        return _print_answers(predict.Classifier(preprocessing, labels, runner, thresholds), options)
     except predict.BadFolder as error:
         raise folder.damaged(str(error).partition("\n")[0]) from None
 

@@ -1,7 +1,7 @@
 """Runs the predict.py of an export directory, as a process of its own, on any number of files.
 
 Here: `ask_shipped`. It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the
-current folder or PYTHONPATH. Used by the bundle gate (bundle.py).
+current folder or PYTHONPATH. Used by the bundle gate (gate.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ShippedFailed(Exception):
 
 
 def ask_shipped(
-    folder: Path, work: Path, chunks: Iterable[Sequence[str]], *, model_name: str, threads: int
+    folder: Path, work: Path, chunks: Iterable[Sequence[str]], *, model_name: str, threads: int, top: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield what predict.py says of each file, in order: `file` and `predictions` (the likeliest class), or `error`.
+    """Yield what predict.py says of each file, in order: `file` and `predictions`, or `error`.
 
     The files of a chunk are asked for before the answers to the one before are read, and are deleted when they have
     been answered: two chunks lie on the disk at a time. The names of two chunks must fit into a pipe (64 KiB).
@@ -45,12 +45,13 @@ def ask_shipped(
         chunks: Names of files in `work`; each chunk is made when it is asked for.
         model_name: File name of the graph to run.
         threads: Intra-op threads of ONNX Runtime.
+        top: Most labels of an image; None: what the program says by itself.
 
     Raises:
         ShippedFailed: The program failed.
     """
-    command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), "--json", "--top=1", "--paths-from=-"]
-    command += [f"--model={model_name}", f"--threads={threads}"]
+    command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), "--json", "--paths-from=-"]
+    command += [f"--model={model_name}", f"--threads={threads}", *([f"--top={top}"] if top else [])]
     under_way: deque[Sequence[str]] = deque()
     with tempfile.TemporaryFile() as said, _started(command, work, said) as process:
         assert process.stdin is not None
@@ -116,7 +117,10 @@ def _answers(process: subprocess.Popen[bytes], work: Path, names: Sequence[str])
 def _parse(line: bytes, name: str) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(line)
-        whole = answer["file"] == name and ("error" in answer or answer["predictions"][0]["score"] >= 0)
+        whole = answer["file"] == name and (
+            "error" in answer
+            or all(isinstance(one["label"], str) and one["score"] >= 0 for one in answer["predictions"])
+        )
     except (ValueError, TypeError, LookupError):
         whole = False
     if not whole:
