@@ -19,7 +19,9 @@ from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification import bundle, shipped
+from trainer.export import shipped
+from trainer.tasks.classes.shipped_answers import MAX_SCORE_DIFFERENCE, Expected, ShippedAnswers
+from trainer.tasks.image_classification import bundle
 from trainer.tasks.image_classification.predict import softmax
 from trainer.tasks.image_classification.transforms import EvaluationTransform
 
@@ -35,15 +37,15 @@ class Export:
     score: float
 
     def check(self, folder: Path | None = None, **changes: Any) -> Gate:
-        arguments = {
-            "expected_right": self.right,
-            "expected_score": None,
-            "data": DataSection(),
-            "threads": 1,
-            **changes,
-        }
+        expected = Expected(**{"evaluation_right": self.right, **changes})
         return bundle.try_program(
-            folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
+            folder or self.folder,
+            self.shards_uri,
+            self.shards,
+            model_name=GRAPH_NAME,
+            expected=expected,
+            data=DataSection(),
+            threads=1,
         )
 
 
@@ -76,7 +78,7 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     # Four chunks and a rest, batches of five that do not divide them.
     monkeypatch.setattr(bundle, "_CHUNK_IMAGES", 16)
     assert 0 < export.right < 72
-    gate = export.check(expected_score=export.score)
+    gate = export.check(score=export.score)
     assert (gate.name, gate.precision, gate.status, gate.reason) == ("bundle", "fp32", "passed", "")
     assert gate.ran.startswith("the shipped predict.py with onnxruntime 1.")
     expected = {"images": 72, "right": export.right, "evaluation_right": export.right, "right_difference": 0}
@@ -85,7 +87,7 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     # Blue, green and red at least; noise makes coloured what is called black, grey and white.
     assert gate.figures["coloured_images"] == 72
     assert (gate.figures["source_paths"], gate.figures["source_paths_with_class"]) == (24, 24)
-    assert gate.limits == {"right_difference": 0, "score_difference": bundle.MAX_SCORE_DIFFERENCE}
+    assert gate.limits == {"right_difference": 0, "score_difference": MAX_SCORE_DIFFERENCE}
     assert 0 <= float(gate.figures["score_difference"] or 0) < 1e-6
 
 
@@ -135,7 +137,7 @@ def test_what_moves_no_answer_is_seen_by_the_average_probability(export: Export,
     mean = [colours.MEAN[0] + 0.004, *colours.MEAN[1:]]
     set_value("mean", mean)(copy)
     assert export.check(copy).status == "passed"
-    gate = export.check(copy, expected_score=export.score)
+    gate = export.check(copy, score=export.score)
     assert (gate.status, "average probability" in gate.reason) == ("failed", True)
 
 
@@ -179,8 +181,8 @@ def test_channels_in_another_order_do_not_show_on_grey_images(tmp_path: Path) ->
 
 
 def test_without_an_evaluation_the_trainers_transform_is_compared_with(export: Export) -> None:
-    assert export.check(expected_right=None).status == "not decidable"
-    gate = export.check(expected_right=None, transformed_right=export.right)
+    assert export.check(evaluation_right=None).status == "not decidable"
+    gate = export.check(evaluation_right=None, transformed_right=export.right)
     assert (gate.status, gate.figures["transformed_right"]) == ("passed", export.right)
     assert "evaluation_right" not in gate.figures
     assert export.check(transformed_right=export.right + 1).status == "failed"
@@ -190,16 +192,20 @@ def test_an_empty_test_split_decides_nothing(export: Export) -> None:
     empty = export.shards.splits["train"]
     shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
     gate = bundle.try_program(
-        export.folder, export.shards_uri, shards, model_name=GRAPH_NAME, expected_right=0, data=DataSection(), threads=1
+        export.folder,
+        export.shards_uri,
+        shards,
+        model_name=GRAPH_NAME,
+        expected=Expected(0),
+        data=DataSection(),
+        threads=1,
     )
     assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")
 
 
 def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
     signature = image_signature(colours.SIZE, len(colours.CLASSES))
-    assert bundle.write_bundle(
-        export.folder, colours.make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5
-    ) == [
+    assert bundle.write_bundle(export.folder, colours.make_inputs(), signature, model_name=GRAPH_NAME, max_batch=5) == [
         "labels.json",
         "preprocess.json",
         "predict.py",
@@ -222,13 +228,13 @@ def test_few_files_lie_on_the_disk_at_a_time(
     monkeypatch.setattr(bundle, limit, value)
     monkeypatch.setattr(bundle.tempfile, "tempdir", str(tmp_path))
     seen: list[int] = []
-    add = bundle._Findings.add
+    add = ShippedAnswers.add
 
     def counting(*arguments: Any) -> None:
         seen.append(len(list(tmp_path.glob("shardline-bundle-*/0*"))))
         add(*arguments)
 
-    monkeypatch.setattr(bundle._Findings, "add", counting)
+    monkeypatch.setattr(ShippedAnswers, "add", counting)
     assert export.check().status == "passed"
     assert len(seen) == 72
     assert max(seen) <= 16

@@ -11,25 +11,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import json
 import tempfile
 from collections import deque
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again
 from trainer.tasks.classes.accuracy import judge_accuracy
-from trainer.tasks.image_classification.names import LABELS_NAME, PREPROCESS_NAME
-from trainer.tasks.image_classification.shipped import ShippedFailed, ask_shipped
+from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
+from trainer.tasks.classes.labels import read_labels as read_labels
+from trainer.tasks.classes.shipped_answers import (
+    Expected,
+    ShippedAnswers,
+    add_reason,
+    find_undecidable,
+    judge_answers,
+)
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -40,20 +47,17 @@ if TYPE_CHECKING:
     from trainer.export.scores import Scores
     from trainer.tasks.protocol import Task
 
+PREPROCESS_NAME = "preprocess.json"
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 _CHUNK_IMAGES = 256
 _CHUNK_BYTES = 1 << 26
-# Two sums over the same probabilities, in float32 and by other kernels, were seen 1e-7 apart; a mean that is off by
-# 0.05 of the range moves the average probability by more than a thousandth.
-MAX_SCORE_DIFFERENCE = 1e-4
 # Images whose path in the source is looked at: of a bucket each one is a request.
 _PATHS_LOOKED_AT = 32
 # Of images that are read at a time for an engine.
 _READ_IMAGES = 32
 _NOISE_SEED = 0
-# Of more classes the model card lists the first ones; all of them are in labels.json.
-_MOST_CLASSES = 100
-BAR = r"\|"
+# That the program needs.
+_PACKAGES = ("onnxruntime", "numpy", "Pillow")
 _USE_PREPROCESSING = (
     "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
     "normalisation costs accuracy without an error."
@@ -98,18 +102,17 @@ def judge_metric(*, precision: str, reference: Scores, found: Scores, samples: i
     return judge_accuracy(precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran)
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write labels.json, preprocess.json and predict.py into a folder; return their names.
 
     Args:
         folder: Where the graphs lie.
-        checkpoint: Its classes and its evaluation transform.
+        inputs: The checkpoint's classes and its evaluation transform.
         signature: Names of input and output.
         model_name: File name of the graph that ships.
         max_batch: Most images at a time.
     """
+    checkpoint = inputs.checkpoint
     (input_name,), (output_name,) = signature.inputs, signature.outputs
     preprocessing = {
         "format_version": 1,
@@ -128,8 +131,8 @@ def write_bundle(
         "layout": "NCHW",
         "dtype": "float32",
     }
-    (folder / LABELS_NAME).write_bytes(_as_json(checkpoint.classes))
-    (folder / PREPROCESS_NAME).write_bytes(_as_json(preprocessing))
+    write_json(folder / LABELS_NAME, checkpoint.classes)
+    write_json(folder / PREPROCESS_NAME, preprocessing)
     (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
     return [LABELS_NAME, PREPROCESS_NAME, PREDICT_NAME]
 
@@ -145,21 +148,17 @@ def check_bundle(
     threads: int,
 ) -> Gate:
     """Run the shipped predict.py, and count as evaluation.json has counted, and the trainer's own pixels."""
-    evaluation, missing = inputs.find_evaluation()
+    expected, missing = Expected.of_export(inputs, split, outputs, scores)
     gate = try_program(
         folder,
         inputs.shards_uri,
         inputs.shards,
         model_name=model_name,
-        expected_right=None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
-        transformed_right=round(scores.values["accuracy"] * split.samples),
-        expected_score=mean_score(outputs, split.samples),
+        expected=expected,
         data=inputs.config.data,
         threads=threads,
     )
-    if not missing:
-        return gate
-    return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
+    return add_reason(gate, missing)
 
 
 def check_again(
@@ -173,22 +172,18 @@ def check_again(
     threads: int,
 ) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
-    recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
-    score = recorded.figures.get("mean_score") if recorded else None
-    tried = work / GATE_NAME
-    tried.mkdir()
-    for name in (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name):
-        if not (tried / name).exists():
-            (tried / name).symlink_to(folder / name)
-    (tried / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
+    tried = lay_out_again(
+        folder,
+        work / GATE_NAME,
+        [model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name],
+        program=Path(__file__).with_name(PREDICT_NAME),
+    )
     return try_program(
         tried,
         shards_uri,
         shards,
         model_name=model_name,
-        expected_right=None,
-        transformed_right=round(document.headline_values["fp32"] * document.test_samples),
-        expected_score=score if isinstance(score, float) else None,
+        expected=Expected.of_finished(document),
         data=DataSection(),
         threads=threads,
     )
@@ -233,23 +228,14 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     return [] if named == ships else [f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships"]
 
 
-def read_labels(folder: Path) -> list[str] | None:
-    """Return the names of the classes."""
-    return [str(label) for label in json.loads((folder / LABELS_NAME).read_text(encoding="utf-8"))]
-
-
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
     """Return what the model card calls the model, and what it says of it: normalisation and classes."""
     lines = ["An image in, one score (logit) for each class out; the largest is the answer."]
     if checkpoint is None:
         return "image classifier", lines
-    classes = checkpoint.classes
     mean, std = checkpoint.data["mean"], checkpoint.data["std"]
     lines.append(f"Pixels / 255 are normalised with mean {mean}, std {std}.")
-    shown = ", ".join(f"`{' '.join(name.replace('|', BAR).split())}`" for name in classes[:_MOST_CLASSES])
-    more = f" and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
-    lines.append(f"{len(classes)} classes, in the order of the scores: {shown}{more} (`labels.json`).")
-    return "image classifier", lines
+    return "image classifier", [*lines, list_classes(checkpoint.classes)]
 
 
 def describe_use() -> list[str]:
@@ -280,30 +266,15 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     return print_labels(folder, options)
 
 
-def mean_score(outputs: StoredArrays, samples: int) -> float:
-    """Return the average over the first samples of the largest probability that logits [N, classes] give."""
-    import numpy as np
-
-    scores = []
-    for batch in outputs.batches(_CHUNK_IMAGES, most=samples):
-        (logits,) = batch.values()
-        wide = logits.astype(np.float64)
-        exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
-        scores.append(exponentials.max(axis=1) / exponentials.sum(axis=1))
-    return float(np.concatenate(scores).mean())
-
-
 def try_program(
     folder: Path,
     shards_uri: str,
     shards: ShardManifest,
     *,
     model_name: str,
-    expected_right: int | None,
+    expected: Expected,
     data: DataSection,
     threads: int,
-    transformed_right: int | None = None,
-    expected_score: float | None = None,
     precision: str = "fp32",
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and count its right answers.
@@ -316,60 +287,27 @@ def try_program(
         shards_uri: Folder of the shards.
         shards: Their manifest.
         model_name: File name of the graph to run; the fp32 one, since only it must agree to the image.
-        expected_right: Right answers in the evaluation.json of the checkpoint; None: there is none, or what computed it
-            (TF32, a GPU's bf16) is no fp32.
+        expected: What it should come to.
         data: How shards in a bucket are read.
         threads: Intra-op threads of ONNX Runtime.
-        transformed_right: Right answers of the same graph on the trainer's own transform of the same images.
-        expected_score: Average of the largest probability of each image, on the trainer's transform, or as an earlier
-            gate found it (`mean_score`): it sees what moves no answer.
         precision: Of the graph.
 
     Returns:
-        The gate. Figures: images, right, coloured_images, classes_predicted, mean_score; unanswered, if any; what was
-        expected, and the differences that limits are for.
+        The gate (trainer/tasks/classes/shipped_answers.py), with the figures coloured_images, source_paths and
+        source_paths_with_class.
 
     Raises:
         DataError: A shard is damaged.
     """
-    samples = shards.splits["test"].samples
-    expected: dict[str, Figure] = {"evaluation_right": expected_right, "transformed_right": transformed_right}
-    expected = {name: count for name, count in expected.items() if count is not None}
-    if not expected or samples == 0:
-        reason = f"no {EVALUATION_NAME} to compare with" if samples else "the test split is empty"
-        return Gate(
-            name=GATE_NAME, precision=precision, status="not decidable", ran=f"not run: {reason}", reason=reason
-        )
-    found = _run(folder, shards_uri, shards, data, model_name=model_name, threads=threads)
-    figures = found.figures() | expected | _look_at_paths(shards_uri, shards)
-    reasons, limits = list(found.reasons()), {"right_difference": 0.0}
-    difference = max(abs(found.right - int(count or 0)) for count in expected.values())
-    figures["right_difference"] = difference
-    # Of a program that failed, its own words say more than what it did not count.
-    if difference and not found.failure:
-        told = ", ".join(f"{name} is {count}" for name, count in expected.items())
-        reasons.append(f"{found.right} of {found.images} answers are right, {told}")
-    if expected_score is not None:
-        apart = None if found.mean_score is None else abs(found.mean_score - expected_score)
-        figures |= {"expected_score": expected_score, "score_difference": apart}
-        limits["score_difference"] = MAX_SCORE_DIFFERENCE
-        if (apart is None or apart > MAX_SCORE_DIFFERENCE) and not found.failure:
-            reasons.append(f"the average probability is {found.mean_score}, expected {expected_score}")
-    status: Literal["passed", "failed", "not decidable"] = "failed" if reasons else "passed"
-    if not reasons and len(found.predicted) < 2:
-        status = "not decidable"
-        reasons.append("every answer names one class: it says nothing about pixels")
-    elif found.images and not found.coloured:
-        reasons.append("no test image is coloured: channels in another order may not be seen")
-    return Gate(
-        name=GATE_NAME,
-        precision=precision,
-        status=status,
-        ran=f"the shipped {PREDICT_NAME} with {_versions()}, on the source's files",
-        figures=figures,
-        limits=limits,
-        reason="; ".join(reasons),
-    )
+    undecidable = find_undecidable(shards.splits["test"].samples, expected, precision=precision)
+    if undecidable is not None:
+        return undecidable
+    found, coloured = _run(folder, shards_uri, shards, data, model_name=model_name, threads=threads)
+    more = {"coloured_images": coloured, **_look_at_paths(shards_uri, shards)}
+    gate = judge_answers(found, expected, precision=precision, packages=_PACKAGES, more=more)
+    if gate.status != "not decidable" and found.samples and not coloured:
+        return add_reason(gate, "no test image is coloured: channels in another order may not be seen")
+    return gate
 
 
 @dataclass(frozen=True)
@@ -380,68 +318,57 @@ class _Asked:
     coloured: bool
 
 
-@dataclass
-class _Findings:
-    """What came back."""
-
-    images: int = 0
-    right: int = 0
-    coloured: int = 0
-    unanswered: int = 0
-    first_error: str = ""
-    failure: str = ""
-    """Why the program came to no end."""
-    predicted: set[str] = field(default_factory=set)
-    scores: float = 0.0
-
-    @property
-    def mean_score(self) -> float | None:
-        answered = self.images - self.unanswered
-        return self.scores / answered if answered else None
-
-    def add(self, asked: _Asked, answer: dict[str, Any]) -> None:
-        self.images += 1
-        self.coloured += asked.coloured
-        if "error" in answer:
-            self.unanswered += 1
-            self.first_error = self.first_error or str(answer["error"])
-            return
-        best = answer["predictions"][0]
-        self.predicted.add(best["label"])
-        self.right += best["label"] == asked.truth
-        self.scores += best["score"]
-
-    def reasons(self) -> Iterator[str]:
-        if self.failure:
-            yield self.failure
-        if self.unanswered:
-            yield f"{self.unanswered} images got no answer, the first: {self.first_error}"
-
-    def figures(self) -> dict[str, Figure]:
-        return {
-            "images": self.images,
-            "right": self.right,
-            "coloured_images": self.coloured,
-            "classes_predicted": len(self.predicted),
-            "unanswered": self.unanswered,
-            "mean_score": self.mean_score,
-        }
-
-
 def _run(
     folder: Path, shards_uri: str, shards: ShardManifest, data: DataSection, *, model_name: str, threads: int
-) -> _Findings:
-    """Ask the shipped program about every file of the test split."""
-    found, asked = _Findings(), deque[_Asked]()
-    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as work:
-        chunks = _write_images(Path(work), shards_uri, shards, data, asked)
+) -> tuple[ShippedAnswers, int]:
+    """Ask the shipped program about every file of the test split; return its answers, and how many have a colour.
+
+    The files of a chunk are asked for before the answers to the one before are read, and are deleted when they have
+    been answered: two chunks lie on the disk at a time.
+    """
+    found, asked, coloured = ShippedAnswers("images"), deque[_Asked](), 0
+    under_way: deque[Sequence[str]] = deque()
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+        work = Path(name)
+        chunks = _write_images(work, shards_uri, shards, data, asked)
+        options = ("--json", "--top=1", "--paths-from=-")
+        program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
+
+        def take(names: Sequence[str]) -> None:
+            nonlocal coloured
+            for name, answer in zip(names, program.answers(names), strict=True):
+                one = asked.popleft()
+                coloured += one.coloured
+                _take(found, one.truth, name, answer, program)
+                (work / name).unlink()
+
         try:
-            with contextlib.closing(chunks):
-                for answer in ask_shipped(folder, Path(work), chunks, model_name=model_name, threads=threads):
-                    found.add(asked.popleft(), answer)
+            with contextlib.closing(chunks), program:
+                for chunk in chunks:
+                    program.ask(chunk)
+                    under_way.append(chunk)
+                    if len(under_way) > 1:
+                        take(under_way.popleft())
+                while under_way:
+                    take(under_way.popleft())
+                program.finish()
         except ShippedFailed as failure:
             found.failure = str(failure)
-    return found
+    return found, coloured
+
+
+def _take(found: ShippedAnswers, truth: str, name: str, answer: dict[str, Any], program: ShippedProgram) -> None:
+    """Take in what was said of an image: `file` and `predictions` (the likeliest class), or `error`."""
+    try:
+        if answer["file"] != name:
+            raise program.misunderstood(name, answer)
+        if "error" in answer:
+            found.add_error(str(answer["error"]))
+        else:
+            best = answer["predictions"][0]
+            found.add(truth, str(best["label"]), float(best["score"]))
+    except (LookupError, TypeError, ValueError):
+        raise program.misunderstood(name, answer) from None
 
 
 def _write_images(
@@ -512,21 +439,6 @@ def _look_at_paths(shards_uri: str, shards: ShardManifest) -> dict[str, Figure]:
             looked_at += 1
             named += truth in folders
     return {"source_paths": looked_at, "source_paths_with_class": named}
-
-
-def _versions() -> str:
-    named = {}
-    for package in ("onnxruntime", "numpy", "Pillow"):
-        try:
-            named[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            # onnxruntime-gpu and others bring the same module.
-            named[package] = "of another distribution"
-    return ", ".join(f"{name} {version}" for name, version in named.items())
-
-
-def _as_json(value: object) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 if TYPE_CHECKING:
