@@ -31,8 +31,12 @@ def threads_per_rank(ranks: int) -> int:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return environment variables that fix the intra-op threads of a child process."""
-    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+    """Return environment variables that fix the intra-op threads of a child process.
+
+    The library tokenizers gets none: those that it has when a process is forked are missing in the new one, which would
+    wait for them.
+    """
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def end_with_parent() -> None:

@@ -17,6 +17,7 @@ from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
 from trainer.export.bundles import bundle_of
 from trainer.export.targets import Builder
+from trainer.tasks.needs import FIELDS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +40,8 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
-        recorded = {} if self.config.task.is_own else self.checkpoint.data
+        # What other tasks recorded is in their arguments, or in the shards.
+        recorded = self.checkpoint.data if "image" in FIELDS.get(self.config.task.name, {}) else {}
         data = self.config.data.model_copy(update=recorded)
         return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
 

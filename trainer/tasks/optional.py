@@ -8,6 +8,8 @@ first_slot() -> FirstSlot         what TensorBoard shows of the first batch of t
 document() -> dict                what checkpoints say of the task's inputs
 warnings() -> list of str         what is set in vain: said when training begins
 check_device(device)              raises ConfigError where the task cannot be trained on the device
+unit, count_units(batch) -> int   what throughput is told in besides samples, and how many of it a batch has
+largest_example(size) -> Batch    the example batch with every dimension of the signature at max, to try memory
 
 A member of such a name that cannot be called is none of these.
 """
@@ -23,7 +25,8 @@ import numpy.typing as npt
 import torch
 
 from contracts.artifacts import EvaluationReport
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
+from trainer.model.sizes import largest_sizes, resize_inputs
 from trainer.tasks.protocol import Batch, Outputs, Sample, Task
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 SHOWN_SAMPLES = 16
 MOST_PICTURES = 16
 _NAME = re.compile(r"\w{1,64}")
+_UNIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 Picture = npt.NDArray[np.uint8]
 """[H, W, 3]"""
 
@@ -143,6 +147,65 @@ def check_device(task: Task, device: torch.device) -> None:
         check(device)
 
 
+def unit_of(task: Task) -> str:
+    """Return what the task counts besides samples, such as `tokens`; empty: nothing.
+
+    Raises:
+        ConfigError: It is no name, or the task has `unit` or `count_units` alone.
+    """
+    unit, counts = getattr(task, "unit", ""), _find(task, "count_units") is not None
+    is_name = isinstance(unit, str) and (_UNIT.fullmatch(unit) is not None or not unit) and unit != "samples"
+    if not is_name or bool(unit) != counts:
+        raise ConfigError(
+            f"unit of the task is {unit!r}, and it has {'a' if counts else 'no'} method count_units",
+            allowed="both or neither; unit is a name of small letters, digits and _, and not samples",
+            todo="correct unit and count_units (docs/tasks.md)",
+        )
+    return unit
+
+
+def count_units(task: Task, batch: Batch) -> int:
+    """Return how many of its unit a batch has; 0 where the task counts nothing.
+
+    Args:
+        task: The task.
+        batch: As `collate` returned it.
+
+    Raises:
+        ConfigError: It fails, or returns no whole number from 0 on.
+    """
+    count: Callable[[Batch], int] | None = _find(task, "count_units")
+    if count is None:
+        return 0
+    try:
+        found = count(batch)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise _count_error(f"failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise _count_error(f"returned {found!r}" if isinstance(found, int) else f"returned a {type(found).__name__}")
+    return found
+
+
+def largest_example(task: Task, size: int) -> Batch:
+    """Return the example batch with every dimension of the signature at max.
+
+    Of a task without `largest_example` the model's inputs are the example's, repeated; all else is the example's own.
+
+    Args:
+        task: The task.
+        size: Samples.
+    """
+    make: Callable[[int], Batch] | None = _find(task, "largest_example")
+    if make is not None:
+        return make(size)
+    batch, signature = task.example(size), task.signature
+    inputs = tuple(batch[name] for name in signature.inputs)
+    resized = resize_inputs(inputs, signature, largest_sizes(signature))
+    return {**batch, **dict(zip(signature.inputs, resized, strict=True))}
+
+
 def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
     """Return the pictures that a task makes of a batch, by name; none where it has no `pictures`.
 
@@ -173,6 +236,14 @@ def _find(task: Task, name: str) -> Any:
     """Return a member that can be called; None: there is none."""
     member = getattr(task, name, None)
     return member if callable(member) else None
+
+
+def _count_error(found: str) -> ConfigError:
+    return ConfigError(
+        f"count_units of the task {found}",
+        allowed="a whole number, from 0 on",
+        todo="correct count_units (docs/tasks.md)",
+    )
 
 
 def _error(found: str) -> ConfigError:

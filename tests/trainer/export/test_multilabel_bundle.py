@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ def write_export(folder: Path, thresholds: list[float]) -> None:
     folder.mkdir()
     colours.write_graph(folder / GRAPH_NAME)
     checkpoint = colours.make_checkpoint().model_copy(update={"calibration": {"thresholds": thresholds}})
+    inputs = replace(colours.make_inputs(), checkpoint=checkpoint)
     signature = image_signature(colours.SIZE, len(CLASSES))
-    bundle.write_bundle(folder, checkpoint, signature, model_name=GRAPH_NAME, max_batch=5)
+    bundle.write_bundle(folder, inputs, signature, model_name=GRAPH_NAME, max_batch=5)
 
 
 @pytest.fixture

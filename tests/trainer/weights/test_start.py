@@ -16,7 +16,7 @@ from contracts import storage
 from contracts.config import ModelSection
 from contracts.errors import ModelError, UserError
 from tests.trainer.tasks.for_tests import image_network
-from trainer.tasks.images.head import Head, find_head
+from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.images.network import build_network
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from
@@ -47,7 +47,11 @@ def head_of(architecture: str, classes: tuple[str, ...] = CLASSES) -> Head:
     def build(num_classes: int) -> nn.Module:
         return build_network(section(architecture), num_classes=num_classes, image_size=SIZE)
 
-    return Head(find_head(build, len(classes), image_size=SIZE, on_meta=True), classes)
+    return Head(find_head(build, len(classes), example=example, on_meta=True), classes)
+
+
+def example() -> tuple[torch.Tensor]:
+    return (torch.zeros(2, 3, SIZE, SIZE),)
 
 
 def start(net: nn.Module, path: Path, architecture: str, classes: tuple[str, ...] = CLASSES, least: float = 0.5) -> Any:
@@ -345,5 +349,5 @@ def test_heads_of_a_callable_and_of_one_that_cannot_be_on_meta() -> None:
         return nn.Sequential(nn.Linear(3, 8), nn.Linear(8, num_classes))
 
     for on_meta in (True, False):
-        assert find_head(build, 8, image_size=SIZE, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
-    assert find_head(lambda _: nn.Linear(3, 8), 8, image_size=SIZE, on_meta=True) == {}
+        assert find_head(build, 8, example=example, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
+    assert find_head(lambda _: nn.Linear(3, 8), 8, example=example, on_meta=True) == {}

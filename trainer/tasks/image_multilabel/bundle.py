@@ -57,10 +57,9 @@ predict = images.predict
 judge_metric = judge_scores
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write labels.json with the thresholds, preprocess.json and predict.py."""
+    checkpoint = inputs.checkpoint
     thresholds = _thresholds(checkpoint)
     return images.write_files(
         folder,

@@ -16,10 +16,11 @@ from torch import nn
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError
+from trainer.model.architecture import is_own
+from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.images.augment.draw import AugmentationPlan, Mix
 from trainer.tasks.images.augment.pixel_ops import apply_plan, mix_images
-from trainer.tasks.images.head import Head, find_head
 from trainer.tasks.images.network import build_network
 from trainer.tasks.images.transforms import make_transforms, normalise
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, Sample, TaskContext
@@ -96,8 +97,10 @@ class ImageTask(ABC):
         def build(num_classes: int) -> nn.Module:
             return build_network(self._config.model, num_classes=num_classes, image_size=self._size)
 
-        on_meta = ":" not in self._config.model.architecture
-        tensors = find_head(build, len(self.classes), image_size=self._size, on_meta=on_meta)
+        def example() -> tuple[torch.Tensor]:
+            return (torch.zeros(2, CHANNELS, self._size, self._size),)
+
+        tensors = find_head(build, len(self.classes), example=example, on_meta=not is_own(self._config.model))
         return Head(tensors, tuple(self.classes))
 
     # --- from a sample to a batch -------------------------------------------------------------------------------------

@@ -6,9 +6,6 @@ Architectures come from transformers' configurations (weights are random: nothin
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -16,9 +13,7 @@ import torch
 from torch import nn
 
 from contracts.config import ModelSection
-from contracts.errors import ModelError
-from trainer.model.build import MISFITS, is_of_transformers
-from trainer.model.user_callable import load_callable
+from trainer.model.architecture import build_from_callable, build_from_transformers, is_own, takes_by_name
 
 
 def build_network(section: ModelSection, *, num_classes: int, image_size: int) -> nn.Module:
@@ -34,34 +29,27 @@ def build_network(section: ModelSection, *, num_classes: int, image_size: int) -
     Raises:
         ModelError: The architecture is unknown, or does not take these arguments.
     """
-    if ":" in section.architecture:
-        builder = load_callable("model.architecture", section.architecture, ModelError)
-        return _build_from_callable(section, builder, num_classes)
-    return _build_from_transformers(section, num_classes, image_size)
+    if is_own(section):
+        allowed = "a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes]"
+        model = build_from_callable(section, allowed=allowed, num_classes=num_classes)
+        return _images_to_logits(model) if takes_by_name(model, "pixel_values") else model
+    from transformers import AutoModelForImageClassification
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as KNOWN
 
+    def choose(defaults: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        settings = {"num_labels": num_classes}
+        if hasattr(defaults, "image_size") and "image_size" not in arguments:
+            settings["image_size"] = image_size
+        return settings
 
-def _build_from_transformers(section: ModelSection, num_classes: int, image_size: int) -> nn.Module:
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig, AutoModelForImageClassification
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
-
-    known = sorted(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
-    if section.architecture not in known:
-        close = difflib.get_close_matches(section.architecture, known, n=1)
-        raise ModelError(
-            f"model.architecture {section.architecture!r} is unknown",
-            allowed=f"a model type of transformers with an image-classification head ({', '.join(known[:12])}, ... "
-            f"{len(known)} in all), or module:callable",
-            todo=f"did you mean {close[0]}?" if close else "choose one of them",
-        )
-    try:
-        settings = _check_arguments(section, AutoConfig.for_model(section.architecture))
-        if hasattr(AutoConfig.for_model(section.architecture), "image_size"):
-            settings.setdefault("image_size", image_size)
-        config = AutoConfig.for_model(section.architecture, **settings, num_labels=num_classes)
-        network: nn.Module = AutoModelForImageClassification.from_config(config)  # type: ignore[no-untyped-call]
-    except (*MISFITS, StrictDataclassError) as error:
-        raise _refused(section, error) from error
+    network = build_from_transformers(
+        section,
+        AutoModelForImageClassification,
+        known=KNOWN,
+        shown=sorted(KNOWN)[:12],
+        head="an image-classification head",
+        choose=choose,
+    )
     return _images_to_logits(network)
 
 
@@ -78,41 +66,3 @@ def _logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     # One of a user's own may return them as they are.
     logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits
-
-
-def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
-    """Refuse names that the configuration does not have: transformers would take them without a word."""
-    known = sorted(name for name in defaults.to_dict() if not name.startswith("_"))
-    for name in section.arguments:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise ModelError(
-                f"model.arguments.{name} is no field of {section.architecture}'s configuration",
-                allowed=", ".join(known),
-                todo=f"did you mean {close[0]}?" if close else "remove it",
-            )
-    return dict(section.arguments)
-
-
-def _build_from_callable(section: ModelSection, builder: Callable[..., object], num_classes: int) -> nn.Module:
-    try:
-        model = builder(num_classes=num_classes, **section.arguments)
-    except MISFITS as error:
-        raise _refused(section, error) from error
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"{section.architecture} returned a {type(model).__name__}",
-            allowed="a torch.nn.Module that maps images [B, 3, H, W] to logits [B, num_classes]",
-            todo="return the module itself",
-        )
-    if is_of_transformers(model) and "pixel_values" in inspect.signature(type(model).forward).parameters:
-        return _images_to_logits(model)
-    return model
-
-
-def _refused(section: ModelSection, error: Exception) -> ModelError:
-    return ModelError(
-        f"{section.architecture!r} with model.arguments {section.arguments} cannot be built: {error}",
-        allowed="arguments that the architecture takes",
-        todo="correct model.arguments",
-    )

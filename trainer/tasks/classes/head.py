@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from contracts.errors import ModelError
-from trainer.model.build import complete_model
+from trainer.model.build import Inputs, complete_model
 from trainer.model.trial import random_state_kept
 
 
@@ -37,20 +37,22 @@ class Head:
         return take_head_rows(target, given, self.tensors[name], ours=self.classes, theirs=theirs)
 
 
-def find_head(build: Callable[[int], nn.Module], num_classes: int, *, image_size: int, on_meta: bool) -> dict[str, int]:
+def find_head(
+    build: Callable[[int], nn.Module], num_classes: int, *, example: Callable[[], Inputs], on_meta: bool
+) -> dict[str, int]:
     """Return the tensors whose shape depends on the number of classes, with the dimension that does, by name.
 
     Args:
         build: Builds the network for a number of classes. It is called for one class more, too.
         num_classes: Of the network.
-        image_size: Side of its input in pixels.
+        example: Makes what it takes, on torch's default device.
         on_meta: Build on the meta device where that can be. Not where code of others may keep tensors, in a cache, for
             the next network, which would have no values.
     """
     shapes = []
     with random_state_kept(torch.device("cpu")):
         for number in (num_classes, num_classes + 1):
-            found = _shapes(build, number, image_size, ("meta", "cpu") if on_meta else ("cpu",))
+            found = _shapes(build, number, example, ("meta", "cpu") if on_meta else ("cpu",))
             if found is None:
                 return {}
             shapes.append(found)
@@ -65,13 +67,13 @@ def find_head(build: Callable[[int], nn.Module], num_classes: int, *, image_size
 
 
 def _shapes(
-    build: Callable[[int], nn.Module], num_classes: int, image_size: int, devices: Sequence[str]
+    build: Callable[[int], nn.Module], num_classes: int, example: Callable[[], Inputs], devices: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
     for device in devices:
         try:
             with torch.device(device):
                 network = build(num_classes)
-                complete_model(network, (torch.zeros(2, 3, image_size, image_size),), name="the network")
+                complete_model(network, example(), name="the network")
             return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         except ModelError:
             # A network that cannot be on the meta device; or one that is made for one number of classes.
