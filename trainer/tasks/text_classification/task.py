@@ -53,6 +53,7 @@ class TextClassification:
     fields: Mapping[str, str] = {"text": "text", "label": "class"}  # nobody changes it
     headline = "accuracy"
     uses_global_generators = False
+    unit = "tokens"
 
     def __init__(
         self,
@@ -155,6 +156,10 @@ class TextClassification:
             "mask": torch.from_numpy(mask),
             "label": torch.tensor([sample["label"] for sample in samples]),
         }
+
+    def count_units(self, batch: Batch) -> int:
+        """Return the tokens of a batch, without those that pad it."""
+        return int(batch["mask"].sum())
 
     # --- on the device ------------------------------------------------------------------------------------------------
 
