@@ -32,6 +32,7 @@ from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.needs import FIELDS
 from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
@@ -96,6 +97,8 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
         format="webdataset",
         seed=0,
         classes=classes,
+        # What rows without named fields hold is the source's check to say (sharding/sources/check.py).
+        multi_label=not given and FIELDS.get(config.task.name, {}).get("label") == "classes",
         fields=fields,
         splits=dict.fromkeys(SPLITS, split),
         shards=[],

@@ -59,9 +59,7 @@ def make_noise(task: Task, samples: int) -> Arrays:
     return random_inputs(task.signature, samples)
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write signature.json and predict.py."""
     said = {"format_version": 1, "model": model_name, "max_batch": max_batch, **signature.model_dump(mode="json")}
     (folder / SIGNATURE_NAME).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

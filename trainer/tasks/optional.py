@@ -1,6 +1,8 @@
 """Members that a task may have besides those of the interface: looked up here, and nowhere else.
 
-report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics
+calibration(device) -> Calibration   chooses something on the validation split, with the best weights
+report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics; a task
+                                  with `calibration` has report(device, document) with its document
 pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
 first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
 document() -> dict                what checkpoints say of the task's inputs
@@ -39,7 +41,7 @@ Picture = npt.NDArray[np.uint8]
 """[H, W, 3]"""
 
 
-class SplitReport(Protocol):
+class SplitCollector(Protocol):
     """What a task keeps of each sample of a split."""
 
     def add(self, outputs: Any, batch: Batch, *, first_place: int) -> None:
@@ -52,7 +54,18 @@ class SplitReport(Protocol):
         """
 
     def merge(self) -> None:
-        """Take in the reports of all ranks, at the first rank; all call this."""
+        """Take in what all ranks have kept, at the first rank; all call this."""
+
+
+class Calibration(SplitCollector, Protocol):
+    """What a task chooses on the validation split at the end of training, such as thresholds."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what was chosen, values of JSON; the first rank's, after `merge`. No sample may have come."""
+
+
+class SplitReport(SplitCollector, Protocol):
+    """What a task shows of a split."""
 
     def places(self) -> list[int]:
         """Return the places in the split of the samples that `details` names; the first rank's, after `merge`."""
@@ -85,10 +98,24 @@ class FirstSlot(Protocol):
         """Return a summary of TensorBoard, once; None: nothing was kept."""
 
 
-def make_report(task: Task, device: torch.device) -> SplitReport | None:
-    """Return what takes in a split's samples; None: the task has no `report`."""
-    make: Callable[[torch.device], SplitReport] | None = _find(task, "report")
+def make_calibration(task: Task, device: torch.device) -> Calibration | None:
+    """Return what takes in the validation split's samples; None: the task has no `calibration`."""
+    make: Callable[[torch.device], Calibration] | None = _find(task, "calibration")
     return None if make is None else make(device)
+
+
+def make_report(task: Task, device: torch.device, calibrated: dict[str, Any] | None = None) -> SplitReport | None:
+    """Return what takes in a split's samples; None: the task has no `report`.
+
+    Args:
+        task: The task.
+        device: Of the model.
+        calibrated: What the task's calibration has chosen; None: it has none.
+    """
+    make: Callable[..., SplitReport] | None = _find(task, "report")
+    if make is None:
+        return None
+    return make(device) if calibrated is None else make(device, calibrated)
 
 
 def make_first_slot(task: Task) -> FirstSlot | None:

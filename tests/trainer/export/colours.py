@@ -28,10 +28,13 @@ from contracts.artifacts import (
     ShippedFile,
     SplitEntry,
 )
+from contracts.config import RunConfig
 from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
 from tests.trainer.export.graphs import image_signature
+from trainer.export.inputs import Inputs
+from trainer.export.targets import Builder
 from trainer.tasks.image_classification.bundle import write_bundle
 
 SIZE = 12
@@ -154,12 +157,20 @@ def make_checkpoint() -> CheckpointManifest:
     )
 
 
+def make_inputs() -> Inputs:
+    """Return the checkpoint as an export gets it; of the shards nothing is asked."""
+    shards = ShardManifest.model_construct()
+    return Inputs(
+        "file:///none", make_checkpoint(), "file:///none", shards, Builder("tensorrt_rtx", "1", ()), RunConfig()
+    )
+
+
 def write_export(folder: Path) -> ExportManifest:
     """Write a finished export without an engine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
     signature = image_signature(SIZE, len(CLASSES))
-    names = write_bundle(folder, make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5)
+    names = write_bundle(folder, make_inputs(), signature, model_name=GRAPH_NAME, max_batch=5)
     return write_manifest(folder, names)
 
 

@@ -115,7 +115,7 @@ class TabularClassification:
 
     def document(self) -> dict[str, Any]:
         """Return the columns: all that makes arrays of rows."""
-        return {"columns": self.inputs.document()}
+        return {"fields": self.inputs.document()}
 
     def warnings(self) -> list[str]:
         """Return columns that nothing can be learnt from, and unseen categories."""

@@ -166,11 +166,14 @@ class TableInputs:
         """Return the columns as a checkpoint and table.json have them: all that makes arrays of rows."""
         found = []
         for name, entry in self.fields.items():
-            described: dict[str, Any] = {"field": name, "kind": entry.kind, "columns": columns_of(name, entry)}
+            columns = columns_of(name, entry)
+            described: dict[str, Any] = {"name": name, "kind": entry.kind, "columns": columns}
             if entry.kind == "category":
                 described["vocabulary"] = entry.vocabulary
             else:
-                described["numbers"] = len(entry.statistics)
+                # Else there is a column for each number.
+                is_list = columns != [column.name for column in entry.statistics]
+                described |= {"numbers": len(entry.statistics), "is_list": is_list}
             found.append(described)
         return found
 

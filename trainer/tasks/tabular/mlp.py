@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -59,4 +60,4 @@ class Mlp(nn.Module):
 
 
 def _embedding_width(size: int) -> int:
-    return max(_LEAST_EMBEDDING, min(_MOST_EMBEDDING, round(1.6 * float(size) ** 0.56)))
+    return max(_LEAST_EMBEDDING, min(_MOST_EMBEDDING, round(1.6 * math.pow(size, 0.56))))

@@ -112,7 +112,7 @@ class TabularRegression:
 
     def document(self) -> dict[str, Any]:
         """Return the columns, all that makes arrays of rows, and the name of the target's."""
-        return {"columns": self.inputs.document(), "target": self._column}
+        return {"fields": self.inputs.document(), "target": self._column}
 
     def warnings(self) -> list[str]:
         """Return columns that nothing can be learnt from, unseen categories, and targets that are all alike."""
