@@ -93,7 +93,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         model_name: File name of the graph that ships.
         max_batch: Most texts at a time.
     """
-    (tokens, mask), (output,), length = signature.inputs, signature.outputs, signature.dimensions["length"]
+    (output,), length = signature.outputs, signature.dimensions["length"]
     entry, data = inputs.shards.tokenizer, inputs.checkpoint.data
     assert entry is not None
     preparation = {
@@ -101,8 +101,8 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         "model": model_name,
         "labels": LABELS_NAME,
         "tokenizer": TOKENIZER_NAME,
-        "tokens": tokens,
-        "mask": mask,
+        "tokens": "tokens",
+        "mask": "mask",
         "output": output,
         "max_batch": max_batch,
         "max_length": data["max_length"],
@@ -192,9 +192,9 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     """Compare text.json with the manifest."""
     said, ships = json.loads((folder / TEXT_NAME).read_bytes()), document.graph().name
     found = [] if said.get("model") == ships else [f"{TEXT_NAME} names the model {said.get('model')}, {ships} ships"]
-    names = [said.get("tokens"), said.get("mask")]
-    if names != list(document.model_signature.inputs):
-        found.append(f"{TEXT_NAME} names the inputs {names}, the manifest {list(document.model_signature.inputs)}")
+    names, known = [said.get("tokens"), said.get("mask")], list(document.model_signature.inputs)
+    if set(names) != set(known):
+        found.append(f"{TEXT_NAME} names the inputs {names}, the manifest {known}")
     return found
 
 
