@@ -30,7 +30,7 @@ from trainer.data.order.cursor import slot_requests
 from trainer.data.order.permutation import hash_integers
 from trainer.data.order.resolve import FullOrder
 from trainer.data.randomness import generator_of
-from trainer.tasks.image_classification.transforms import (
+from trainer.tasks.images.transforms import (
     EvaluationTransform,
     TrainTransform,
     _random_box,

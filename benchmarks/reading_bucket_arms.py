@@ -34,7 +34,7 @@ import torch
 from benchmarks.reading_arms import BATCH_SIZE, EVALUATION, IMAGE_SIZE, make_task, read_litdata, read_webdataset
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import slot_requests
-from trainer.tasks.image_classification.transforms import normalise
+from trainer.tasks.images.transforms import normalise
 from trainer.tasks.protocol import Mode
 
 # As by default.

@@ -50,8 +50,14 @@ def combine(made_from: dict[str, str]) -> str:
     return fingerprint(made_from)
 
 
-def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
-    """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing."""
+def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[str, str]:
+    """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing.
+
+    Args:
+        config: The configuration.
+        listing: Hash of the source listing.
+        tokenizer: Hash of the content of `sharding.tokenizer.file`; empty: none is named.
+    """
     without = {"source", "max_rejected_fraction", "duplicates", "incremental", "file_timeout_s"}
     fields = config.sharding.model_dump(mode="json", exclude=without)
     defaults = {name: field.get_default() for name, field in type(config.sharding).model_fields.items()}
@@ -59,9 +65,13 @@ def shard_inputs(config: RunConfig, listing: str) -> dict[str, str]:
         name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
     }
     fields["format"] = config.sharding.shard_format
+    if tokenizer:
+        # By its content, wherever it lies; what a training needs is not asked.
+        fields["tokenizer"] = {"field": fields["tokenizer"]["field"]}
     # A warning and an error about copies leave the same bytes.
     fields["drop_duplicates"] = config.sharding.duplicates == "drop"
-    return {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
+    inputs = {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
+    return inputs | ({"tokenizer": tokenizer} if tokenizer else {})
 
 
 def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> dict[str, str]:

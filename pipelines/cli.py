@@ -280,16 +280,21 @@ def predict(
     ],
     samples: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SAMPLE...", help="Image files, or folders of them; texts.", show_default=False),
+        typer.Argument(
+            metavar="SAMPLE...", help="Image files, or folders of them; texts; files of rows.", show_default=False
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="K", help="Most labels a sample.")] = 3,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="Most labels a sample [3; of several labels all that reach theirs]."),
+    ] = None,
     lines: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file with one text a line; - is standard input.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each sample.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the labels of image files or of texts, with scores, by an exported model."""
+    """Print the answers to images, texts or rows, with scores, by an exported model."""
     if not samples and lines is None:
         raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
     with reported(debug):

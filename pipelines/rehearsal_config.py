@@ -16,6 +16,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
+from pipelines.preflight import MANIFEST_SUFFIXES
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
 ROOT, SOURCE, WEIGHTS = "gs://rehearsal-line/lines", "gs://rehearsal-source", "gs://rehearsal-weights"
@@ -168,6 +169,9 @@ def _find_source(config: RunConfig, source: Path | None) -> Path:
             allowed="a folder or a manifest of this machine",
             todo="give --source FOLDER with some of the images: a bucket of this machine serves them at that URI",
         )
+    if found.is_dir() and given.lower().endswith(MANIFEST_SUFFIXES):
+        # The folder of the manifest and what it names.
+        found, said = found / Path(given).name, f"{Path(given).name}, which sharding.source names, in {said}"
     if not found.exists():
         raise ConfigError(f"{said} does not exist", allowed="a folder or a manifest", todo="check the path")
     return found

@@ -7,6 +7,7 @@ bytes with their checksum (records.index.read_payload), so what does not parse i
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -72,8 +73,9 @@ class FieldReader:
     def read(self, stored: bytes, label: int) -> dict[str, Any]:
         """Return the value of each wanted field by name.
 
-        An image and bytes are the file (bytes), text is str, a class int, classes tuple[int, ...], a number float,
-        numbers list[float], json the value. Classes are places in the field's list in the manifest, ascending.
+        An image and bytes are the file (bytes), text and a category str, a class int, classes tuple[int, ...], a number
+        float (NaN where it is missing), numbers list[float], json the value. Classes are places in the field's list in
+        the manifest, ascending.
 
         Args:
             stored: What the index points at: the whole sample, or in version 1 of the index the image alone.
@@ -143,9 +145,9 @@ class FieldReader:
             elif kind == "classes":
                 found[name] = tuple(value["index"])
             elif kind == "number":
-                found[name] = float(value)
+                found[name] = _number(value)
             elif kind == "numbers":
-                found[name] = [float(one) for one in value]
+                found[name] = [_number(one) for one in value]
             else:
                 found[name] = value
 
@@ -164,7 +166,7 @@ class FieldReader:
                 found[name] = values if kind == "classes" else values[0]
             else:
                 content = bytes_value(sample, at)
-                if kind == "text":
+                if kind in ("text", "category"):
                     found[name] = content.decode()
                 elif kind == "json":
                     found[name] = json.loads(content)
@@ -185,3 +187,7 @@ class FieldReader:
                 found[self._first_image] = bytes_value(sample, at)
             elif feature == b"image/class/label":
                 found["label"] = integer_values(sample, at)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,9 +1,10 @@
 """TFRecord shards: records of tf.train.Example with the feature names of TF-Slim.
 
-With named fields, a feature has the name of its field: an image, bytes, text and json a list of one bytes value, a
-class or classes their int64 indices, a number or numbers float32 values. Beside them are NAME/format of an image,
-NAME/text (names) of classes, NAME/float64 (little-endian, packed in one bytes value: float32 alone would lose digits),
-and of the whole sample sample/path, sample/width and sample/height (of the first image).
+With named fields, a feature has the name of its field: an image, bytes, text, category and json a list of one bytes
+value, a class or classes their int64 indices, a number or numbers float32 values (NaN where one is missing). Beside
+them are NAME/format of an image, NAME/text (names) of classes, NAME/float64 (little-endian, packed in one bytes value:
+float32 alone would lose digits), and of the whole sample sample/path, sample/width and sample/height (of the first
+image).
 
 Framing and protocol buffers are written by hand: the message is small and fixed, and its image is never copied. A
 record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the masked crc32c of the data:
@@ -89,7 +90,7 @@ def encode_fields(sample: Sample) -> list[bytes]:
             files += [_open_entry(name, len(value)), value]
             if image_format:
                 rest.append(_entry(name + b"/format", _bytes_feature(image_format.encode())))
-        elif kind == "text":
+        elif kind in ("text", "category"):
             rest.append(_entry(name, _bytes_feature(value.encode())))
         elif kind in ("class", "classes"):
             places, names = ((value[0],), (value[1],)) if kind == "class" else value

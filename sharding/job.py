@@ -29,6 +29,7 @@ from contracts.config import SPLITS, ShardingSection
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import fingerprint
 from records.convert import library_versions
+from records.field_statistics import FieldSums
 from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
 from sharding.limits import decode_name
@@ -43,6 +44,8 @@ KEY_DIGITS = 8
 # In the output's folder: what a job needs until its manifest is there.
 WORK_NAME = ".work"
 CUTS_NAME = "cuts"
+# The tokenizer that the configuration names, in the folder of the listing.
+TOKENIZER_NAME = "tokenizer.json"
 # Places in the parent's index that become tombstones.
 GONE_NAME = "gone"
 # Shards whose records are combined into one part of the index, and samples that they may have together.
@@ -140,6 +143,8 @@ class ShardRecord:
     """Number of its samples of each class; only where a sample may have several."""
     left_out: int = 0
     """Number of copies that were left out."""
+    field_sums: dict[str, FieldSums] = field(default_factory=dict)
+    """Statistics of its named fields."""
 
     @property
     def num_samples(self) -> int:
@@ -196,6 +201,8 @@ class PlannedJob(Document):
     multi_label: bool
     vocabularies: dict[str, list[str]] = Field(default={})
     """Names of the classes of each field of classes but the label, written likewise."""
+    columns: dict[str, list[str]] = Field(default={})
+    """Names of the columns of the field that `columns: ["*"]` is set for."""
     sharding: ShardingSection
     seed: int
     listing: str

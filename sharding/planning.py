@@ -27,8 +27,9 @@ def find_planned(stage: Stage) -> PlannedJob | None:
     planned = read_planned(stage.expect, stage.expect.rpartition("/")[2])
     if planned is None:
         return None
-    now = shard_inputs(stage.config, planned.made_from["listing"])
-    same = all(planned.made_from.get(name) == value for name, value in now.items())
+    made_from = planned.made_from
+    now = shard_inputs(stage.config, made_from["listing"], made_from.get("tokenizer", ""))
+    same = all(made_from.get(name) == value for name, value in now.items())
     return planned if same else None
 
 
@@ -53,12 +54,23 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     section, listing = stage.config.sharding, choice.listing
     plan = arrange(stage, choice)
 
-    from sharding.job import CUTS_NAME, GONE_NAME, REVISION, WORK_NAME, PlannedJob, plan_uri, read_planned
+    from sharding.job import (
+        CUTS_NAME,
+        GONE_NAME,
+        REVISION,
+        TOKENIZER_NAME,
+        WORK_NAME,
+        PlannedJob,
+        plan_uri,
+        read_planned,
+    )
     from sharding.sources.parts import publish_parts
 
     name = f"listing-{stage.attempt}"
     folder = storage.join(output.uri, WORK_NAME, name)
     storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
+    if choice.tokenizer:
+        storage.publish(storage.join(folder, TOKENIZER_NAME), choice.tokenizer)
     if choice.growth is not None:
         storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
         stage.log(choice.growth.describe(plan.total_shards))
@@ -71,6 +83,7 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         classes=[encode_name(name) for name in listing.classes],
         multi_label=listing.multi_label,
         vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
+        columns={name: list(columns) for name, columns in listing.columns.items()},
         sharding=section,
         seed=stage.config.run.seed,
         listing=name,

@@ -177,8 +177,8 @@ def gpu_augmentation(setting: Setting) -> Details:
     import torch
 
     from contracts.config import DataSection
-    from trainer.tasks.image_classification.augment.draw import Augmentation, AugmentationPlan
-    from trainer.tasks.image_classification.augment.pixel_ops import apply_plan
+    from trainer.tasks.images.augment.draw import Augmentation, AugmentationPlan
+    from trainer.tasks.images.augment.pixel_ops import apply_plan
 
     names = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
     data = {"augment_device": "gpu", "augment": {"rand_augment_ops": 2, **names}}

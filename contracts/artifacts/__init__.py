@@ -35,6 +35,7 @@ from contracts.artifacts.profile import (
 )
 from contracts.artifacts.run import RunRecord, StageRecord
 from contracts.artifacts.shards import (
+    ColumnStatistics,
     Copy,
     DuplicateGroup,
     Duplicates,
@@ -46,6 +47,7 @@ from contracts.artifacts.shards import (
     ShardEntry,
     ShardManifest,
     SplitEntry,
+    TokenizerEntry,
 )
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.artifacts.training import CheckpointManifest, EarlyStopping, InitialWeights, SampleOrder, tensor_file
@@ -59,6 +61,7 @@ __all__ = [
     "Attempt",
     "Calibration",
     "CheckpointManifest",
+    "ColumnStatistics",
     "ComputePoint",
     "Contract",
     "Copy",
@@ -106,6 +109,7 @@ __all__ = [
     "SplitEntry",
     "StageRecord",
     "TensorSpec",
+    "TokenizerEntry",
     "TrainingEstimate",
     "Verification",
     "find_damage",

@@ -79,14 +79,19 @@ class FieldEntry(Document):
     classes: list[str] = Field(default=[])
     """Names of the classes of a field of kind class or classes, written as in `ShardManifest.classes`; a value is a
     place in this list. Empty for other kinds."""
+    columns: list[str] = Field(default=[])
+    """Columns of the source that it was read from: one, or of a field of kind numbers one for each of them."""
     statistics: list[ColumnStatistics] = Field(default=[])
-    """Of a field of kind number or numbers, an entry for each number."""
+    """Of a field of kind number or numbers, an entry for each number; none of lists that differ in length. A chain of
+    increments keeps those of its first manifest."""
     vocabulary: list[str] = Field(default=[])
     """Of a field of kind category: its values in the training split, sorted; an empty one is not among them."""
     unseen: dict[str, NonNegativeInt] = Field(default={})
-    """Of a field of kind category: samples of validation and test whose value is not in the vocabulary."""
+    """Of a field of kind category: samples whose value is not in the vocabulary, by split. An increment has some in
+    training too: a chain keeps the vocabulary of its first manifest."""
     missing: dict[str, NonNegativeInt] = Field(default={})
-    """Of a field of kind text or category: samples whose value is empty, by split."""
+    """Of a field of kind text or category: samples whose value is empty, by split; tombstones of an increment included,
+    as in `unseen` and `lengths`."""
     lengths: list[NonNegativeInt] = Field(default=[])
     """Of a field of kind text: samples of all splits by the number of bits that their length in bytes takes; the first
     are empty ones, the second have one byte, the third two or three."""

@@ -86,6 +86,11 @@ def find_image(kinds: Mapping[str, FieldKind]) -> str | None:
     return next((name for name, kind in kinds.items() if kind == "image"), None)
 
 
+def find_rest(fields: Mapping[str, FieldSection]) -> str | None:
+    """Return the field of all columns that nothing else names."""
+    return next((name for name, field in fields.items() if OTHER_COLUMNS in field.columns), None)
+
+
 def find_file(kinds: Mapping[str, FieldKind]) -> str | None:
     """Return the field whose file names a sample: the first of kind image, else of kind bytes; None: rows alone."""
     found = [name for kind in FILE_KINDS for name, own in kinds.items() if own == kind]

@@ -101,7 +101,8 @@ class Kept:
     def __init__(self, opened: OpenJob) -> None:
         assert opened.planned.append is not None
         self.append = opened.planned.append
-        self.manifest, _ = _open_parent(_parent_uri(opened))
+        self.uri = _parent_uri(opened)
+        self.manifest, _ = _open_parent(self.uri)
         uris = [storage.Wanted(_kept_uri(number, opened)) for number in range(count_parts(opened))]
         self._parts: list[tuple[IndexPart, KeptPart]] = []
         for part, content in zip(self.manifest.index_parts, storage.read_many(uris), strict=False):

@@ -18,7 +18,6 @@ from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
     Duplicates,
-    FieldEntry,
     FileEntry,
     ImageStatistics,
     IndexPart,
@@ -32,10 +31,13 @@ from contracts.artifacts.shard_table import MOST_LISTED, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
+from records.field_statistics import FieldSums, add_fields
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
+from sharding.commit.fields import describe_fields
 from sharding.commit.kept import Kept
 from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
+from sharding.commit.tokenizer import add_tokenizer
 from sharding.job import OpenJob, made_with
 from sharding.limits import check_rejected, check_training_classes, check_training_samples, encode_path, name_some
 
@@ -114,7 +116,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         seed=planned.seed,
         classes=planned.classes,
         multi_label=planned.multi_label,
-        fields=_describe_fields(opened),
+        fields=describe_fields(opened, collected.field_sums, kept),
         splits=splits,
         shards=[] if table else collected.shards,
         shard_table=table,
@@ -136,6 +138,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         key=opened.job.key,
         made_with=made_with(),
     )
+    manifest = add_tokenizer(opened, manifest, kept)
     storage.publish(storage.join(output_uri, MANIFEST_NAME), manifest.to_json())
     # Whoever still works on it, in another run, finds that it is finished.
     with contextlib.suppress(OSError, ShardlineError):
@@ -155,6 +158,8 @@ class _Collected:
         self.rejected: list[tuple[bytes, str]] = []
         self.channel_sums = ChannelSums()
         self.tally = Tally()
+        self.field_sums: tuple[dict[str, FieldSums], ...] = tuple({} for _ in SPLITS)
+        """Of each split."""
 
     def add(self, summary: Summary) -> None:
         """Take in a group; groups come in the order of their shards."""
@@ -184,6 +189,8 @@ class _Collected:
         self.num_files += summary.num_files
         self.channel_sums += summary.channel_sums
         self.tally += summary.tally
+        own = self.field_sums[summary.split]
+        own |= add_fields(own, summary.field_sums)
 
     def take_over(self, split: int, kept: Kept) -> None:
         """Take in what a split of an increment's parent keeps."""
@@ -301,20 +308,6 @@ def read_tally(manifest: ShardManifest) -> Tally:
     width, height = ((one[0], one[1]) if one else None for one in (images.width, images.height))
     changed = manifest.prepared.changed if manifest.prepared is not None else {}
     return Tally(images.formats, images.modes, changed, width, height)
-
-
-def _describe_fields(opened: OpenJob) -> dict[str, FieldEntry]:
-    """Return the named fields; none where samples are an image and a label."""
-    fields = opened.job.fields
-    if fields is None:
-        return {}
-    classes = {name: list(names) for name, names in opened.job.vocabularies.items()}
-    if fields.label is not None:
-        classes[fields.label] = opened.planned.classes
-    return {
-        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []))
-        for place, (name, kind) in enumerate(fields.kinds.items())
-    }
 
 
 def _describe_changes(changes: Changes, tally: Tally) -> Prepared:

@@ -11,12 +11,13 @@ import dataclasses
 import marshal
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
+from records.field_statistics import FieldSums, add_fields
 from records.index_parts import ROW, checksum_rows, write_part
 from records.statistics import ChannelSums, Tally
 from sharding.job import Job, OpenJob, ShardRecord, scratch_file
@@ -67,6 +68,7 @@ class Summary:
     num_rejected: int
     channel_sums: ChannelSums
     tally: Tally
+    field_sums: dict[str, FieldSums]
 
 
 def has_record(shard: int, opened: OpenJob) -> bool:
@@ -99,6 +101,7 @@ def load_records(shards: Sequence[int], opened: OpenJob) -> Iterator[ShardRecord
             fields = marshal.loads(content)
             fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
             fields["tally"] = Tally(**fields["tally"])
+            fields["field_sums"] = _load_sums(fields["field_sums"])
             yield ShardRecord(**fields)
 
 
@@ -154,7 +157,12 @@ def load_summaries(opened: OpenJob) -> Iterator[Summary]:
             fields["shards"] = tuple(ShardSummary(*one) for one in fields["shards"])
             fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
             fields["tally"] = Tally(**fields["tally"])
+            fields["field_sums"] = _load_sums(fields["field_sums"])
             yield Summary(**fields)
+
+
+def _load_sums(values: dict[str, Any]) -> dict[str, FieldSums]:
+    return {name: FieldSums.of(one) for name, one in values.items()}
 
 
 def drop_summary(group: int, opened: OpenJob) -> None:
@@ -173,6 +181,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
     source_bytes = num_rejected = num_files = 0
     rejected: list[tuple[bytes, str]] = []
     channel_sums, tally = ChannelSums(), Tally()
+    field_sums: dict[str, FieldSums] = {}
     for record in load_records(opened.groups[group], opened):
         rejected += record.rejected
         num_rejected += len(record.rejected)
@@ -194,6 +203,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         source_bytes += record.source_bytes
         channel_sums += record.channel_sums
         tally += record.tally
+        field_sums = add_fields(field_sums, record.field_sums)
     part = None
     if parts:
         name = f"index-{job.key}-{group:05d}.bin"
@@ -218,6 +228,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         num_rejected,
         channel_sums,
         tally,
+        field_sums,
     )
     save_summary(group, summary, opened)
 

@@ -15,6 +15,7 @@ from contracts.stage import Stage
 from sharding.increment.chain import find_parents
 from sharding.limits import check_training_classes, encode_name, name_some
 from sharding.sources import Listing
+from sharding.sources.tokenizer import hash_tokenizer, read_tokenizer
 
 if TYPE_CHECKING:
     from sharding.increment.append import Growth
@@ -31,6 +32,8 @@ class Choice:
     """None for a full reshard, and where the work is done already."""
     parent_uri: str = ""
     """Folder of what an increment is built on, or of what holds this state of the source already."""
+    tokenizer: bytes = b""
+    """Content of `sharding.tokenizer.file`; empty where none is named."""
 
     @property
     def is_whole(self) -> bool:
@@ -65,10 +68,12 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
     Raises:
         ConfigError: An increment is asked for where no parent can be.
-        DataError: A class has no training image, an old sample moved to another split, or there is nothing to compact.
+        DataError: A class has no training image, an old sample moved to another split, there is nothing to compact, or
+            `sharding.tokenizer.file` is no tokenizer.
     """
     section = stage.config.sharding
-    full = Choice(shard_inputs(stage.config, listing.sha256), listing)
+    tokenizer = read_tokenizer(section)
+    full = Choice(shard_inputs(stage.config, listing.sha256, hash_tokenizer(tokenizer)), listing, tokenizer=tokenizer)
     if not section.incremental:
         if stage.compact:
             raise ConfigError(
@@ -103,7 +108,8 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
                 # What is looked for is not there, whatever it would be built on.
                 return full
             made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint, compacts=stage.compact)
-            return Choice(made_from, dataclasses.replace(growth.listing, warnings=warnings), growth, parent.uri)
+            written = dataclasses.replace(growth.listing, warnings=warnings)
+            return Choice(made_from, written, growth, parent.uri, tokenizer)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")
     if stage.compact:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Checks of a source before the first stage: can its labels be trained on? `python -m sharding.sources.check`.
+"""Checks of a source before the first stage: its rows and labels, the given tokenizer; `-m sharding.sources.check`.
 
     python -m sharding.sources.check --config-json '{"sharding": {"source": "photos.csv"}}'
 
@@ -26,6 +26,7 @@ from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
 from sharding.sources.tables import SUFFIXES, read_rows
+from sharding.sources.tokenizer import read_tokenizer, tokenizer_uri
 
 # Rows of a manifest that are read: a second or two.
 MAX_ROWS = 10_000
@@ -56,6 +57,7 @@ def check_source(section: ShardingSection) -> Findings:
     What the shard stage finds within its first seconds, e.g. that a source is not there, is left to it.
     """
     findings = Findings()
+    _check_tokenizer(section, findings)
     if not section.source.strip():
         return findings
     try:
@@ -74,6 +76,19 @@ def check_source(section: ShardingSection) -> Findings:
         findings.complete = False
         findings.leave_unchecked(f"the labels in {section.source}", f"it cannot be read ({str(error).splitlines()[0]})")
     return findings
+
+
+def _check_tokenizer(section: ShardingSection, findings: Findings) -> None:
+    """Read the tokenizer that is named, where it is on this machine."""
+    if section.tokenizer is None or not section.tokenizer.file:
+        return
+    uri = tokenizer_uri(section.tokenizer.file)
+    if not storage.is_local(uri):
+        findings.leave_unchecked(f"sharding.tokenizer.file {uri}", "it is read before anything is written")
+        return
+    findings.files.add(str(storage.local_path(uri)))
+    with findings.refusals():
+        read_tokenizer(section)
 
 
 def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:

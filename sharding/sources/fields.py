@@ -2,7 +2,8 @@
 
 A sample of named fields is a file (of the first field of kind image, else of kind bytes) or a row alone, a label (of
 the first field of kind class, else of kind classes), and the cells of all other fields. The cells are a JSON list in
-the order of `Fields.others`: a file is its path, size, generation and hash, a class its name, all else its value.
+the order of `Fields.others`: a file is its path, size, generation and hash, a class its name, a number that is missing
+null, all else its value.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Fields:
     def vocabularies(self) -> tuple[str, ...]:
         """Names of the fields of classes in the cells."""
         return tuple(name for name in self.others if self.kinds[name] in CLASS_KINDS)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Names of the fields of kind category."""
+        return tuple(name for name in self.others if self.kinds[name] == "category")
 
     def unpack(self, reference: Reference) -> dict[str, Any]:
         """Return the cells of a reference by name."""

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from contracts import storage
 from contracts.config import ShardingSection
+from contracts.config.fields import find_rest
 from contracts.errors import DataError
-from sharding.limits import MAX_NAMED, encode_name, encode_path
+from sharding.limits import MAX_CATEGORIES, MAX_NAMED, encode_name, encode_path
 from sharding.sources.buckets import hash_of
 from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_cells, pack_file
 from sharding.sources.listing import Found
@@ -25,7 +26,7 @@ from sharding.sources.parts import Names, StretchWriter, keep_records, sort_reco
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
-from sharding.sources.tables import is_vertex, read_rows
+from sharding.sources.tables import is_vertex, name_columns, read_rows
 
 
 class _Item(NamedTuple):
@@ -96,7 +97,13 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         is_remote=not storage.is_local(folder_uri) or checks.names_objects,
         is_cut=True,
         vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
+        columns=_named_columns(section, uri),
     )
+
+
+def _named_columns(section: ShardingSection, uri: str) -> dict[str, tuple[str, ...]]:
+    name = find_rest(section.fields)
+    return {} if name is None else {name: tuple(name_columns(section, uri).fields[name].columns)}
 
 
 def _add_cells(record: tuple[Any, ...], item: _Item, fields: Fields, files: dict[str, _FileInfo]) -> tuple[Any, ...]:
@@ -222,6 +229,8 @@ class _Checks:
         self._labels = _Vocabulary(shown)
         names = fields.vocabularies if fields is not None else ()
         self.further = {name: _Vocabulary(f"{shown}, field {name}") for name in names}
+        categories = fields.categories if fields is not None else ()
+        self._categories = {name: set[str]() for name in categories}
         self._first_of_form: dict[bool, str] = {}
         self._straddling: DataError | None = None
 
@@ -265,6 +274,10 @@ class _Checks:
                     self.further[name].learn(value, item.place)
                 elif name in self._fields.further_files:
                     self.names_objects |= value.startswith(b"gs://")
+                elif name in self._categories:
+                    self._categories[name].add(value)
+                    if len(self._categories[name]) > MAX_CATEGORIES:
+                        raise _too_many(self._shown, name, value)
         if item.split is not None:
             self.gives_splits = True
             try:
@@ -338,6 +351,15 @@ class _Vocabulary:
         if str in first:
             return sorted(self._classes, key=lambda name: os.fsencode(str(name)))
         return sorted(self._classes)
+
+
+def _too_many(shown: str, name: str, example: str) -> DataError:
+    return DataError(
+        f"{shown}: field {name} (category) has more than {MAX_CATEGORIES} different values, such as {example[:100]!r}: "
+        "it looks like an identifier of the rows, or like free text",
+        allowed=f"at most {MAX_CATEGORIES} different values in a field of kind category",
+        todo=f"remove sharding.fields.{name}, or set its kind to number or text",
+    )
 
 
 class _Finder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -132,7 +133,15 @@ def make_values(
                 named = sorted((places[name][one], one) for one in given)
             own, names = zip(*named, strict=True)
             value = (own[0], names[0]) if kind == "class" else (own, names)
+        elif kind == "number":
+            value = _number(cells[name])
+        elif kind == "numbers":
+            value = [_number(one) for one in cells[name]]
         else:
             value = cells[name]
         values.append(Value(name, kind, value, image_format))
     return tuple(values)
+
+
+def _number(cell: float | None) -> float:
+    return math.nan if cell is None else cell

@@ -23,6 +23,7 @@ import numpy as np
 from contracts import storage
 from records import tar, tfrecord
 from records.decode import UndecodableImage
+from records.field_statistics import FieldCounter
 from records.index import NO_LABEL
 from records.index_parts import ROW
 from records.sample import ChecksumStream, Place, ShardWriter
@@ -122,7 +123,7 @@ def write_shard(
     Args:
         name_stem: Its file name without the suffix.
         shard: Its number in the plan.
-        split: Place in contracts.config.SPLITS; only training images are summed up.
+        split: Place in contracts.config.SPLITS; only its training images and numbers are summed up.
         references: Its files, in any order.
         job: What all shards have in common.
         verdicts: Reason of each path that was rejected beforehand; it is not opened.
@@ -140,6 +141,7 @@ def write_shard(
     rejected = list(verdicts.items())
     samples = _Samples(job)
     channel_sums = ChannelSums()
+    counter = FieldCounter(is_training=split == 0)
     looks = look if job.checks.verify != "none" else None
     try:
         with (
@@ -171,8 +173,9 @@ def write_shard(
                 finally:
                     if looks:
                         looks.end()
-                place = writer.write(make_sample(reference, key, accepted, job))
-                samples.add(reference, accepted, key, place)
+                sample = make_sample(reference, key, accepted, job)
+                samples.add(reference, accepted, key, writer.write(sample))
+                counter.add(sample.values)
                 if with_pixels and accepted.image is not None and accepted.image.pixels is not None:
                     channel_sums += ChannelSums.of(accepted.image.pixels)
             writer.close()
@@ -199,6 +202,7 @@ def write_shard(
         channel_sums=channel_sums,
         tally=samples.counter.total(),
         label_counts=tuple(samples.label_counts),
+        field_sums=counter.total(),
     )
 
 

@@ -99,7 +99,10 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
             "sharding.fields.mask={column: a, kind: picture}",
             "one of image, text, class, classes, category, number, numbers, bytes, json",
         ),
-        ("sharding.fields.mask={column: a, kind: text, name: b}", "sharding.fields.mask: column, columns, kind, missing, place"),
+        (
+            "sharding.fields.mask={column: a, kind: text, name: b}",
+            "sharding.fields.mask: column, columns, kind, missing, place",
+        ),
     ],
 )
 def test_what_is_allowed_is_said_in_plain_words(tmp_path: Path, override: str, allowed: str) -> None:

@@ -54,6 +54,19 @@ def test_a_source_that_is_not_here_is_asked_for(source: str) -> None:
         prepare(RunConfig.model_validate({"sharding": {"source": source}}), Path("/nowhere"))
 
 
+def test_a_folder_stands_for_the_manifest_in_it(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "raw", {"a": 1})
+    config = RunConfig.model_validate({"sharding": {"source": "gs://bucket/lists/photos.csv"}})
+    with pytest.raises(ConfigError, match=r"photos\.csv, which sharding\.source names, in --source .* does not exist"):
+        prepare(config, folder)
+    (folder / "photos.csv").write_text("uri,label\na/000.png,a\n")
+    prepared = prepare(config, folder)
+    assert prepared.source == folder / "photos.csv"
+    prepared.copy_source(tmp_path / "buckets")
+    assert (tmp_path / "buckets/bucket/lists/photos.csv").exists()
+    assert (tmp_path / "buckets/bucket/lists/a/000.png").exists()
+
+
 def test_weights_are_served_where_the_configuration_has_them(tmp_path: Path) -> None:
     source = write_files(tmp_path / "raw", {"a": 1})
     weights = tmp_path / "w.pt"

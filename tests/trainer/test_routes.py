@@ -12,8 +12,7 @@ ELSEWHERE = (
     "trainer/export/",
     "trainer/profiling/",
     # What an export ships: predict.py is one file that runs alone.
-    "trainer/tasks/image_classification/bundle.py",
-    "trainer/tasks/image_classification/predict.py",
+    "trainer/tasks/images/predict.py",
     "trainer/tasks/text_classification/predict.py",
 )
 

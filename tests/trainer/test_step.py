@@ -22,7 +22,7 @@ from trainer.data.order.resolve import FullOrder
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
-from trainer.tasks.image_classification.augment.draw import Mixing
+from trainer.tasks.images.augment.draw import Mixing
 from trainer.tasks.protocol import Batch, Mode
 
 CPU = torch.device("cpu")

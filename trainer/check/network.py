@@ -24,13 +24,16 @@ from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from trainer.data.evaluation import checked_batch
 from trainer.data.loader import collate
-from trainer.model.build import build_model
+from trainer.model.build import build_model, example_inputs
 from trainer.model.freeze import find_frozen, require_some_learns
+from trainer.model.sizes import check_sizes, largest_sizes, resize_inputs
 from trainer.optim import rate_factors
 from trainer.tasks.classes.losses import without_class_names
 from trainer.tasks.load import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.needs import FIELDS
+from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
@@ -38,6 +41,8 @@ from trainer.weights.start import find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
+# Parameters times numbers of an input: half a minute on two cores.
+MOST_WORK = 250e9
 # Stands for the number of classes where it is not known before sharding.
 _SOME_CLASSES = 2
 
@@ -45,9 +50,9 @@ _SOME_CLASSES = 2
 def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
-    One of image classification is made without data.transform, which has been looked at already (own_code.py) and may
-    lack what other machines have; and where its arguments are wrong without these: its network is looked at all the
-    same, so that all mistakes are told at once.
+    One of the tool is made without data.transform, which has been looked at already (own_code.py) and may lack what
+    other machines have; and where its arguments are wrong without these: its network is looked at all the same, so that
+    all mistakes are told at once.
 
     Args:
         config: The configuration.
@@ -61,7 +66,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         return load_task(without_class_names(config), shards)
     if not config.task.is_own:
         with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection()}), shards)
+            return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
     return None
 
 
@@ -92,6 +97,8 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
         format="webdataset",
         seed=0,
         classes=classes,
+        # What rows without named fields hold is the source's check to say (sharding/sources/check.py).
+        multi_label=not given and FIELDS.get(config.task.name, {}).get("label") == "classes",
         fields=fields,
         splits=dict.fromkeys(SPLITS, split),
         shards=[],
@@ -133,13 +140,20 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
     if ":" not in config.model.architecture and not config.task.is_own:
         try:
             with torch.device("meta"):
-                return build_model(task, config)
+                model = build_model(task, config)
         except ModelError:
             pass
+        else:
+            # What is looked up by position fails on the CPU alone.
+            if not task.signature.dimensions or _is_too_much_work(model, task):
+                _check_largest(model, task, config, findings)
+                return model
     # There is a mistake: the CPU tells which. Own code may keep tensors in a cache, which the meta device would spoil.
     try:
         with _memory_limited():
-            return build_model(task, config)
+            model = build_model(task, config)
+            _check_largest(model, task, config, findings)
+            return model
     except MemoryError:
         _leave_large_network(findings)
     except ModelError as error:
@@ -158,6 +172,33 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
     return None
 
 
+def _is_too_much_work(model: nn.Module, task: Task) -> bool:
+    inputs = resize_inputs(example_inputs(task, 1), task.signature, largest_sizes(task.signature))
+    return sum(one.numel() for one in model.parameters()) * max(one.numel() for one in inputs) > MOST_WORK
+
+
+def _check_largest(model: nn.Module, task: Task, config: RunConfig, findings: Findings) -> None:
+    """Run the network on one sample with every dimension of the signature at its max."""
+    if not (sizes := largest_sizes(task.signature)):
+        return
+    name, on_meta = network_name(config), any(one.is_meta for one in model.parameters())
+    is_tried = not _is_too_much_work(model, task)
+    if is_tried or on_meta:
+        try:
+            check_sizes(model, example_inputs(task, 2), task.signature, name=name, largest_only=True)
+        except ModelError as error:
+            if "allocate memory" not in error.given:
+                with findings.refusals():
+                    raise
+                return
+            is_tried = False
+    if not is_tried:
+        what = ", ".join(f"{one} {size}" for one, size in sizes.items())
+        findings.leave_unchecked(
+            f"whether {name} has a value for each position of {what}", "its work or memory is too much to be tried here"
+        )
+
+
 def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
     """Refuse an own task whose members do not fit each other, on its example batch and on made-up samples.
 
@@ -169,15 +210,43 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
     Raises:
         ConfigError: A member returned something else than the interface says.
     """
+    unit_of(task)
     batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
             outputs = model.eval()(*(batch[name] for name in task.signature.inputs))
         with calling(config, "loss"):
             checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
+            if task.signature.dimensions:
+                _check_largest_example(task, model, config)
         SplitMetrics(task, torch.device("cpu"), partial(calling, config)).update(outputs, batch)
     for training in (True, False):
         _check_batch(task, config, training=training)
+
+
+def _check_largest_example(task: Task, model: nn.Module, config: RunConfig) -> None:
+    """Have the task compute the loss of what the profiling run tries memory with."""
+    if _is_too_much_work(model, task):
+        return
+    with calling(config, "largest_example"):
+        batch = largest_example(task, 2)
+        inputs = [batch[name] for name in task.signature.inputs]
+    wanted = resize_inputs(example_inputs(task, 2), task.signature, largest_sizes(task.signature))
+    for name, found, like in zip(task.signature.inputs, inputs, wanted, strict=True):
+        if found.shape != like.shape:
+            raise task_error(
+                config,
+                "largest_example",
+                f"returned {name} {list(found.shape)}",
+                allowed=f"{list(like.shape)}: every dimension of the signature at max",
+            )
+    try:
+        outputs = model(*inputs)
+    except Exception:  # noqa: BLE001 - whatever it is: check_network has told it
+        return
+    allowed = "a batch whose loss can be computed: all of it as long as the inputs"
+    with calling(config, "largest_example", allowed=allowed):
+        checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
 
 
 def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
@@ -189,6 +258,7 @@ def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
     except Exception:  # noqa: BLE001 - the user's code may rightly take no such sample
         return
     collated = collate(task, prepared, of_slot)
+    count_units(task, collated)
     with calling(config, "to_model"):
         found = task.to_model(collated, Mode(training=training))
     if not training:
@@ -207,7 +277,7 @@ def _made_up(task: Task) -> Sample:
     picture = io.BytesIO()
     Image.new("RGB", (64, 64)).save(picture, "PNG")
     values: dict[str, object] = {"image": picture.getvalue(), "text": "text", "class": 0, "classes": (0,)}
-    values |= {"number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
+    values |= {"category": "", "number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
     return {name: values[kind] for name, kind in task.fields.items()}
 
 

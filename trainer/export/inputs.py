@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
-from contracts.config import DataSection, RunConfig
+from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
 from trainer.export.bundles import bundle_of
 from trainer.export.targets import Builder
+from trainer.tasks.needs import FIELDS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,10 +40,9 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.load import load_task
 
-        own, recorded = self.config.task.is_own, self.checkpoint.data
         # What other tasks recorded is in their arguments, or in the shards.
-        known = {} if own else {name: value for name, value in recorded.items() if name in DataSection.model_fields}
-        data = self.config.data.model_copy(update=known)
+        recorded = self.checkpoint.data if "image" in FIELDS.get(self.config.task.name, {}) else {}
+        data = self.config.data.model_copy(update=recorded)
         return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
 
     def build_model(self) -> nn.Module:

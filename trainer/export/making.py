@@ -20,7 +20,7 @@ from trainer.export.arrays import StoredArrays
 from trainer.export.choosing import choose_precision
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
-from trainer.export.proof import TestSplit
+from trainer.export.proof import Ends, TestSplit
 from trainer.export.scores import Scores, measure_scores
 from trainer.export.targets import Builder, gpu_target, gpus_of
 from trainer.export.workshop import Workshop, describe_failed, hash_file
@@ -63,7 +63,7 @@ def _write_fp32(work: Workshop) -> None:
         opset=work.settings.opset,
         threads=work.threads,
     )
-    work.reference, work.kind, work.scores[parity.REFERENCE], torch_s = found
+    work.reference, work.kind, work.scores[parity.REFERENCE], work.ends, torch_s = found
     # torch's own outputs are the gates', and take as long as there are samples.
     trace = work.costs["trace"]
     work.costs |= {
@@ -94,7 +94,7 @@ def _read_samples(work: Workshop) -> None:
 
 
 def _judge_fp32(work: Workshop) -> None:
-    found = [*work.judge_graph(work.path("fp32"), "fp32"), _judge_batches(work)]
+    found = [*work.judge_graph(work.path("fp32"), "fp32"), _judge_batches(work), *_judge_sizes(work)]
     work.gates += found
     if failed := describe_failed(found):
         raise CheckFailed("the exported model does not compute what torch computes; nothing is published\n  " + failed)
@@ -118,6 +118,26 @@ def _judge_batches(work: Workshop) -> Gate:
         limits={f"relative_error at {size}": BATCH_LIMIT for size in found},
         reason="" if alone else "a sample's outputs depend on the others of its batch",
     )
+
+
+def _judge_sizes(work: Workshop) -> list[Gate]:
+    """Hold the graph against torch at the ends of each dimension: a number may have become a constant of the graph."""
+    if work.ends is None:
+        return []
+    inputs, reference = work.ends
+    outputs = work.step(
+        "sizes",
+        proof.write_graph_outputs,
+        work.path("fp32"),
+        inputs,
+        work.folder / "sizes-outputs",
+        batch_size=proof.END_SAMPLES,
+        threads=work.threads,
+    )
+    ran = parity.name_of_onnx("fp32")
+    compared = parity.compare_stored(reference, outputs, work.signature, ran=ran, precision="fp32")
+    numbers = parity.judge(compared, "fp32")[0]
+    return [numbers.model_copy(update={"name": "sizes"})]
 
 
 def _build_engines(work: Workshop) -> None:
@@ -240,24 +260,33 @@ def _write_bundle(work: Workshop) -> None:
 
 def _trace(
     inputs: Inputs, path: Path, shipment: Path, split: TestSplit, folder: Path, *, opset: int, threads: int
-) -> tuple[StoredArrays, str, Scores, float]:
-    """Write graph and weights, and the outputs that all is compared with; return these, and the seconds of that."""
+) -> tuple[StoredArrays, str, Scores, Ends | None, float]:
+    """Write graph and weights, and the outputs that all is compared with; return these, and the seconds of that.
+
+    Raises:
+        ModelError: The network fails at a size that its signature allows.
+    """
     import torch
 
     from trainer.export.tensors import kind_of
     from trainer.model.build import example_inputs
+    from trainer.model.sizes import check_sizes
+    from trainer.tasks.load import network_name
     from trainer.weights.save import save_weights
 
     torch.set_num_threads(threads)
     model, task = inputs.load_model(), inputs.load_task()
     example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
+    check_sizes(model, example, task.signature, name=network_name(inputs.config))
     onnx_graph.export_graph(model, path, signature=task.signature, example=example, opset=opset)
     save_weights(model, inputs.checkpoint.classes, shipment)
     began = time.monotonic()
     with torch.inference_mode():
         kind = kind_of(model(*example))
     outputs = proof.write_torch_outputs(model, task.signature, split.inputs, folder)
-    return outputs, kind, measure_scores(task, inputs.config, split, outputs, kind), time.monotonic() - began
+    ends = proof.write_ends(model, task.signature, split.inputs, folder.parent)
+    scores = measure_scores(task, inputs.config, split, outputs, kind)
+    return outputs, kind, scores, ends, time.monotonic() - began
 
 
 def _write_samples(

@@ -1,8 +1,8 @@
 """The inputs and outputs that the gates look at: of torch, and of every graph, on the same samples.
 
-Here: `write_test_split`, then `write_torch_outputs` and `write_graph_outputs`, each for a process of its own; what they
-find lies in files of the work folder. Samples are prepared once; every graph then runs without torch. Nothing is timed,
-nothing is judged (parity.py).
+Here: `write_test_split`, then `write_torch_outputs`, `write_ends` and `write_graph_outputs`, each for a process of its
+own; what they find lies in files of the work folder. Samples are prepared once; every graph then runs without torch.
+Nothing is timed, nothing is judged (parity.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 
 # Below it one sample more or less decides; a smaller test split is filled up with noise, for parity alone.
 LEAST_INPUTS = 64
+# Samples at each end of a dimension: whether the graph takes it is seen by one, and the longest may be large.
+END_SAMPLES = 4
 # Samples prepared at a time, and run through torch at a time.
 _BATCH = 32
+
+
+Ends = tuple[StoredArrays, StoredArrays]
+"""Inputs at the ends of each dimension, and torch's outputs of them."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,39 @@ def write_torch_outputs(model: nn.Module, signature: Signature, inputs: StoredAr
     from trainer.export.tensors import run_torch
 
     return store_arrays(folder, (run_torch(model, signature, batch) for batch in inputs.batches(_BATCH)))
+
+
+def write_ends(model: nn.Module, signature: Signature, inputs: StoredArrays, folder: Path) -> Ends | None:
+    """Write `END_SAMPLES` samples at min and at max of each dimension that varies, and torch's outputs of them.
+
+    Samples are cut, or repeated from their start.
+
+    Args:
+        model: In evaluation mode.
+        signature: Of the model.
+        inputs: The test split.
+        folder: For two new folders.
+    """
+    import torch
+
+    from trainer.export.tensors import run_torch
+    from trainer.model.sizes import resize_inputs
+
+    if not signature.dimensions:
+        return None
+    usual = {name: dimension.opt for name, dimension in signature.dimensions.items()}
+    samples = inputs.fill(END_SAMPLES)
+    tensors = tuple(torch.from_numpy(samples[name]) for name in signature.inputs)
+
+    def resized() -> Iterator[Arrays]:
+        for name, dimension in signature.dimensions.items():
+            for size in (dimension.min, dimension.max):
+                found = resize_inputs(tensors, signature, {**usual, name: size})
+                yield {one: tensor.numpy() for one, tensor in zip(signature.inputs, found, strict=True)}
+
+    stored = store_arrays(folder / "ends-inputs", resized())
+    batches = stored.batches(END_SAMPLES)
+    return stored, store_arrays(folder / "ends-torch", (run_torch(model, signature, one) for one in batches))
 
 
 def write_graph_outputs(

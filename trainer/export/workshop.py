@@ -22,7 +22,7 @@ from trainer.export.bundles import Bundle, bundle_of
 from trainer.export.inputs import Inputs
 from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost, run_step
-from trainer.export.proof import TestSplit
+from trainer.export.proof import Ends, TestSplit
 from trainer.export.scores import Scores
 
 Parameters = ParamSpec("Parameters")
@@ -48,6 +48,7 @@ class Workshop:
         signature, bundle: Of the task.
         split, calibration_inputs: The test split, and the calibration's samples, on disk.
         reference, kind: torch's outputs of `split`, and what the model returns.
+        ends: Some samples of it at the ends of each dimension; None: none varies but the batch.
         fp32_outputs: Those of the fp32 graph.
         gates, tried, parity, costs: What was found so far; costs by step.
         scores: The task's metrics on the test split, by what gave them.
@@ -85,6 +86,7 @@ class Workshop:
         self.calibration_inputs: StoredArrays
         self.reference: StoredArrays
         self.kind: str
+        self.ends: Ends | None
         self.fp32_outputs: StoredArrays
         self.graph_inputs: Shapes
         self.graph_outputs: Shapes

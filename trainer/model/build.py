@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from contracts.artifacts.signature import Signature, TensorSpec
+from contracts.artifacts.signature import BATCH, Signature, TensorSpec
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
 from trainer.model.tensors import by_name, check_example
@@ -72,8 +72,8 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
     complete_model(model, inputs, name=name, input_names=tuple(task.signature.inputs))
     if place is not None:
         model = model.to(place(model))
-    outputs = _try_out(model, inputs, name=name, input_names=tuple(task.signature.inputs))
-    if found := find_other_outputs(outputs, task.signature, batch=2):
+    outputs = try_out(model, inputs, name=name, input_names=tuple(task.signature.inputs))
+    if found := find_other_outputs(outputs, task.signature, sizes={BATCH: 2}):
         raise ModelError(
             f"{name} returns {found} for two samples",
             allowed=f"outputs as in the task's signature: {describe_specs(task.signature.outputs)}",
@@ -119,7 +119,7 @@ def complete_model(model: nn.Module, inputs: Inputs, *, name: str, input_names: 
         input_names: How messages call the inputs.
     """
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        _try_out(model, inputs, name=name, input_names=input_names)
+        try_out(model, inputs, name=name, input_names=input_names)
 
 
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
@@ -154,8 +154,14 @@ def _example_error(found: str, names: Sequence[str]) -> ConfigError:
     )
 
 
-def find_other_outputs(outputs: Outputs, signature: Signature, *, batch: int) -> str:
-    """Return what outputs are that are not those of a signature; empty: they are."""
+def find_other_outputs(outputs: Outputs, signature: Signature, *, sizes: Mapping[str, int]) -> str:
+    """Return what outputs are that are not those of a signature; empty: they are.
+
+    Args:
+        outputs: Of the network.
+        signature: Its.
+        sizes: Of the inputs' dimensions by name, `batch` among them; others may be any.
+    """
     if not isinstance(outputs, torch.Tensor | tuple | list | Mapping):
         return _describe(outputs)
     found = by_name(outputs, signature)
@@ -165,9 +171,9 @@ def find_other_outputs(outputs: Outputs, signature: Signature, *, batch: int) ->
         one = found[name]
         if not isinstance(one, torch.Tensor):
             return f"{_describe(one)} as {name}"
-        sizes = [batch, *spec.shape[1:]]
-        fits = one.ndim == len(sizes) and all(
-            isinstance(size, str) or size == given for size, given in zip(sizes, one.shape, strict=True)
+        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in spec.shape]
+        fits = one.ndim == len(wanted) and all(
+            isinstance(size, str) or size == given for size, given in zip(wanted, one.shape, strict=True)
         )
         if not fits or one.is_floating_point() != (spec.dtype == "float32"):
             return f"{_describe(one)}" + (f" as {name}" if len(found) > 1 else "")
@@ -279,8 +285,18 @@ def is_of_transformers(module: nn.Module) -> bool:
     return isinstance(module, PreTrainedModel)
 
 
-def _try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str]) -> Outputs:
-    """Run a network in evaluation mode; buffers and torch's random state are as before afterwards."""
+def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str]) -> Outputs:
+    """Run a network in evaluation mode; buffers and torch's random state are as before afterwards.
+
+    Args:
+        model: The network.
+        inputs: As it takes them, on any device.
+        name: How messages call it.
+        input_names: How messages call the inputs.
+
+    Raises:
+        ModelError: It fails.
+    """
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     model.eval()

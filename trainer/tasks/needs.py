@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from trainer.tasks.image_classification.pixels import normalisation
+from trainer.tasks.images.pixels import normalisation
 
 # Fields of the tool's tasks by name, with their kind. A table's other numbers and categories are all inputs.
 FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -42,18 +42,33 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
                 allowed="shards with the tokenizer of their field text",
                 todo="set sharding.tokenizer: {} to train one, or its file to the URI of one",
             )
-    elif not table_inputs(shards):
-        raise DataError(
-            f"task {name} has nothing to learn from: the source has no field but label",
-            allowed=f"fields of kind {', '.join(INPUT_KINDS)} besides label",
-            todo='map columns to them, all at once by sharding.fields: {numbers: {columns: ["*"], kind: numbers}}',
-        )
+    else:
+        require_table_inputs(shards, task=name)
 
 
 def table_inputs(shards: ShardManifest) -> dict[str, str]:
     """Return the fields that a task of tables learns from, by name, with their kind, in their order."""
     fields = shards.sample_fields.items()
     return {name: entry.kind for name, entry in fields if name != "label" and entry.kind in INPUT_KINDS}
+
+
+def require_table_inputs(shards: ShardManifest, *, task: str) -> dict[str, str]:
+    """Return `table_inputs`, and refuse shards that have none.
+
+    Args:
+        shards: Their manifest.
+        task: task.name.
+
+    Raises:
+        DataError: There is none.
+    """
+    if found := table_inputs(shards):
+        return found
+    raise DataError(
+        f"task {task} has nothing to learn from: the source has no field but label",
+        allowed=f"fields of kind {', '.join(INPUT_KINDS)} besides label",
+        todo='map columns to them, all at once by sharding.fields: {numbers: {columns: ["*"], kind: numbers}}',
+    )
 
 
 def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str) -> None:

@@ -12,6 +12,7 @@ from trainer.model.build import Inputs
 from trainer.model.precision import Numerics
 from trainer.tasks.load import calling, network_name
 from trainer.tasks.loss import checked_loss
+from trainer.tasks.optional import largest_example
 from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
 
 
@@ -44,6 +45,13 @@ class TaskOnDevice:
     def example(self, size: int) -> Batch:
         """Return the example batch."""
         batch: Batch = map_tensors(self._task.example(size), lambda tensor: tensor.to(self._device))
+        return batch
+
+    def largest_example(self, size: int) -> Batch:
+        """Return the example batch with every dimension that varies at max."""
+        with calling(self._config, "largest_example"):
+            found = largest_example(self._task, size)
+        batch: Batch = map_tensors(found, lambda tensor: tensor.to(self._device))
         return batch
 
     def to_model(self, batch: Batch, clock: DataClock) -> Batch:

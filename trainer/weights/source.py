@@ -17,11 +17,12 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifes
 from contracts.errors import ModelError
 from contracts.previous import RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
+from trainer.tasks.classes.labels import LABELS_NAME
+from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
 TRANSFORMERS_CONFIG = "config.json"
 SAFETENSORS = ".safetensors"
 TORCH_SUFFIXES = (".pt", ".pth")
-LABELS_NAME, PREPROCESS_NAME = "labels.json", "preprocess.json"
 ALLOWED = (
     "a folder that transformers saved (config.json and .safetensors files), a .safetensors, .pt or .pth file, or a "
     "run, finished training, checkpoint or export of this tool"
@@ -158,7 +159,7 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
             raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
         pixels = _read_json(uri, PREPROCESS_NAME, names)
         files = (storage.join(uri, WEIGHTS_NAME),)
-        return WeightSource(uri, "export", files, tuple(map(str, classes)), pixels=pixels)
+        return WeightSource(uri, "export", files, tuple(map(class_of, classes)), pixels=pixels)
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
 
 

@@ -10,13 +10,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from contracts.checked import CheckAnswer, PlannedMachine, PlannedPlace
+from contracts.checked import CheckAnswer, Findings, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
 from tests.conftest import OWN_CODE
+from tests.own_code.words import Words
 from tests.trainer.tasks import wrong
 from tests.trainer.tasks.for_tests import image_network
 from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
+from trainer.check.network import check_network
 
 OWN = "models_for_tests"
 FIELDS = {"image": {"column": "image", "kind": "image"}, "label": {"column": "label", "kind": "class"}}
@@ -305,3 +307,42 @@ def test_without_torch_the_rest_is_checked_and_what_is_not_is_named(transform: s
     else:
         assert answers[0].problems == [] and f"whether data.transform {transform!r} imports" in said[0]
     assert "h1000" in in_words(answers[1])
+
+
+@pytest.mark.parametrize(("positions", "given"), [(64, ""), (40, "fails at length 64 (max of its range")])
+def test_a_network_runs_at_the_longest_sample_before_the_first_stage(positions: int, given: str) -> None:
+    fields = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    task = {"name": "words:Words", "arguments": {"positions": positions}}
+    answer = network(sharding={"fields": fields}, task=task, model={})
+    assert given in in_words(answer) and len(answer.problems) == bool(given), answer
+    assert not answer.unchecked
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("ShortLargest", "largest_example returned tokens [2, 16]"),
+        ("LabelsEachToken", "largest_example failed: RuntimeError: The size of tensor a (16) must match"),
+        ("CountsHalves", "count_units of the task returned a float"),
+    ],
+)
+def test_members_for_samples_of_different_lengths_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str
+) -> None:
+    monkeypatch.syspath_prepend(Path(wrong.__file__).parent)
+    fields = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    answer = network(sharding={"fields": fields}, task={"name": f"wrong:{name}"}, model={}, code={})
+    assert given in in_words(answer) and len(answer.problems) == 1, answer
+
+
+def test_positions_of_a_network_on_the_meta_device_are_looked_up_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There an index is out of no range; what is too much work is named as unchecked."""
+    task = Words(None, positions=40)
+    config = parse_config({}, where="test")
+    findings = Findings()
+    assert check_network(config, task, classes_known=True, findings=findings) is not None
+    assert "fails at length 64" in in_words(findings.answer())
+    monkeypatch.setattr("trainer.check.network.MOST_WORK", 1)
+    findings = Findings()
+    check_network(config, task, classes_known=True, findings=findings)
+    assert "has a value for each position of length 64" in str(findings.answer().unchecked)

@@ -21,7 +21,7 @@ from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.order.cursor import SlotRequest, slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
-from trainer.tasks.image_classification.transforms import EvaluationTransform, make_transforms
+from trainer.tasks.images.transforms import EvaluationTransform, make_transforms
 
 
 def request(*samples: int, epoch: int = 0) -> SlotRequest:

@@ -18,7 +18,7 @@ from trainer.data.shards import load_shards
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train
-from trainer.tasks.image_classification.pixels import normalisation
+from trainer.tasks.images.pixels import normalisation
 
 
 def test_multi_label_shards_are_refused(small_shards: str, tmp_path) -> None:

@@ -27,7 +27,7 @@ from trainer.export.arrays import StoredArrays
 from trainer.export.onnx_graph import export_graph, join_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.model.build import parameters_sha256
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 
 IMAGE_SIZE = 32
 CLASSES = [str(digit) for digit in range(10)]

@@ -29,7 +29,7 @@ from trainer.export.bench import (
     time_calls,
 )
 from trainer.export.processes import run_step
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 
 
 def measure(exported: Any, folder: Path, *, batches: list[int], compile_limit_s: float | None) -> Bench:

@@ -20,10 +20,11 @@ from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
 from trainer.export import shipped
-from trainer.tasks.classes.shipped_answers import MAX_SCORE_DIFFERENCE, Expected, ShippedAnswers
+from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.image_classification import bundle
-from trainer.tasks.image_classification.predict import softmax
-from trainer.tasks.image_classification.transforms import EvaluationTransform
+from trainer.tasks.images import gate as gate_module
+from trainer.tasks.images.predict import softmax
+from trainer.tasks.images.transforms import EvaluationTransform
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def copy(export: Export, tmp_path: Path) -> Path:
 
 def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     # Four chunks and a rest, batches of five that do not divide them.
-    monkeypatch.setattr(bundle, "_CHUNK_IMAGES", 16)
+    monkeypatch.setattr(gate_module, "CHUNK_IMAGES", 16)
     assert 0 < export.right < 72
     gate = export.check(score=export.score)
     assert (gate.name, gate.precision, gate.status, gate.reason) == ("bundle", "fp32", "passed", "")
@@ -87,7 +88,7 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     # Blue, green and red at least; noise makes coloured what is called black, grey and white.
     assert gate.figures["coloured_images"] == 72
     assert (gate.figures["source_paths"], gate.figures["source_paths_with_class"]) == (24, 24)
-    assert gate.limits == {"right_difference": 0, "score_difference": MAX_SCORE_DIFFERENCE}
+    assert gate.limits == {"right_difference": 0, "score_difference": gate_module.MAX_SCORE_DIFFERENCE}
     assert 0 <= float(gate.figures["score_difference"] or 0) < 1e-6
 
 
@@ -221,20 +222,20 @@ def test_the_program_finds_nothing_in_its_own_folder(export: Export, copy: Path)
     assert export.check(copy).status == "passed"
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_CHUNK_IMAGES", 8), ("_CHUNK_BYTES", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("CHUNK_IMAGES", 8), ("_CHUNK_BYTES", 1)])
 def test_few_files_lie_on_the_disk_at_a_time(
     export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(bundle, limit, value)
-    monkeypatch.setattr(bundle.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(gate_module, limit, value)
+    monkeypatch.setattr(gate_module.tempfile, "tempdir", str(tmp_path))
     seen: list[int] = []
-    add = ShippedAnswers.add
+    add = gate_module.Findings.add
 
-    def counting(*arguments: Any) -> None:
+    def counting(*arguments: Any) -> Any:
         seen.append(len(list(tmp_path.glob("shardline-bundle-*/0*"))))
-        add(*arguments)
+        return add(*arguments)
 
-    monkeypatch.setattr(ShippedAnswers, "add", counting)
+    monkeypatch.setattr(gate_module.Findings, "add", counting)
     assert export.check().status == "passed"
     assert len(seen) == 72
     assert max(seen) <= 16

@@ -16,7 +16,7 @@ from contracts.artifacts import MANIFEST_NAME, ExportManifest, find_damage
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, write_checkpoint, write_shards
 from trainer.export.verify import main as verify
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 
 REPOSITORY = Path(__file__).parents[3]
 IMAGE_SIZE = 224

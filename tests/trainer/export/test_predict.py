@@ -20,8 +20,8 @@ from PIL import Image
 from records.decode import decode_rgb
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
-from trainer.tasks.image_classification import predict
-from trainer.tasks.image_classification.transforms import EvaluationTransform
+from trainer.tasks.images import predict
+from trainer.tasks.images.transforms import EvaluationTransform
 
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (7, 5, 3), dtype=np.uint8).repeat(5, axis=0).repeat(9, axis=1)  # 35 x 45

@@ -24,7 +24,7 @@ from trainer.export.processes import run_step
 from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.tasks.classes.accuracy import allowed_drop, judge_accuracy
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 
 # Of the gates `parity` and `top1`.
 PASSED, FAILED = ["passed", "passed"], ["failed", "failed"]

@@ -33,7 +33,7 @@ from trainer.export.ranges import NodeRange, measure_ranges
 from trainer.export.reference import measure_errors
 from trainer.export.rounds import Search, find_fp16, next_kept
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 
 
 def gate(status: str, name: str = "parity") -> Gate:

@@ -33,7 +33,7 @@ from trainer.export.processes import Cost
 from trainer.export.targets import choose_builder, gpu_target
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 from trainer.tasks.load import load_task
 
 REPOSITORY = Path(__file__).parents[3]

@@ -30,7 +30,7 @@ from trainer.report.drawing import THUMBNAIL
 from trainer.report.result import RESULT_NAME
 from trainer.step import Stepper
 from trainer.tasks.classes import report as task_report
-from trainer.tasks.image_classification.first_slot import FirstSlot
+from trainer.tasks.images.first_slot import FirstSlot
 
 BOARD = Path("out") / "tensorboard"
 # 72 training samples, 5 steps an epoch.

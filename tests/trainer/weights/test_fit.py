@@ -19,7 +19,7 @@ from tests.trainer.weights.test_start import (
     section,
     start,
 )
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from

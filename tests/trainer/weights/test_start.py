@@ -17,7 +17,7 @@ from contracts.config import ModelSection
 from contracts.errors import ModelError, UserError
 from tests.trainer.tasks.for_tests import image_network
 from trainer.tasks.classes.head import Head, find_head
-from trainer.tasks.image_classification.network import build_network
+from trainer.tasks.images.network import build_network
 from trainer.weights.source import find_source
 from trainer.weights.start import StartWeights, start_from
 from trainer.weights.tensors import read_tensors

@@ -16,14 +16,14 @@ from contracts.errors import ConfigError
 from tests.trainer.data.conftest import dataset, photograph, request
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.randomness import generator_of
-from trainer.tasks.image_classification.augment.draw import (
+from trainer.tasks.images.augment.draw import (
     OPERATIONS,
     RAND_AUGMENT,
     Augmentation,
     AugmentationPlan,
     Mixing,
 )
-from trainer.tasks.image_classification.augment.pixel_ops import apply_plan, mix_images
+from trainer.tasks.images.augment.pixel_ops import apply_plan, mix_images
 from trainer.tasks.protocol import Mode
 
 Pixels = npt.NDArray[np.uint8]

@@ -5,8 +5,11 @@
 
 It needs Python 3.10 or newer, numpy, Pillow and onnxruntime, and three files in its own folder: preprocess.json (what
 is done with pixels), labels.json (names of the classes) and the model that preprocess.json names. It prints a line for
-each image, in their order: the likeliest classes with their probabilities (softmax of the model's outputs). Exit codes:
-0; 2 for a bad argument, a folder that is not whole, or an image that cannot be used: all others are answered first.
+each image, in their order. Where an image has one class, these are the K likeliest with their probabilities (softmax of
+the model's outputs). Where it may have several (preprocess.json: activation sigmoid), labels.json has a threshold for
+each class, and the answer is every class whose score is at or above its threshold; with --top the K with the highest
+scores, whether they reach their threshold or not. Exit codes: 0; 2 for a bad argument, a folder that is not whole, or
+an image that cannot be used: all others are answered first.
 
 Pixels are those that the model was evaluated with, to the bit: the whole image is decoded (orientation tags are not
 applied, transparency is dropped, 16-bit grey is scaled), cut and resized by Pillow, normalised in float32. ONNX Runtime
@@ -24,9 +27,9 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +55,8 @@ Runner = Callable[[Array], Array]
 _MAX_PIXELS = (1 << 30) // 4 // 3
 # A CPU gains nothing from more images at a time, and they take memory.
 _BATCH = 16
+# Labels of an image without thresholds.
+_TOP = 3
 
 _FILTERS = {name.lower(): Image.Resampling[name] for name in Image.Resampling.__members__}
 # What each of these entries of preprocess.json may say.
@@ -63,6 +68,7 @@ _CHOICES: dict[str, list[Any]] = {
     "range": [[0, 1], [0, 255]],
     "layout": ["NCHW", "NHWC"],
     "dtype": ["float32"],
+    "activation": ["softmax", "sigmoid"],
 }
 
 # By the first bytes, and Pillow's class for each. Not Image.open: it would guess among forty formats.
@@ -124,6 +130,8 @@ class Preprocessing:
     """Order of the input's dimensions: N images, C channels, H rows, W columns."""
     dtype: str
     """Of the input."""
+    activation: str = "softmax"
+    """What makes scores of the output: softmax, where an image has one class; sigmoid, where it may have several."""
 
     @classmethod
     def read(cls, path: Path) -> Preprocessing:
@@ -134,11 +142,13 @@ class Preprocessing:
         """
         values = _read_json(path)
         names = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(names):
-            found = set(values) if isinstance(values, dict) else set()
-            missing, unknown = sorted(set(names) - found), sorted(found - set(names))
+        needed = [field.name for field in fields(cls) if field.default is MISSING]
+        found = set(values) if isinstance(values, dict) else set()
+        if not isinstance(values, dict) or not set(needed) <= found <= set(names):
+            missing, unknown = sorted(set(needed) - found), sorted(found - set(names))
             raise BadFolder(f"{path}: missing: {missing}; not known: {unknown}", allowed=", ".join(names))
-        if wrong := [f"{name} {json.dumps(values[name])}" for name, rule in _RULES.items() if not rule(values[name])]:
+        rules = {name: rule for name, rule in _RULES.items() if name in values}
+        if wrong := [f"{name} {json.dumps(values[name])}" for name, rule in rules.items() if not rule(values[name])]:
             allowed = "; ".join(f"{name} one of {json.dumps(choices)}" for name, choices in _CHOICES.items())
             raise BadFolder(
                 f"{path}: {', '.join(wrong)}", allowed=f"{allowed}; names, sizes from 1, numbers by channel"
@@ -184,24 +194,41 @@ class Preprocessing:
         return values
 
 
+class Prediction(NamedTuple):
+    """What is said of one class."""
+
+    label: str
+    score: float
+    """Probability of the class."""
+    threshold: float | None = None
+    """Score from which on an image has the class; None: it has one class, the likeliest."""
+
+    def to_text(self) -> str:
+        """Return it as text that is part of a line."""
+        is_below = self.threshold is not None and self.score < self.threshold
+        return f"{self.label} {self.score:.4f}" + (f" (below {self.threshold:.4f})" if is_below else "")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What is said of one image."""
 
     path: str
-    predictions: list[tuple[str, float]]
-    """Labels with their probabilities, the likeliest first."""
+    predictions: list[Prediction]
+    """The highest score first."""
     error: str = ""
     """Why there is none."""
 
     def to_json(self) -> str:
         """Return one line of JSON."""
-        found = [{"label": label, "score": score} for label, score in self.predictions]
+        found = [
+            {name: value for name, value in one._asdict().items() if value is not None} for one in self.predictions
+        ]
         return json.dumps({"file": self.path, **({"error": self.error} if self.error else {"predictions": found})})
 
     def to_text(self) -> str:
         """Return one line to be read."""
-        line = f"{self.path}: " + ", ".join(f"{label} {score:.4f}" for label, score in self.predictions)
+        line = f"{self.path}: " + (", ".join(one.to_text() for one in self.predictions) or "none")
         # The bytes of a path need not be text.
         return line.encode("utf-8", "backslashreplace").decode()
 
@@ -213,6 +240,8 @@ class Classifier:
     preprocessing: Preprocessing
     labels: list[str]
     runner: Runner
+    thresholds: list[float] = field(default_factory=list)
+    """Of each label, where an image may have several."""
 
     def run(self, images: Pixels) -> Array:
         """Map a batch [B, S, S, 3] uint8 RGB to logits [B, classes].
@@ -231,12 +260,14 @@ class Classifier:
             )
         return logits
 
-    def classify(self, paths: Iterable[str | None], *, top: int, read: Callable[[str], bytes]) -> Iterator[Answer]:
+    def classify(
+        self, paths: Iterable[str | None], *, top: int | None = None, read: Callable[[str], bytes]
+    ) -> Iterator[Answer]:
         """Yield an answer for each path, in order; a batch of images at a time is in memory.
 
         Args:
             paths: Of image files; None asks for the answers to those before it.
-            top: Most labels an image.
+            top: Most labels an image; None: all that reach their threshold, or without thresholds 3.
             read: Returns the content of a path; OSError: it cannot be read.
         """
         waiting: list[tuple[str, Pixels | str]] = []
@@ -256,7 +287,7 @@ class Classifier:
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
-    def _answer(self, waiting: list[tuple[str, Pixels | str]], top: int) -> Iterator[Answer]:
+    def _answer(self, waiting: list[tuple[str, Pixels | str]], top: int | None) -> Iterator[Answer]:
         images = [pixels for _, pixels in waiting if not isinstance(pixels, str)]
         rows: Iterator[Array] = iter(self.run(np.stack(images)) if images else ())
         for path, pixels in waiting:
@@ -267,10 +298,23 @@ class Classifier:
             if not np.isfinite(logits).all():
                 yield Answer(path, [], "the model's outputs for it are not finite numbers")
                 continue
+            yield Answer(path, self.predict(logits, top))
+
+    def predict(self, logits: Array, top: int | None) -> list[Prediction]:
+        """Return what is said of one image.
+
+        Args:
+            logits: [classes].
+            top: As for `classify`.
+        """
+        # By the logits: in float64 two scores of one rounding would be a tie. Of equal ones the first counts.
+        places = np.argsort(-logits, kind="stable")
+        if not self.thresholds:
             scores = softmax(logits)
-            # By the logits: in float64 two scores of one rounding would be a tie. Of equal ones the first counts.
-            places = np.argsort(-logits, kind="stable")[:top]
-            yield Answer(path, [(self.labels[place], float(scores[place])) for place in places])
+            return [Prediction(self.labels[place], float(scores[place])) for place in places[: top or _TOP]]
+        scores, limits = sigmoid(logits), self.thresholds
+        chosen = places[:top] if top else [place for place in places if scores[place] >= limits[place]]
+        return [Prediction(self.labels[place], float(scores[place]), limits[place]) for place in chosen]
 
 
 def open_folder(folder: Path, *, model: str | None = None, threads: int = 1) -> Classifier:
@@ -285,26 +329,33 @@ def open_folder(folder: Path, *, model: str | None = None, threads: int = 1) -> 
         BadFolder: A file is missing or cannot be used, or they contradict each other.
     """
     preprocessing = Preprocessing.read(folder / PREPROCESS_NAME)
-    labels = read_labels(folder / preprocessing.labels)
+    labels, thresholds = read_labels(folder / preprocessing.labels, preprocessing)
     if not (folder / preprocessing.model).is_file():
         raise BadFolder(
             f"{folder / preprocessing.model} is not there", allowed=f"the model that {PREPROCESS_NAME} names"
         )
-    return Classifier(
-        preprocessing, labels, open_model(folder / (model or preprocessing.model), preprocessing, threads)
-    )
+    runner = open_model(folder / (model or preprocessing.model), preprocessing, threads)
+    return Classifier(preprocessing, labels, runner, thresholds)
 
 
-def read_labels(path: Path) -> list[str]:
-    """Read the names of the classes.
+def read_labels(path: Path, preprocessing: Preprocessing) -> tuple[list[str], list[float]]:
+    """Read the names of the classes, and their thresholds where an image may have several.
 
     Raises:
-        BadFolder: The file is missing, or is no list of names.
+        BadFolder: The file is missing, or is no list of names, or of names with thresholds.
     """
     labels = _read_json(path)
-    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
-        raise BadFolder(f"{path} is no list of names", allowed="a JSON list of texts")
-    return labels
+    is_list = isinstance(labels, list) and bool(labels)
+    if preprocessing.activation == "softmax":
+        if not is_list or not all(isinstance(label, str) for label in labels):
+            raise BadFolder(f"{path} is no list of names", allowed="a JSON list of texts")
+        return labels, []
+    if not is_list or not all(_is_label(label) for label in labels):
+        raise BadFolder(
+            f"{path} is no list of names and thresholds",
+            allowed='a JSON list of {"label": TEXT, "threshold": NUMBER} with numbers from 0 to 1',
+        )
+    return [label["label"] for label in labels], [float(label["threshold"]) for label in labels]
 
 
 def open_model(path: Path, preprocessing: Preprocessing, threads: int) -> Runner:
@@ -380,6 +431,13 @@ def softmax(logits: Array) -> npt.NDArray[np.float64]:
     return powers
 
 
+def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Map each logit to a probability of its own."""
+    # Of numbers below 0 alone: powers of others leave the range of floats.
+    powers: npt.NDArray[np.float64] = np.exp(-np.abs(logits.astype(np.float64)))
+    return np.where(logits >= 0, 1.0, powers) / (1.0 + powers)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line (see the top of this file); return the exit code."""
     options = _parse(arguments)
@@ -408,14 +466,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Classify image files.", allow_abbrev=False)
     parser.add_argument("images", nargs="*", metavar="IMAGE")
     parser.add_argument("--paths-from", metavar="FILE", help="a file with one path a line; - is standard input")
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="most labels an image [3]")
+    parser.add_argument(
+        "--top", type=int, metavar="K", help="most labels an image [3; with thresholds all that reach theirs]"
+    )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each image, also for a bad one")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of ONNX Runtime [1]")
     parser.add_argument("--model", metavar="FILE", help="another model of the same folder")
     options = parser.parse_args(arguments)
     for name in ("top", "threads"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}: allowed are whole numbers from 1")
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} {value}: allowed are whole numbers from 1")
     if not options.images and options.paths_from is None:
         parser.error("no image was given: name image files, or a list of them with --paths-from")
     return options
@@ -469,6 +530,12 @@ def _is_file_name(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
+
+
+def _is_label(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {"label", "threshold"} or not isinstance(value["label"], str):
+        return False
+    return type(value["threshold"]) in (int, float) and 0 <= value["threshold"] <= 1
 
 
 def _is_size(value: Any) -> bool:

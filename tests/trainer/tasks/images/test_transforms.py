@@ -14,7 +14,7 @@ from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_s
 from tests.trainer.data.conftest import photograph
 from tests.trainer.tasks.for_tests import planned_manifest
 from trainer.data.randomness import generator_of
-from trainer.tasks.image_classification.transforms import (
+from trainer.tasks.images.transforms import (
     Box,
     EvaluationTransform,
     TrainTransform,
@@ -64,7 +64,7 @@ def test_the_smallest_scale_that_is_big_enough_is_taken() -> None:
 
 @pytest.mark.parametrize("crop", ["center", "random_resized"])
 def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import trainer.tasks.image_classification.transforms as module
+    import trainer.tasks.images.transforms as module
 
     used: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Labels of image files by an export: `shardline predict` for image classification.
+"""Labels of image files by an export: `shardline predict` for tasks of images.
 
 Pixels, labels and ONNX Runtime go through predict.py beside this file, of which the export holds a copy.
 """
@@ -13,9 +13,9 @@ from contracts import storage
 from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, StorageError
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.predict_task import describe_graph, open_engine
-from trainer.tasks.image_classification import predict
-from trainer.tasks.image_classification.predict import Classifier, Preprocessing, Runner
+from trainer.export.predict_task import describe_graph, open_engine, refuse_lines
+from trainer.tasks.images import predict
+from trainer.tasks.images.predict import Classifier, Preprocessing, Runner
 
 # Of files in a folder; a file that is named is tried whatever it is called.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -36,10 +36,10 @@ def print_labels(folder: CheckedFolder, options: argparse.Namespace) -> int:
         ships = folder.document.graph().name
         if preprocessing.model != ships:
             raise folder.damaged(f"{predict.PREPROCESS_NAME} is for {preprocessing.model}, and {ships} ships")
-        labels = predict.read_labels(folder.take(preprocessing.labels))
+        labels, thresholds = predict.read_labels(folder.take(preprocessing.labels), preprocessing)
         runner, ran = _open_runner(folder, preprocessing)
         print(f"predict: {ran}", file=sys.stderr, flush=True)
-        return _print_answers(predict.Classifier(preprocessing, labels, runner), options)
+        return _print_answers(predict.Classifier(preprocessing, labels, runner, thresholds), options)
     except predict.BadFolder as error:
         raise folder.damaged(str(error).partition("\n")[0]) from None
 
@@ -54,12 +54,7 @@ def _open_runner(folder: CheckedFolder, preprocessing: Preprocessing) -> tuple[R
 
 
 def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
-    if options.lines is not None:
-        raise ConfigError(
-            f"--lines {options.lines}, and the export is of images",
-            allowed="image files, or folders of them",
-            todo="name the images themselves",
-        )
+    refuse_lines(options, "images")
     failed = 0
     images = [file for image in options.files for file in _files_of(image)]
     for answer in classifier.classify(images, top=options.top, read=_read):

@@ -21,8 +21,8 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
 from trainer.model.user_callable import load_callable
-from trainer.tasks.image_classification.augment.draw import Augmentation, Mixing
-from trainer.tasks.image_classification.pixels import normalisation
+from trainer.tasks.images.augment.draw import Augmentation, Mixing
+from trainer.tasks.images.pixels import normalisation
 
 PixelTransform = Callable[[Pixels], Pixels]
 Box = tuple[float, float, float, float]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.tasks.image_classification.augment.draw import OPERATIONS, AugmentationPlan, Mix
+from trainer.tasks.images.augment.draw import OPERATIONS, AugmentationPlan, Mix
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 

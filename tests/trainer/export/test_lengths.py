@@ -1,0 +1,113 @@
+"""A task whose samples have a length through the export: the network and the graph at the ends of its range."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.artifacts.signature import Signature
+from contracts.config import ModelSection
+from contracts.errors import EXIT_USER_ERROR
+from tests.own_code.words import Network, Words
+from tests.trainer.texts import words_config, write_shards
+from trainer.export import parity
+from trainer.export.arrays import store_arrays
+from trainer.export.onnx_graph import export_graph, join_graph
+from trainer.export.proof import write_ends, write_graph_outputs
+from trainer.model.build import example_inputs, parameters_sha256
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_shards(tmp_path_factory.mktemp("texts"))
+
+
+def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
+    """Export a random network; return what the stage said, and the exports that there are."""
+    from safetensors.torch import save_file
+
+    settings = {"opt_batch": 2, "max_batch": 4, "precision": "fp32", "targets": ["l4"]}
+    config = words_config(arguments=arguments, export=settings)
+    torch.manual_seed(0)
+    state = Words(None, **arguments).build_model().state_dict()
+    (folder / "train").mkdir()
+    save_file(state, folder / "train" / "model.safetensors")
+    manifest = CheckpointManifest(
+        fingerprint="7" * 16,
+        finished=True,
+        step=7,
+        position=448,
+        epoch=1,
+        slot_size=8,
+        model=ModelSection().model_dump(mode="json"),
+        task=config["task"],
+        classes=[],
+        data={},
+        shards_fingerprint=ShardManifest.load(shards).fingerprint,
+        metrics={},
+        best_step=7,
+        parameters_sha256=parameters_sha256(state),
+        environment={},
+        files=[FileEntry.of(storage.normalise(folder / "train"), "model.safetensors")],
+    )
+    (folder / "train" / MANIFEST_NAME).write_bytes(manifest.to_json())
+    given = ["--root", str(folder / "export"), "--checkpoint", str(folder / "train"), "--shards", shards]
+    command = [sys.executable, "-m", "trainer.export.task", "--config-json", json.dumps(config), *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return done, list((folder / "export").glob(f"*/{MANIFEST_NAME}"))
+
+
+def test_the_graph_is_held_against_torch_at_the_ends_of_a_length(shards: str, tmp_path: Path) -> None:
+    done, (found,) = export(tmp_path, shards, {})
+    assert done.returncode == 0, done.stderr
+    document = ExportManifest.load(storage.normalise(found.parent))
+    (gate,) = (gate for gate in document.gates if gate.name == "sizes")
+    assert (gate.status, gate.precision, gate.figures["samples"]) == ("passed", "fp32", 8)
+    assert document.inputs == {"tokens": ["batch", "length"], "mask": ["batch", "length"]}
+
+
+def test_a_length_that_the_network_cannot_take_ends_before_anything_is_exported(shards: str, tmp_path: Path) -> None:
+    done, found = export(tmp_path, shards, {"positions": 60})
+    assert (done.returncode, found) == (EXIT_USER_ERROR, [])
+    assert "fails at length 64 (max of its range in the task's signature): index out of range" in done.stderr
+    assert "set max of length in the task's signature (by task.arguments" in done.stderr
+
+
+class DividesBySixteen(Network):
+    """What a network is whose length became a constant when it was traced."""
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens, mask) * tokens.shape[1] / 16
+
+
+def test_a_constant_in_the_graph_shows_at_the_ends(tmp_path: Path) -> None:
+    def build(kind: type[Network]) -> Network:
+        torch.manual_seed(0)
+        return kind(64).eval()
+
+    task, model = Words(None), build(Network)
+    signature: Signature = task.signature
+    tokens = np.random.default_rng(0).integers(0, 256, (9, 16))
+    split = store_arrays(tmp_path / "split", [{"tokens": tokens, "mask": np.ones_like(tokens)}])
+    ends = write_ends(model, signature, split, tmp_path)
+    assert ends is not None and [part.open()["tokens"].shape for part in ends[0].parts] == [(4, 8), (4, 64)]
+    for kind, passed in ((Network, True), (DividesBySixteen, False)):
+        folder = tmp_path / kind.__name__
+        folder.mkdir()
+        traced = folder / "traced.onnx"
+        export_graph(build(kind), traced, signature=signature, example=example_inputs(task, 2), opset=20)
+        join_graph(traced, folder / "fp32.onnx", signature)
+        run = parity.open_graph(folder / "fp32.onnx", threads=1)
+        same = run(next(split.batches(4)))["scores"], model(*map(torch.from_numpy, next(split.batches(4)).values()))
+        assert np.allclose(same[0], same[1].detach(), atol=1e-5)
+        found = write_graph_outputs(folder / "fp32.onnx", ends[0], folder / "outputs", batch_size=4, threads=1)
+        assert parity.compare_stored(ends[1], found, signature, ran="", precision="fp32").passed is passed

@@ -1,0 +1,199 @@
+"""What an export of a task of images has beside graphs: labels.json, preprocess.json and predict.py.
+
+Here: the functions of trainer/export/bundles.py that are the same for all such tasks, and what the others are made of.
+predict.py is copied from this package byte for byte and knows nothing of it. Its gate is in gate.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts.signature import Signature
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from trainer.export import shipped
+from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
+from trainer.tasks.images.names import PREPROCESS_NAME, class_of
+
+if TYPE_CHECKING:
+    from trainer.export.arrays import Arrays, StoredArrays
+    from trainer.export.checked_folder import CheckedFolder
+    from trainer.tasks.protocol import Task
+
+# Of images that are read at a time for an engine.
+_READ_IMAGES = 32
+_NOISE_SEED = 0
+_USE_PREPROCESSING = (
+    "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
+    "normalisation costs accuracy without an error."
+)
+
+
+def check_checkpoint(config: RunConfig, checkpoint: CheckpointManifest) -> None:
+    """Refuse another transform than the checkpoint's.
+
+    Raises:
+        ConfigError: It is another.
+    """
+    for name, given in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
+        # An unset mean or std means that of the training split, which the checkpoint recorded.
+        if given is not None and given != checkpoint.data[name]:
+            raise ConfigError(
+                f"data.{name} is {given}, the checkpoint was trained with {checkpoint.data[name]}",
+                allowed="the transform of the checkpoint",
+                todo="pass the checkpoint that was trained with this configuration, or correct the configuration",
+            )
+
+
+def make_noise(task: Task, samples: int) -> Arrays:
+    """Return noise as images."""
+    import numpy as np
+    import torch
+
+    from trainer.tasks.protocol import Mode
+
+    ((name, spec),) = task.signature.inputs.items()
+    size = cast(int, spec.shape[-1])
+    pixels = np.random.default_rng(_NOISE_SEED).integers(0, 256, (samples, size, size, 3), dtype=np.uint8)
+    batch = {**task.example(samples), name: torch.from_numpy(pixels)}
+    return {name: task.to_model(batch, Mode(training=False))[name].numpy()}
+
+
+def write_files(
+    folder: Path,
+    checkpoint: CheckpointManifest,
+    signature: Signature,
+    *,
+    labels: Sequence[object],
+    activation: Literal["softmax", "sigmoid"],
+    model_name: str,
+    max_batch: int,
+) -> list[str]:
+    """Write labels.json, preprocess.json and predict.py into a folder; return their names.
+
+    Args:
+        folder: Where the graphs lie.
+        checkpoint: Its evaluation transform.
+        signature: Names of input and output.
+        labels: Entries of labels.json.
+        activation: What makes scores of logits.
+        model_name: File name of the graph that ships.
+        max_batch: Most images at a time.
+    """
+    (input_name,), (output_name,) = signature.inputs, signature.outputs
+    preprocessing = {
+        "format_version": 1,
+        "model": model_name,
+        "labels": LABELS_NAME,
+        "input": input_name,
+        "output": output_name,
+        "max_batch": max_batch,
+        "color": "RGB",
+        "crop": "center",
+        "image_size": checkpoint.data["image_size"],
+        "filter": "bilinear",
+        "range": [0, 1],
+        "mean": list(checkpoint.data["mean"]),
+        "std": list(checkpoint.data["std"]),
+        "layout": "NCHW",
+        "dtype": "float32",
+    }
+    if activation != "softmax":
+        # Of release 0.1.0 there is no such entry, and softmax is meant.
+        preprocessing["activation"] = activation
+    write_json(folder / LABELS_NAME, labels)
+    write_json(folder / PREPROCESS_NAME, preprocessing)
+    (folder / PREDICT_NAME).write_bytes(_own_program().read_bytes())
+    return [LABELS_NAME, PREPROCESS_NAME, PREDICT_NAME]
+
+
+def lay_out_again(folder: Path, document: ExportManifest, *, model_name: str, work: Path) -> Path:
+    """Return a folder with the files of a finished export, and this package's own predict.py.
+
+    Args:
+        folder: The export's.
+        document: Its manifest.
+        model_name: File name of the fp32 graph.
+        work: Where the folder is made.
+    """
+    names = (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name)
+    return shipped.lay_out_again(folder, work / GATE_NAME, names, program=_own_program())
+
+
+def read_inputs(
+    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
+) -> StoredArrays:
+    """Return the images of the test split as preprocess.json says."""
+    import numpy as np
+
+    from records.decode import Pixels, UndecodableImage
+    from trainer.data.reader import ShardReader
+    from trainer.export.arrays import store_arrays
+    from trainer.tasks.images.predict import Preprocessing
+    from trainer.tasks.images.transforms import EvaluationTransform
+
+    said = Preprocessing.read(folder / PREPROCESS_NAME)
+    mean, std = said.mean, said.std
+    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    reader = ShardReader(shards_uri, shards, "test")
+
+    def decode(place: int) -> Pixels:
+        try:
+            return transform.decode(reader.sample(place)["image"])
+        except UndecodableImage as error:
+            raise reader.undecodable(place, error) from None
+
+    def batches() -> Iterator[Arrays]:
+        for start in range(0, len(reader), _READ_IMAGES):
+            places = list(range(start, min(start + _READ_IMAGES, len(reader))))
+            reader.prepare(places)
+            pixels = np.stack([decode(place) for place in places])
+            yield {said.input: transform.normalise(pixels).numpy()}
+
+    return store_arrays(work / "test-inputs", batches())
+
+
+def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
+    """Compare preprocess.json with the manifest, and the labels with the outputs."""
+    named, ships = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model"), document.graph().name
+    return [] if named == ships else [f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships"]
+
+
+def read_labels(folder: Path) -> list[str] | None:
+    """Return the names of the classes."""
+    return [class_of(entry) for entry in json.loads((folder / LABELS_NAME).read_text(encoding="utf-8"))]
+
+
+def describe_classes(checkpoint: CheckpointManifest) -> list[str]:
+    """Return what the model card says of normalisation and classes."""
+    mean, std = checkpoint.data["mean"], checkpoint.data["std"]
+    return [f"Pixels / 255 are normalised with mean {mean}, std {std}.", list_classes(checkpoint.classes)]
+
+
+def describe_use() -> list[str]:
+    """Return what the model card says of predict.py and `shardline predict`."""
+    return [
+        "On any machine, with numpy, Pillow and onnxruntime (CPU):",
+        "    python predict.py IMAGE...",
+        "With shardline, on a GPU that an engine was built for with that engine, elsewhere with the graph:",
+        "    shardline predict FOLDER IMAGE...",
+        _USE_PREPROCESSING,
+    ]
+
+
+def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
+    """Print the labels of images."""
+    # Here: it imports numpy and Pillow.
+    from trainer.tasks.images.answers import print_labels
+
+    return print_labels(folder, options)
+
+
+def _own_program() -> Path:
+    return Path(__file__).with_name(PREDICT_NAME)

@@ -1,0 +1,262 @@
+"""The gate `bundle` of a task of images: the shipped predict.py on the source's own files, as a user would run it.
+
+Here: `ask_about_split`, which asks the program about every file of the test split and counts what all tasks count, and
+`conclude`, which makes the gate. Whatever is wrong with pixels or names on that way shows there; parity with torch, on
+tensors, sees none of it. It runs code of the folder that it is given: only a folder whose checksums agree with its
+manifest is for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contracts.artifacts import ShardManifest
+from contracts.artifacts.export import Figure, Gate
+from contracts.config import DataSection
+from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.shipped import ShippedFailed, ShippedProgram, name_versions
+from trainer.tasks.classes.shipped_answers import MAX_SCORE_DIFFERENCE as MAX_SCORE_DIFFERENCE
+
+# Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
+CHUNK_IMAGES = 256
+_CHUNK_BYTES = 1 << 26
+# That the program needs.
+_PACKAGES = ("onnxruntime", "numpy", "Pillow")
+
+Predictions = list[tuple[str, float]]
+"""Labels with their scores, the highest first."""
+Judge = Callable[[Any, Predictions | None], None]
+"""Takes the label of an image, as the field has it, and what the program said of it; None: nothing."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One image that the program is asked about."""
+
+    label: Any
+    coloured: bool
+
+
+@dataclass
+class Findings:
+    """What came back."""
+
+    images: int = 0
+    coloured: int = 0
+    unanswered: int = 0
+    first_error: str = ""
+    failure: str = ""
+    """Why the program came to no end."""
+    predicted: set[str] = field(default_factory=set)
+    predictions: int = 0
+    scores: float = 0.0
+
+    @property
+    def mean_score(self) -> float | None:
+        """Average score of all predictions; None: there was none."""
+        return self.scores / self.predictions if self.predictions else None
+
+    def add(self, asked: _Asked, answer: Mapping[str, Any]) -> Predictions | None:
+        """Count the answer to one image, and return its predictions; None: it is an error."""
+        self.images += 1
+        self.coloured += asked.coloured
+        if "error" in answer:
+            self.unanswered += 1
+            self.first_error = self.first_error or str(answer["error"])
+            return None
+        found = [(one["label"], one["score"]) for one in answer["predictions"]]
+        self.predicted.update(label for label, _ in found)
+        self.predictions += len(found)
+        self.scores += sum(score for _, score in found)
+        return found
+
+    def reasons(self) -> Iterator[str]:
+        """Yield what is wrong whatever was answered."""
+        if self.failure:
+            yield self.failure
+        if self.unanswered:
+            yield f"{self.unanswered} images got no answer, the first: {self.first_error}"
+
+    def figures(self) -> dict[str, Figure]:
+        """Return what was counted."""
+        return {
+            "images": self.images,
+            "coloured_images": self.coloured,
+            "classes_predicted": len(self.predicted),
+            "unanswered": self.unanswered,
+            "mean_score": self.mean_score,
+        }
+
+
+def ask_about_split(
+    folder: Path,
+    shards_uri: str,
+    shards: ShardManifest,
+    data: DataSection,
+    *,
+    model_name: str,
+    threads: int,
+    top: int | None,
+    judge: Judge,
+) -> Findings:
+    """Ask the shipped program about every file of the test split.
+
+    One process answers for all images; files of a few hundred are on the disk at a time.
+
+    Args:
+        folder: The export's folder on this machine.
+        shards_uri: Folder of the shards.
+        shards: Their manifest.
+        data: How shards in a bucket are read.
+        model_name: File name of the graph to run; the fp32 one, since only it must agree to the image.
+        threads: Intra-op threads of ONNX Runtime.
+        top: Most labels of an image; None: what the program says by itself.
+        judge: Takes each image with its answer, in the order of the split.
+
+    Raises:
+        DataError: A shard is damaged.
+    """
+    found, asked = Findings(), deque[_Asked]()
+    options = ["--json", "--paths-from=-", *([f"--top={top}"] if top else [])]
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as work:
+        program = ShippedProgram(folder, options, work=Path(work), model_name=model_name, threads=threads)
+        chunks = _write_images(Path(work), shards_uri, shards, data, asked)
+        try:
+            with contextlib.closing(chunks), program:
+                for answer in _ask(program, Path(work), chunks):
+                    image = asked.popleft()
+                    judge(image.label, found.add(image, answer))
+                program.finish()
+        except ShippedFailed as failure:
+            found.failure = str(failure)
+    return found
+
+
+def _ask(program: ShippedProgram, work: Path, chunks: Iterable[Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Yield what the program says of each file, in order: `file` and `predictions`, or `error`.
+
+    The files of a chunk are asked for before the answers to the one before are read, and are deleted when they have
+    been answered: two chunks lie on the disk at a time. The names of two chunks must fit into a pipe (64 KiB).
+    """
+    under_way: deque[Sequence[str]] = deque()
+
+    def take() -> Iterator[dict[str, Any]]:
+        names = under_way.popleft()
+        for name, answer in zip(names, program.answers(names), strict=True):
+            yield _checked(answer, name, program)
+            (work / name).unlink()
+
+    for chunk in chunks:
+        program.ask(chunk)
+        under_way.append(chunk)
+        if len(under_way) > 1:
+            yield from take()
+    while under_way:
+        yield from take()
+
+
+def _checked(answer: dict[str, Any], name: str, program: ShippedProgram) -> dict[str, Any]:
+    try:
+        whole = answer["file"] == name and (
+            "error" in answer
+            or all(isinstance(one["label"], str) and one["score"] >= 0 for one in answer["predictions"])
+        )
+    except (TypeError, LookupError):
+        whole = False
+    if not whole:
+        raise program.misunderstood(name, answer)
+    return answer
+
+
+def conclude(
+    found: Findings,
+    reasons: Sequence[str],
+    *,
+    figures: Mapping[str, Figure],
+    limits: Mapping[str, float],
+    undecided: str,
+    precision: str,
+) -> Gate:
+    """Return the gate.
+
+    Args:
+        found: What the program said.
+        reasons: What is wrong besides.
+        figures: What was counted besides.
+        limits: Of figures.
+        undecided: Why the answers say nothing about pixels; empty: they do.
+        precision: Of the graph.
+    """
+    wrong = [*found.reasons(), *reasons]
+    status: Literal["passed", "failed", "not decidable"] = "failed" if wrong else "passed"
+    if not wrong and undecided:
+        status = "not decidable"
+        wrong.append(undecided)
+    elif found.images and not found.coloured:
+        wrong.append("no test image is coloured: channels in another order may not be seen")
+    return Gate(
+        name=GATE_NAME,
+        precision=precision,
+        status=status,
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on the source's files",
+        figures={**found.figures(), **figures},
+        limits=dict(limits),
+        reason="; ".join(wrong),
+    )
+
+
+def not_decidable(reason: str, *, precision: str) -> Gate:
+    """Return the gate of a program that was not run."""
+    return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=f"not run: {reason}", reason=reason)
+
+
+def _write_images(
+    work: Path, shards_uri: str, shards: ShardManifest, data: DataSection, asked: deque[_Asked]
+) -> Generator[list[str]]:
+    """Write the files of the test split under names that tell nothing, and yield these a chunk at a time.
+
+    What is to be known of each file is appended to `asked`.
+    """
+    # Here: it brings the cache of a bucket with it.
+    from trainer.data.reader import ShardReader
+
+    reader = ShardReader(shards_uri, shards, "test", data)
+    names: list[str] = []
+    num_bytes = 0
+    with reader.read_ahead() as advance:
+        for place in range(len(reader)):
+            if place % CHUNK_IMAGES == 0:
+                reader.prepare(list(range(place, min(place + CHUNK_IMAGES, len(reader)))))
+                advance(place)
+            sample = reader.sample(place)
+            content = sample["image"]
+            names.append(f"{place:09d}")
+            (work / names[-1]).write_bytes(content)
+            asked.append(_Asked(sample["label"], _is_coloured(content)))
+            num_bytes += len(content)
+            if len(names) == CHUNK_IMAGES or num_bytes > _CHUNK_BYTES:
+                yield names
+                names, num_bytes = [], 0
+    if names:
+        yield names
+
+
+def _is_coloured(content: bytes) -> bool:
+    """Whether an image has a pixel that is not grey: only there another order of channels shows.
+
+    A JPEG is looked at by averages of 8 x 8 pixels, at a part of the cost.
+    """
+    from records.decode import UndecodableImage, decode_rgb, reducible_size
+
+    try:
+        pixels = decode_rgb(content, reduction=8 if reducible_size(content) else 1)
+    except UndecodableImage:
+        # Sharded without a look at it; the program will say so too.
+        return False
+    return bool((pixels != pixels[..., :1]).any())
