@@ -13,6 +13,7 @@ ELSEWHERE = (
     "trainer/profiling/",
     # What an export ships: predict.py is one file that runs alone.
     "trainer/tasks/images/predict.py",
+    "trainer/tasks/text_classification/predict.py",
 )
 
 
