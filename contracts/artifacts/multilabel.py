@@ -5,7 +5,8 @@ Nothing but that task, and the pages that show it, reads them.
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -15,6 +16,15 @@ from contracts.errors import DataError
 
 TASKS = ("image_multilabel",)
 """Names of the tasks whose samples have any number of labels."""
+THRESHOLDS = "thresholds"
+"""In `CheckpointManifest.calibration`: of each class the probability from which on a sample is said to have it."""
+DEFAULT_THRESHOLD = 0.5
+
+
+def thresholds_of(calibration: Mapping[str, Any], num_classes: int) -> list[float]:
+    """Return the thresholds that were chosen on the validation split; where none were, 0.5 for each class."""
+    thresholds: list[float] = calibration.get(THRESHOLDS, [DEFAULT_THRESHOLD] * num_classes)
+    return thresholds
 
 
 class LabelOutcome(Document):

@@ -263,7 +263,7 @@ def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> 
 
 
 def sort_records(records: Iterable[tuple[Any, ...]], folder: Path, name: str) -> Iterator[tuple[Any, ...]]:
-    """Yield records in the order of their first field, in bounded memory; equal ones as they came.
+    """Read records; return them in the order of their first field, in bounded memory; equal ones as they came.
 
     Args:
         records: To be sorted; of what marshal knows.
@@ -275,15 +275,18 @@ def sort_records(records: Iterable[tuple[Any, ...]], folder: Path, name: str) ->
     batch, is_rest = _take_run(remaining)
     batch.sort(key=first)
     if is_rest:
-        yield from batch
-        return
+        return iter(batch)
     runs: list[Path] = []
     while batch:
         runs.append(folder / f"{name}-run-{len(runs):05d}")
         _write_run(runs[-1], batch)
         batch, _ = _take_run(remaining)
         batch.sort(key=first)
-    yield from heapq.merge(*map(_read_run, runs), key=first)
+    return _merge_runs(runs)
+
+
+def _merge_runs(runs: Sequence[Path]) -> Iterator[tuple[Any, ...]]:
+    yield from heapq.merge(*map(_read_run, runs), key=itemgetter(0))
     for path in runs:
         path.unlink()
 

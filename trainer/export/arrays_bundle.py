@@ -156,7 +156,7 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     document = folder.document
     raise ConfigError(
         f"the export is of task {document.task}: only its code makes inputs of files",
-        allowed="`shardline predict` of an export of image_classification",
+        allowed="`shardline predict` of an export of a task that comes with the tool",
         todo=f"write {', '.join(document.model_signature.inputs)} as arrays into a .npz file, and run `python "
         f"{PREDICT_NAME} INPUTS.npz OUTPUTS.npz` of the export's folder",
     )

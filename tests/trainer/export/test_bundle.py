@@ -20,7 +20,6 @@ from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
 from trainer.export import shipped
-from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.image_classification import bundle
 from trainer.tasks.images import gate as gate_module
 from trainer.tasks.images.predict import softmax
@@ -38,15 +37,15 @@ class Export:
     score: float
 
     def check(self, folder: Path | None = None, **changes: Any) -> Gate:
-        expected = Expected(**{"evaluation_right": self.right, **changes})
+        arguments = {
+            "expected_right": self.right,
+            "expected_score": None,
+            "data": DataSection(),
+            "threads": 1,
+            **changes,
+        }
         return bundle.try_program(
-            folder or self.folder,
-            self.shards_uri,
-            self.shards,
-            model_name=GRAPH_NAME,
-            expected=expected,
-            data=DataSection(),
-            threads=1,
+            folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
         )
 
 
@@ -79,7 +78,7 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     # Four chunks and a rest, batches of five that do not divide them.
     monkeypatch.setattr(gate_module, "CHUNK_IMAGES", 16)
     assert 0 < export.right < 72
-    gate = export.check(score=export.score)
+    gate = export.check(expected_score=export.score)
     assert (gate.name, gate.precision, gate.status, gate.reason) == ("bundle", "fp32", "passed", "")
     assert gate.ran.startswith("the shipped predict.py with onnxruntime 1.")
     expected = {"images": 72, "right": export.right, "evaluation_right": export.right, "right_difference": 0}
@@ -138,7 +137,7 @@ def test_what_moves_no_answer_is_seen_by_the_average_probability(export: Export,
     mean = [colours.MEAN[0] + 0.004, *colours.MEAN[1:]]
     set_value("mean", mean)(copy)
     assert export.check(copy).status == "passed"
-    gate = export.check(copy, score=export.score)
+    gate = export.check(copy, expected_score=export.score)
     assert (gate.status, "average probability" in gate.reason) == ("failed", True)
 
 
@@ -182,8 +181,8 @@ def test_channels_in_another_order_do_not_show_on_grey_images(tmp_path: Path) ->
 
 
 def test_without_an_evaluation_the_trainers_transform_is_compared_with(export: Export) -> None:
-    assert export.check(evaluation_right=None).status == "not decidable"
-    gate = export.check(evaluation_right=None, transformed_right=export.right)
+    assert export.check(expected_right=None).status == "not decidable"
+    gate = export.check(expected_right=None, transformed_right=export.right)
     assert (gate.status, gate.figures["transformed_right"]) == ("passed", export.right)
     assert "evaluation_right" not in gate.figures
     assert export.check(transformed_right=export.right + 1).status == "failed"
@@ -193,13 +192,7 @@ def test_an_empty_test_split_decides_nothing(export: Export) -> None:
     empty = export.shards.splits["train"]
     shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
     gate = bundle.try_program(
-        export.folder,
-        export.shards_uri,
-        shards,
-        model_name=GRAPH_NAME,
-        expected=Expected(0),
-        data=DataSection(),
-        threads=1,
+        export.folder, export.shards_uri, shards, model_name=GRAPH_NAME, expected_right=0, data=DataSection(), threads=1
     )
     assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from trainer.tasks.image_multilabel.passing import DEFAULT_THRESHOLD, best_threshold, between_scores
+from contracts.artifacts.multilabel import DEFAULT_THRESHOLD, THRESHOLDS
+from trainer.tasks.image_multilabel.passing import best_threshold, between_scores
 from trainer.tasks.image_multilabel.scores import SplitScores
 from trainer.tasks.protocol import Batch
-
-THRESHOLDS = "thresholds"
 
 
 class ThresholdChoice:
@@ -45,9 +44,3 @@ class ThresholdChoice:
                 best_threshold(one, between_scores(one.scores) if exact else one.scores) for one, exact in passing
             ]
         }
-
-
-def thresholds_of(document: dict[str, Any], num_classes: int) -> list[float]:
-    """Return the thresholds that a calibration has chosen; 0.5 where there was none."""
-    thresholds: list[float] = document.get(THRESHOLDS, [DEFAULT_THRESHOLD] * num_classes)
-    return thresholds

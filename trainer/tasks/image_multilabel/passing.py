@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from contracts.artifacts.multilabel import DEFAULT_THRESHOLD
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-
-DEFAULT_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from contracts.artifacts.multilabel import thresholds_of
 from contracts.errors import ConfigError
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.image_multilabel.losses import make_loss, positive_weights
@@ -93,7 +94,6 @@ class ImageMultilabel(ImageTask):
 
     def report(self, device: torch.device, calibrated: dict[str, Any]) -> MultilabelReport:
         """Return what takes in the samples of the test split: every class at its threshold, and the worst samples."""
-        from trainer.tasks.image_multilabel.calibration import thresholds_of
         from trainer.tasks.image_multilabel.report import MultilabelReport
 
         return MultilabelReport(

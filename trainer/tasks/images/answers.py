@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, StorageError
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.predict_task import describe_graph, open_engine, refuse_lines
+from trainer.export.predict_task import describe_graph, open_engine
 from trainer.tasks.images import predict
 from trainer.tasks.images.predict import Classifier, Preprocessing, Runner
 
@@ -54,7 +54,12 @@ def _open_runner(folder: CheckedFolder, preprocessing: Preprocessing) -> tuple[R
 
 
 def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
-    refuse_lines(options, "images")
+    if options.lines is not None:
+        raise ConfigError(
+            f"--lines {options.lines}, and the export is of images",
+            allowed="image files, or folders of them",
+            todo="name the images themselves",
+        )
     failed = 0
     images = [file for image in options.files for file in _files_of(image)]
     for answer in classifier.classify(images, top=options.top, read=_read):

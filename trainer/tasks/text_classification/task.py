@@ -162,7 +162,7 @@ class TextClassification:
         }
 
     def count_units(self, batch: Batch) -> int:
-        """Return the tokens of a batch, without padding."""
+        """Return the tokens of a batch, without those that pad it."""
         return int(batch["mask"].sum())
 
     # --- on the device ------------------------------------------------------------------------------------------------
