@@ -24,6 +24,7 @@ from contracts.config import ShardingSection
 from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryAgain
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
+from records.tokenizer import tokenizer_uri
 from sharding.limits import name_some
 from sharding.sources.fields import Fields
 from sharding.sources.layout import find_layout

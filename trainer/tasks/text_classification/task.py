@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import google_crc32c
 import torch
 from torch import nn
 
@@ -126,7 +125,7 @@ class TextClassification:
         entry, content = self._entry, b""
         with suppress(FileNotFoundError):
             content = storage.read_bytes(entry.uri(self._shards_uri))
-        if f"{google_crc32c.value(content):08x}" != entry.crc32c:
+        if storage.crc32c(content) != entry.crc32c:
             raise DataError(
                 f"the shards in {storage.display(self._shards_uri)} are damaged: {entry.name} "
                 + ("has other bytes than the manifest says" if content else "is missing"),
