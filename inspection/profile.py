@@ -54,6 +54,7 @@ def describe_rate(point: ProfilePoint) -> str:
     words = f"{point.samples_per_s:.1f} samples/s a rank"
     if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
         words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
+    words += "".join(f", {value:,.0f} {unit}/s" for unit, value in point.units_per_s.items())
     share = point.data_time_fraction
     words += f", data time {NOT_MEASURED}" if share is None else f", {share:.0%} of a step waiting for data"
     return words

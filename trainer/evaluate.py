@@ -24,7 +24,7 @@ from trainer.parallel import release_gathered
 from trainer.tasks.load import calling
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import Calling, SplitMetrics
-from trainer.tasks.optional import SplitReport
+from trainer.tasks.optional import SplitCollector
 from trainer.tasks.protocol import Batch, Mode, Outputs, Task
 
 # Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
@@ -97,7 +97,7 @@ def evaluate(
     share: SplitPart,
     device: torch.device,
     *,
-    report: SplitReport | None = None,
+    report: SplitCollector | None = None,
     first: Callable[[Outputs, Batch], None] | None = None,
     numerics: Numerics | None = None,
     rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,

@@ -1,10 +1,15 @@
-"""The end of training: the best checkpoint measured on the test split, and the document at the top of the folder."""
+"""The end of training: the best checkpoint measured on the test split, and the document at the top of the folder.
+
+A task that chooses something on the validation split (`calibration`) does so before. Nothing is kept of an end that was
+killed: the next attempt does all of it again, with the same result.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from PIL import Image
 
 from contracts import storage
@@ -16,7 +21,14 @@ from trainer.model.build import parameters_sha256
 from trainer.report.drawing import png
 from trainer.report.result import write_result
 from trainer.tasks.load import calling
-from trainer.tasks.optional import SHOWN_SAMPLES, Picture, SplitReport, draw_pictures, make_report
+from trainer.tasks.optional import (
+    SHOWN_SAMPLES,
+    Picture,
+    SplitReport,
+    draw_pictures,
+    make_calibration,
+    make_report,
+)
 from trainer.tasks.protocol import Batch, Outputs
 
 if TYPE_CHECKING:
@@ -51,13 +63,12 @@ def finish(training: Training) -> None:
     rows = stepper.wanted_rows
     stepper.load_evaluated(load_parts(found.uri, best, rows, "model", "ema", on_piece=sections.alive))
     sections.enter("evaluation")
+    calibrated = _calibrate(training)
     with calling(training.config, "report"):
-        report = make_report(training.data.task, training.rank.device)
+        report = make_report(training.data.task, training.rank.device, calibrated)
     drawn: dict[str, Picture] = {}
     test = training.evaluate_split("test", report, lambda outputs, batch: drawn.update(_draw(training, outputs, batch)))
-    if training.vote.agreed is not None:
-        # The network holds the best weights now, and the last step is saved.
-        training.leave(training.vote.agreed, save=False)
+    _leave_if_told(training)
     if report is not None:
         with calling(training.config, "report"):
             report.merge()
@@ -98,11 +109,40 @@ def finish(training: Training) -> None:
             "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "spent_s": training.reporting.budget.spent_s(),
             "parameters_sha256": sha256,
+            "calibration": calibrated or {},
             "evaluation": evaluation,
             "files": files,
         }
     )
     storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
+
+
+def _calibrate(training: Training) -> dict[str, Any] | None:
+    """Return what the task chooses on the validation split, the same on all ranks; None: it chooses nothing."""
+    rank, config = training.rank, training.config
+    with calling(config, "calibration"):
+        calibration = make_calibration(training.data.task, rank.device)
+    if calibration is None:
+        return None
+    training.evaluate_split("validation", calibration)
+    _leave_if_told(training)
+    with calling(config, "calibration"):
+        calibration.merge()
+        chosen = [calibration.document() if rank.is_first else {}]
+    if rank.ranks > 1:
+        dist.broadcast_object_list(chosen, src=0)
+    return chosen[0]
+
+
+def _leave_if_told(training: Training) -> None:
+    """Stop where the ranks agreed to during an evaluation.
+
+    Raises:
+        Preempted: They did.
+    """
+    if training.vote.agreed is not None:
+        # The network holds the best weights now, and the last step is saved.
+        training.leave(training.vote.agreed, save=False)
 
 
 def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
@@ -115,7 +155,13 @@ def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
         return report.details(origins)
 
 
+def _shows_samples(training: Training) -> bool:
+    return training.config.inspect.samples == "show"
+
+
 def _draw(training: Training, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
+    if not _shows_samples(training):
+        return {}
     try:
         return draw_pictures(training.data.task, outputs, batch)
     except Exception as error:  # noqa: BLE001 - the user's code raises what it likes, and this is only looked at
@@ -134,7 +180,8 @@ def _show(
         for name, pixels in drawn.items():
             writer.add_image(f"test/{name}", pixels, best.step, dataformats="HWC")
         if report is not None and document is not None:
-            samples = training.data.samples_at("test", report.places()[:SHOWN_SAMPLES])
+            places = report.places()[:SHOWN_SAMPLES] if _shows_samples(training) else []
+            samples = training.data.samples_at("test", places)
             report.show(writer, document, samples, best.step)
 
     try:

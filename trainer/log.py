@@ -23,7 +23,7 @@ from trainer.report.scalars import Scalars
 from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
-from trainer.tasks.optional import make_first_slot
+from trainer.tasks.optional import make_first_slot, unit_of
 from trainer.tasks.protocol import Batch
 
 
@@ -70,7 +70,8 @@ class Reporting:
         self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
-        self._first_slot = make_first_slot(feed.task)
+        self._unit = unit_of(feed.task)
+        self._first_slot = make_first_slot(feed.task) if config.inspect.samples == "show" else None
         if rank.is_first and first_step == 0 and self._first_slot is not None:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
             stepper.on_model_input = self._keep_first_slot
@@ -116,7 +117,11 @@ class Reporting:
             values["train/loss"] = reading.loss
         # Of the steps alone, as the mean rank has it: evaluation and checkpoints are no part of it.
         if counts[0] > 0:
-            values["train/samples_per_s"] = self._samples_sent * self._rank.ranks / counts[0]
+            mean_s = counts[0] / self._rank.ranks
+            values["train/samples_per_s"] = self._samples_sent / mean_s
+            if self._unit:
+                values[f"train/{self._unit}_per_s"] = counts[-1] / mean_s
+                said += f", {counts[-1] / mean_s:,.0f} {self._unit}/s"
         values |= {"train/learning_rate": reading.rate, "train/epoch": reading.step / self._steps_per_epoch}
         if self._rank.is_first:
             self._show_first_slot()

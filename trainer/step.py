@@ -306,8 +306,8 @@ class Stepper:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def compute(self, slot: SlotBatch, clock: DataClock) -> torch.Tensor:
-        """Run one slot forward and backward; return the sum of its loss.
+    def compute(self, slot: SlotBatch, clock: DataClock, *, largest: bool = False) -> torch.Tensor:
+        """Run one slot forward and backward, or in its place the longest samples there may be; return its loss's sum.
 
         Raises:
             ConfigError: The task's loss returned no sum and count.
@@ -315,7 +315,8 @@ class Stepper:
         request = slot.request
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
         torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
-        batch = self._task.to_model(slot.batch, clock)
+        task = self._task
+        batch = task.largest_example(len(request.samples)) if largest else task.to_model(slot.batch, clock)
         if self.on_model_input is not None:
             self.on_model_input(batch)
         if self._slots_of_step == 0:
@@ -339,7 +340,7 @@ class Stepper:
         return self._task.loss(self._outputs(batch), batch)
 
     def _outputs(self, batch: Batch) -> Outputs:
-        with self._numerics.autocast(self._rank.device):
+        with self._numerics.autocast(self._rank.device), self._task.running():
             return self._forward(*self._task.inputs(batch))
 
     def _first_outputs(self, batch: Batch) -> Outputs:

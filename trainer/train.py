@@ -46,7 +46,7 @@ from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
 from trainer.tasks.metrics import check_metrics
-from trainer.tasks.optional import SplitReport
+from trainer.tasks.optional import SplitCollector
 from trainer.tasks.protocol import Batch, Outputs
 from trainer.weights.start import StartWeights
 
@@ -289,7 +289,7 @@ class Training:
     def evaluate_split(
         self,
         split: str,
-        report: SplitReport | None = None,
+        report: SplitCollector | None = None,
         first: Callable[[Outputs, Batch], None] | None = None,
     ) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed.

@@ -110,6 +110,8 @@ class ProfilePoint(Settings):
     """Windows that the median is over."""
     data_time_fraction: float | None = Field(default=None, ge=0, le=1)
     """Share of the step spent waiting for the loader."""
+    units_per_s: dict[str, float] = Field(default={})
+    """Of what the task counts besides samples, such as tokens, by its name; of one rank."""
     usd_per_million_samples: float | None = None
     """Of all ranks together, at resources.price_usd_per_h."""
 

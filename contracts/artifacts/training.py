@@ -153,6 +153,9 @@ class CheckpointManifest(Contract):
     """Weights that training started from; None: random ones."""
     early_stopping: EarlyStopping | None = None
     """None without train.early_stopping."""
+    calibration: dict[str, Any] = Field(default_factory=dict)
+    """At the top of a training folder: what the task has chosen on the validation split with these weights, such as a
+    threshold for each class; empty where it chooses nothing."""
     finished_at: str = ""
     """At the top of a training folder: when it ended, UTC, ISO 8601; empty in those of release 0.1.0."""
     numerics: dict[str, str] = Field(default_factory=dict)

@@ -109,11 +109,18 @@ def group(drawn: Sequence[Curve], limits: Limits, *, task: str = "", headline: s
     found = {name.partition("/")[2] for name in by_name if name.startswith(("validation/", "test/"))} - {"loss"}
     names = sorted(found, key=lambda name: (name != headline, name))
     metrics = [(title(name), tuple(f"{split}/{name}" for split in _SPLITS)) for name in names]
-    wanted = (*CHARTS[:1], *metrics[: max(0, limits.curves // 2)], *CHARTS[1:])
+    units = [name.removeprefix("train/").removesuffix("_per_s") for name in by_name if _is_rate(name)]
+    rates = [(f"Throughput, {unit}/s", (f"train/{unit}_per_s",)) for unit in units]
+    wanted = (*CHARTS[:1], *metrics[: max(0, limits.curves // 2)], *CHARTS[1:3], *rates, *CHARTS[3:])
     charts = [Chart(words, [by_name.pop(tag) for tag in tags if tag in by_name], task) for words, tags in wanted]
     charts = [chart for chart in charts if chart.curves]
     room = max(0, limits.curves - sum(len(chart.curves) for chart in charts))
     return charts + [Chart(curve.name, [curve], task) for curve in list(by_name.values())[:room]]
+
+
+def _is_rate(name: str) -> bool:
+    """Whether a tag is what a task counts besides samples, per second."""
+    return name.startswith("train/") and name.endswith("_per_s") and name != "train/samples_per_s"
 
 
 def _thin(curve: Curve, limit: int) -> Curve:

@@ -58,6 +58,10 @@ def _choice(report: ProfileReport) -> Html:
             figure("sweep.samples_per_s", point.samples_per_s if point else None, number),
             "samples/s, slowest rank",
         ),
+        *(
+            tile(unit.capitalize(), figure(f"sweep.{unit}_per_s", value, number), f"{unit}/s, slowest rank")
+            for unit, value in (point.units_per_s.items() if point else ())
+        ),
         tile(
             "Data time",
             figure("sweep.data_time_fraction", point.data_time_fraction if point else None, percent),

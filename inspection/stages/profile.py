@@ -35,6 +35,7 @@ def count(report: ProfileReport) -> dict[str, float]:
     choice, point = report.choice, report.chosen_point()
     measured = {
         "profile_samples_per_s": point.samples_per_s,
+        **{f"profile_{unit}_per_s": value for unit, value in point.units_per_s.items()},
         "profile_data_time_fraction": point.data_time_fraction,
         "profile_usd_per_million_samples": point.usd_per_million_samples,
         "profile_gpu_busy_fraction": report.indicators.gpu_busy_fraction,

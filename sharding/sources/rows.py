@@ -6,11 +6,14 @@ import contextlib
 import json
 import os
 import posixpath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts import storage
 from contracts.config import SPLITS
 from contracts.errors import DataError
+
+if TYPE_CHECKING:
+    from sharding.sources.cells import Values
 
 # Words for a split in Vertex AI's import files, in the order of SPLITS.
 ML_USES = ("training", "validation", "test")
@@ -29,8 +32,8 @@ class Row(NamedTuple):
     split: int | None
     """Place in SPLITS; None where none is given."""
     group: bytes | None
-    values: dict[str, Any] | None = None
-    """Of named fields, the value of each; then `uri` and `labels` are those of the fields that have them, if any."""
+    values: Values | None = None
+    """Of named fields; then `uri` and `labels` are those of the fields that have them, if any."""
 
 
 def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[str | int, ...], bool]:
@@ -46,10 +49,16 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
+            todo = "correct the row, or leave the image out of the manifest"
+            if isinstance(label, float):
+                todo = (
+                    "name the column that holds classes; numbers are learnt by task tabular_regression, from a field "
+                )
+                todo += "label of kind number"
             raise DataError(
                 f"{where}: the label {shown}",
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",
-                todo="correct the row, or leave the image out of the manifest",
+                todo=todo,
             )
         if isinstance(label, str) and b"\0" in encode_text(label, where):
             raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")

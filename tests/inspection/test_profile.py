@@ -7,12 +7,16 @@ import pytest
 
 from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
 from inspection.page import render_report
+from inspection.page.curves import group
+from inspection.page.subject import Limits
 from inspection.profile import OFF, describe, describe_choice, describe_finding, describe_rate
+from inspection.run.view import Curve
 from inspection.stages.profile import tell
 from inspection.terminal import print_run
 from tests.inspection import planted
 from tests.inspection.page.test_sections import part
 from tests.inspection.test_summary import DOCUMENTS
+from trainer.profiling.page import render_page
 
 
 def report(**changes: Any) -> ProfileReport:
@@ -133,6 +137,27 @@ def test_what_was_not_measured_is_said_to_be_so_everywhere(method: Any, chosen: 
     assert ("the defaults, not measured" in page) == (method == "sweep")
     print_run(view, stream := StringIO())
     assert (OFF if method == "off" else rate) in " ".join(stream.getvalue().split())
+
+
+def test_what_the_task_counts_stands_beside_samples() -> None:
+    document = report()
+    points = [one.model_copy(update={"units_per_s": {"tokens": 5120.0}}) for one in document.points]
+    made = document.model_copy(update={"points": points})
+    rate = f"{made.chosen_point().samples_per_s:.1f} samples/s"
+    assert rate in (said := dict(describe(made))["measured"]) and ", 5,120 tokens/s" in said
+    assert tell(made).numbers["profile_tokens_per_s"] == 5120
+    page = part(render_report(planted.fresh(profile=made, profile_page=None)), "sweep")
+    assert 'value="5120.0" data-figure="sweep.tokens_per_s"' in page and "tokens/s, slowest rank" in page
+    page = render_page(made, [])
+    assert 'value="5120.0" data-figure="choice.tokens_per_s"' in page and "Measured tokens/s" in page
+    assert "tokens" not in render_page(document, [])
+
+
+def test_the_curve_of_what_the_task_counts_stands_after_that_of_samples() -> None:
+    tags = ("train/loss", "train/tokens_per_s", "memory/resident_bytes", "train/samples_per_s", "train/gradient_norm")
+    curves = [Curve(name=tag, rows=1, steps=[1], times=[1.0], values=[1.0]) for tag in tags]
+    titles = [chart.title for chart in group(curves, Limits(), task="words:Words", headline="")]
+    assert titles[1:3] == ["Throughput, samples/s", "Throughput, tokens/s"]
 
 
 def test_a_recommendation_is_of_steps_alone() -> None:

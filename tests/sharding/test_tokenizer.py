@@ -10,8 +10,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contracts import storage
+from contracts.config import ShardingSection
 from inspection.verify import verify
-from sharding.commit.tokenizer import SPECIAL_TOKENS, train
+from sharding.commit.tokenizer import SPECIAL_TOKENS, cut_long_words, train
+from sharding.sources.check import check_source
 
 FIELDS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
 WORDS = ["ship", "shard", "tensor", "Größe", "naïve", "日本語", "running", "runner", "re-run", "emoji 😀"]
@@ -143,6 +145,8 @@ def test_what_is_no_tokenizer_is_refused_before_anything_is_written(run_shard, t
     )
     assert result.code == 2 and message in result.stderr and str(path) in result.stderr, result.stderr
     assert not [path for path in result.root.iterdir() if path.name != "attempts"]
+    answer = check_source(ShardingSection(fields=FIELDS, tokenizer={"file": str(path)})).answer()
+    assert message in answer.problems[0].given and answer.files == [str(path)]
 
 
 def test_a_chain_of_increments_keeps_the_tokenizer_of_its_first_manifest(run_shard, tmp_path):
@@ -153,3 +157,14 @@ def test_a_chain_of_increments_keeps_the_tokenizer_of_its_first_manifest(run_sha
     assert second.code == 0 and second.manifest.generation == 1, second.stderr
     assert read_tokenizer(second)[0] == read_tokenizer(first)[0]
     assert second.manifest.tokenizer.folder == ""
+
+
+def test_words_without_an_end_are_cut():
+    for text, lengths in (
+        ("a few words  \n" * 1000, [14_000]),
+        ("x" * 2_500 + " y", [1000, 1000, 502]),
+        (" " * 2_000, [1000, 1000]),
+        ("", []),
+    ):
+        pieces = list(cut_long_words(text))
+        assert "".join(pieces) == text and list(map(len, pieces)) == lengths

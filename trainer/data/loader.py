@@ -21,6 +21,7 @@ from trainer.data.reader import ShardReader
 from trainer.data.sockets import shorten_socket_paths
 from trainer.supervise.signals import ignore_stop_signals
 from trainer.tasks.load import describe_failure
+from trainer.tasks.optional import count_units
 from trainer.tasks.protocol import Batch, Mode, Prepared, RefusedSample, Task
 
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
@@ -44,6 +45,8 @@ class SlotBatch:
     batch: Batch
     """As the task's `collate` returned it."""
     replaced: tuple[Replacement, ...] = ()
+    units: int = 0
+    """Of the task's unit; 0 where it has none."""
 
     def pin_memory(self) -> SlotBatch:
         """Return the batch in page-locked memory; DataLoader calls this."""
@@ -83,7 +86,8 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         with global_generators_kept() if self._seeds else nullcontext():
             if self._seeds:
                 seed_global_generators(*key)
-            return SlotBatch(request, collate(self.task, samples, Mode(training=True, key=key)), tuple(replaced))
+            batch = collate(self.task, samples, Mode(training=True, key=key))
+        return SlotBatch(request, batch, tuple(replaced), count_units(self.task, batch))
 
     @property
     def _seeds(self) -> bool:

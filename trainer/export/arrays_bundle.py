@@ -59,9 +59,7 @@ def make_noise(task: Task, samples: int) -> Arrays:
     return random_inputs(task.signature, samples)
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write signature.json and predict.py."""
     said = {"format_version": 1, "model": model_name, "max_batch": max_batch, **signature.model_dump(mode="json")}
     (folder / SIGNATURE_NAME).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -158,7 +156,7 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     document = folder.document
     raise ConfigError(
         f"the export is of task {document.task}: only its code makes inputs of files",
-        allowed="`shardline predict` of an export of image_classification",
+        allowed="`shardline predict` of an export of a task that comes with the tool",
         todo=f"write {', '.join(document.model_signature.inputs)} as arrays into a .npz file, and run `python "
         f"{PREDICT_NAME} INPUTS.npz OUTPUTS.npz` of the export's folder",
     )

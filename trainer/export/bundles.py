@@ -59,7 +59,7 @@ class Bundle(Protocol):
     def write_bundle(
         self,
         folder: Path,
-        checkpoint: CheckpointManifest,
+        inputs: Inputs,
         signature: Signature,
         *,
         model_name: str,
@@ -69,7 +69,7 @@ class Bundle(Protocol):
 
         Args:
             folder: Where the graphs lie.
-            checkpoint: What is exported.
+            inputs: What is exported.
             signature: Of the model.
             model_name: File name of the graph that ships.
             max_batch: Most samples at a time.

@@ -236,7 +236,7 @@ def _measure_latency(work: Workshop) -> None:
 def _write_bundle(work: Workshop) -> None:
     work.bundle.write_bundle(
         work.shipment,
-        work.inputs.checkpoint,
+        work.inputs,
         work.signature,
         model_name=work.path(work.precision).name,
         max_batch=work.settings.max_batch,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts.signature import BATCH, OutputSpec, Signature, TensorSpec
 from contracts.errors import ModelError
+from trainer.export.masks import bound_masks
 
 if TYPE_CHECKING:
     import onnx
@@ -114,6 +115,8 @@ def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
 def join_graph(source: Path, target: Path, signature: Signature) -> tuple[Shapes, Shapes]:
     """Write what `export_graph` wrote as one file, checked, without the exporter's notes; return what `describe` says.
 
+    Masks are filled with numbers that every precision holds (masks.py).
+
     Raises:
         ModelError: It is larger than one file can be, no valid ONNX, has a fixed batch, or is not as its signature
             says.
@@ -129,6 +132,7 @@ def join_graph(source: Path, target: Path, signature: Signature) -> tuple[Shapes
             todo="export a smaller model",
         )
     strip_metadata(graph)
+    bound_masks(graph.graph)
     _name_dimensions(graph.graph, signature)
     save_checked(graph, target)
     inputs, outputs = describe(target)

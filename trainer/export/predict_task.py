@@ -1,23 +1,25 @@
-"""What `shardline predict` runs: answers to files by an export, whose own files are checked first.
+"""What `shardline predict` runs: answers by an export, whose own files are checked first.
 
-    python -m trainer.export.predict_task --folder URI [--top K] [--json] FILE...
+    python -m trainer.export.predict_task --folder URI [--top K] [--json] [--lines FILE] SAMPLE...
 
 What is asked and answered is the task's (trainer/export/bundles.py). On a machine with a GPU that the export has an
 engine for, and the package that built it, the engine answers; else the graph that ships, by ONNX Runtime on the CPU.
-What answered is said on stderr. The export's predict.py is not executed. Exit codes as in contracts.errors; a file that
-cannot be used ends it with 2 after all others were answered.
+What answered is said on stderr. The export's predict.py is not executed. Exit codes as in contracts.errors; a sample
+that cannot be used ends it with 2 after all others were answered.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EngineEntry, ExportManifest
-from contracts.errors import EXIT_USER_ERROR, ErrorDocument
+from contracts.errors import EXIT_USER_ERROR, CheckFailed, ConfigError, ErrorDocument
 from contracts.process import end_with_parent
 from trainer.export.bundles import bundle_of
 from trainer.export.checked_folder import CheckedFolder
@@ -44,6 +46,51 @@ def main(arguments: list[str] | None = None) -> int:
         document = ErrorDocument.of(error)
         print(f"error: {document.message}", file=sys.stderr)
         return document.exit_code
+
+
+def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
+    """Return what runs the engine for this machine's GPU, for any batch, and its description; else None, and why."""
+    entry, reason = find_engine(folder.document)
+    if entry is None:
+        return None, reason
+    # Only here: it asks for a GPU.
+    from trainer.export import engine_run
+
+    try:
+        engine = engine_run.open_engine(folder.take(entry.name), entry, folder.document.model_signature)
+    except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+        return None, str(error).partition("\n")[0]
+    return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+
+
+def describe_graph(path: Path, threads: int, reason: str) -> str:
+    """Return what is said of a graph that answers.
+
+    Args:
+        path: The graph.
+        threads: Of ONNX Runtime.
+        reason: Why no engine does.
+    """
+    version = importlib.metadata.version("onnxruntime")
+    return f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+
+
+def refuse_lines(options: argparse.Namespace, kind: str) -> None:
+    """Refuse --lines where samples are no texts.
+
+    Args:
+        options: Of the command.
+        kind: What samples are.
+
+    Raises:
+        ConfigError: It is there.
+    """
+    if options.lines is not None:
+        raise ConfigError(
+            f"--lines {options.lines}, and the export is of {kind}",
+            allowed="--lines for an export of text_classification",
+            todo=f"name files of {kind}",
+        )
 
 
 def find_engine(document: ExportManifest) -> tuple[EngineEntry | None, str]:
@@ -80,8 +127,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", required=True, type=storage.normalise)
     parser.add_argument("--top", type=int)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("files", nargs="+")
-    return parser.parse_args(arguments)
+    parser.add_argument("--lines")
+    parser.add_argument("files", nargs="*")
+    options = parser.parse_args(arguments)
+    if not options.files and options.lines is None:
+        parser.error("nothing was given to predict")
+    return options
 
 
 if __name__ == "__main__":

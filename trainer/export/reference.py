@@ -9,6 +9,7 @@ fp16 numbers it does so in float32; a GPU may not.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -110,11 +111,27 @@ class ReferenceGraph:
                 [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
                 [onnx.helper.make_empty_tensor_value_info(name) for name in outputs],
             )
-            self._runners[key] = ReferenceEvaluator(graph, opsets=self._opsets)
+            self._runners[key] = ReferenceEvaluator(graph, opsets=self._opsets, new_ops=[_gather_elements()])
         # What overflows is counted, not warned of.
         with np.errstate(all="ignore"):
             found = self._runners[key].run(outputs, dict(inputs))
         return {name: np.asarray(value) for name, value in zip(outputs, found, strict=True)}
+
+
+@functools.cache
+def _gather_elements() -> Any:
+    """Return an operator in place of the evaluator's own, which fails on dimensions above 64 (numpy.choose)."""
+    from onnx.reference.op_run import OpRun
+
+    class GatherElements(OpRun):
+        def _run(self, data: Any, indices: Any, axis: int | None = None) -> tuple[Any]:
+            axis = axis or 0
+            taken = [
+                slice(None) if place == axis % data.ndim else slice(size) for place, size in enumerate(indices.shape)
+            ]
+            return (np.take_along_axis(data[tuple(taken)], indices, axis),)
+
+    return GatherElements
 
 
 def evaluate(graph: Path, inputs: Arrays) -> Arrays:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
-from statistics import median
+from statistics import fmean, median
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,7 @@ from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
 from trainer.profiling.processor import processor_s
 from trainer.step import Stepper
+from trainer.tasks.optional import unit_of
 from trainer.tasks.protocol import Mode
 
 # Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
@@ -61,6 +62,8 @@ class Passed:
     samples: int
     """Of all ranks."""
     data: DataTime
+    units_per_sample: dict[str, float]
+    """Mean of what the task counts besides samples, by its name; of this rank."""
 
     def rate(self, ranks: int) -> float:
         """Return samples per second of one rank."""
@@ -74,10 +77,15 @@ class Bench:
         feed: The samples; its configuration has epochs without end.
         config: The configuration, with the part of the global batch that this machine has.
         rank: This process among its peers.
+
+    Attributes:
+        unit: What the task counts besides samples; empty: nothing.
+        varies: Whether sizes of the network's inputs vary: memory is tried on the longest samples that there may be.
     """
 
     def __init__(self, feed: TrainingData, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
+        self.unit, self.varies = unit_of(feed.task), bool(feed.task.signature.dimensions)
         self.memory = MemoryGauge(rank.device)
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
         # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.
@@ -127,7 +135,7 @@ class Bench:
         with self.memory.peak() as peak:
             # With the gradients of the first there, as in every slot but the first.
             for _ in range(2):
-                stepper.compute(slot, DataClock(self.rank.device))
+                stepper.compute(slot, DataClock(self.rank.device), largest=self.varies)
         stepper.drop_slots()
         return peak.bytes
 
@@ -139,6 +147,9 @@ class Bench:
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
         middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
         with self.memory.peak(timed=True) as peak:
+            if self.varies:
+                self.stepper.compute(last, DataClock(self.rank.device), largest=True)
+                self.take_step()
             at_end = self.time(lambda: self._step(last), 1)
             in_middle = self.time(lambda: self.compute_slot(middle), 1) if slots > 1 else at_end
             times_middle, times_last = [], []
@@ -187,7 +198,9 @@ class Bench:
         with self.steps(settings) as steps:
             found = [steps.for_about(self.config.profile.window_s) for _ in range(windows)]
         waited = median(one.data.share(one.data.loader_s) / 100 for one in found)
-        return JointRate(tuple(one.rate(self.rank.ranks) for one in found), min(1.0, waited))
+        rates = tuple(one.rate(self.rank.ranks) for one in found)
+        units = {name: fmean(one.units_per_sample[name] for one in found) for name in found[0].units_per_sample}
+        return JointRate(rates, min(1.0, waited), units)
 
     def open(self, number: int, settings: Settings) -> None:
         """Start a configuration that takes turns with others; until its turn its loader processes are held."""
@@ -207,7 +220,8 @@ class Bench:
         steps.take_one()
         found = steps.for_about(self.config.profile.window_s)
         steps.hold()
-        return JointRate((found.rate(self.rank.ranks),), min(1.0, found.data.share(found.data.loader_s) / 100))
+        waited = min(1.0, found.data.share(found.data.loader_s) / 100)
+        return JointRate((found.rate(self.rank.ranks),), waited, found.units_per_sample)
 
     def close(self) -> None:
         """End all that was opened; of their networks one stays."""
@@ -365,7 +379,9 @@ class Bench:
 
     def _make_batch(self, slot_size: int) -> SlotBatch:
         dataset, seed = self._feed.dataset, self.config.run.seed
-        places = tuple(range(min(RESIDENT_SAMPLES, slot_size, len(dataset.reader))))
+        # A slot is as long as its longest sample: of a few it would be shorter than in training.
+        most = slot_size if self.varies else RESIDENT_SAMPLES
+        places = tuple(range(min(most, slot_size, len(dataset.reader))))
         prepared, _ = dataset.prepare(_request(places))
         rows = [row % len(places) for row in range(slot_size)]
         mode = Mode(training=True, key=(seed, 0, 0, 0))
@@ -406,6 +422,7 @@ class Steps:
         self._bench, self._slots, self._clock = bench, slots, clock
         self._step_s = 0.0
         self.samples = 0
+        self._own_samples = self._units = 0
         self.workers: list[BaseProcess] = []
 
     def take_one(self) -> int:
@@ -415,6 +432,9 @@ class Steps:
             slot = next(self._slots)
             with self._bench.around("slot"):
                 self._bench.compute_slot(slot, self._clock)
+            if slot.request.counts:
+                self._own_samples += len(slot.request.samples)
+                self._units += slot.units
             number, last = number + 1, slot.request.last_of_step
         with self._bench.around("update"):
             self._bench.take_step()
@@ -466,10 +486,13 @@ class Steps:
         self._clock.take()
         self._clock.restart()
         before = self.samples
+        self._own_samples = self._units = 0
         for _ in range(number):
             self.take_one()
         self._bench.synchronise()
-        return Passed(number, self.samples - before, self._clock.take())
+        unit = self._bench.unit
+        units = {unit: self._units / max(1, self._own_samples)} if unit else {}
+        return Passed(number, self.samples - before, self._clock.take(), units)
 
 
 def _passing(slots: Iterator[SlotBatch], position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:

@@ -57,6 +57,7 @@ def _scalars(report: ProfileReport) -> list[tuple[str, int, float]]:
     chosen = next((point for point in report.points if _is_chosen(point, report)), None)
     if chosen is not None:
         found.append(("choice/samples_per_s", 0, chosen.samples_per_s))
+        found += [(f"choice/{unit}_per_s", 0, value) for unit, value in chosen.units_per_s.items()]
         found.append(("choice/data_time_fraction", 0, chosen.data_time_fraction))
     found += [
         ("sweep/wall_s", 0, report.wall_s),

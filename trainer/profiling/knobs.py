@@ -42,6 +42,8 @@ class Device:
     name: str
     has_bf16: bool
     """Whether it computes in bf16 in hardware."""
+    compiles: bool = True
+    """Whether torch.compile may be tried: where sizes of inputs vary it is refused."""
 
 
 class KnobReader:
@@ -206,7 +208,7 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
     tried: dict[Knob, Sequence[object]] = {
         "precision": precisions,
         "channels_last": [False, True],
-        "compile": [False, True] if on_gpu else [False],
+        "compile": [False, True] if on_gpu and reader.device.compiles else [False],
         "activation_checkpointing": ["none", "selective", "whole"],
     }
     choices: dict[Knob, list[object]] = {}

@@ -6,8 +6,8 @@ budget, by what its kind took before, is not begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from contracts.artifacts import (
@@ -60,6 +60,7 @@ class _Joint:
     predicted: float | None
     windows: list[float]
     data_time_fraction: float | None = None
+    units_per_sample: Mapping[str, float] = field(default_factory=dict)
     failed: Failed | None = None
 
 
@@ -266,6 +267,7 @@ class Ledger:
             samples_per_s_max=max(joint.windows),
             windows=len(joint.windows),
             data_time_fraction=joint.data_time_fraction,
+            units_per_s={unit: rate * mean for unit, mean in joint.units_per_sample.items()},
             usd_per_million_samples=usd,
         )
 
@@ -280,6 +282,7 @@ class Ledger:
         rates = list(found.windows)
         joint.windows += rates
         joint.data_time_fraction = min(1.0, max(0.0, found.data_time_fraction))
+        joint.units_per_sample = found.units_per_sample
         return rates
 
     def data_time_fraction(self, settings: Settings) -> float:

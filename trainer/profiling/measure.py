@@ -7,8 +7,8 @@ that is an answer too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from contracts.artifacts import Flags, Settings
@@ -57,6 +57,8 @@ class JointRate:
     windows: tuple[float, ...]
     """Samples per second, window by window."""
     data_time_fraction: float
+    units_per_sample: Mapping[str, float] = field(default_factory=dict)
+    """Mean of what the task counts besides samples, by its name; of all ranks."""
 
 
 class Probe(Protocol):
@@ -105,6 +107,8 @@ class Hello:
     """Of the training split."""
     has_batch_norm: bool = False
     """Whether a BatchNorm of the network trains."""
+    varies: bool = False
+    """Whether sizes of the network's inputs vary."""
 
 
 @dataclass(frozen=True)

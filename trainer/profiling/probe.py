@@ -19,6 +19,7 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -158,8 +159,7 @@ class RankProbe:
         found = self.ask("run", settings=settings, windows=windows)
         if isinstance(found, Failed):
             return found
-        waited = sum(one.data_time_fraction for one in found) / len(found)
-        return JointRate(_slowest([one.windows for one in found]), waited)
+        return _of_ranks(found)
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure several configurations in turn, a window each."""
@@ -354,8 +354,7 @@ class _Turn:
         if isinstance(found, Failed):
             self._fail(number, found)
         else:
-            waited = sum(one.data_time_fraction for one in found) / len(found)
-            self._rates[number].append(JointRate(_slowest([one.windows for one in found]), waited))
+            self._rates[number].append(_of_ranks(found))
 
     def end(self) -> None:
         """Let all of them go."""
@@ -480,9 +479,20 @@ def _highest(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
+def _of_ranks(found: list[JointRate]) -> JointRate:
+    """Return what ranks found together."""
+    return JointRate(_slowest([one.windows for one in found]), *_means(found))
+
+
 def _join(rates: list[JointRate]) -> JointRate:
-    waited = sum(one.data_time_fraction for one in rates) / len(rates)
-    return JointRate(tuple(rate for one in rates for rate in one.windows), waited)
+    """Return what was found one after the other."""
+    return JointRate(tuple(rate for one in rates for rate in one.windows), *_means(rates))
+
+
+def _means(found: list[JointRate]) -> tuple[float, dict[str, float]]:
+    units = found[0].units_per_sample
+    waited = fmean(one.data_time_fraction for one in found)
+    return waited, {name: fmean(one.units_per_sample[name] for one in found) for name in units}
 
 
 def _free_port() -> int:

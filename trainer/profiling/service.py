@@ -83,6 +83,7 @@ class Service:
             memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
             samples=feed.samples,
             # What learns later counts from the start: the slot size is fixed by then.
+            varies=self._bench.varies,
             has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
         )
 

@@ -15,13 +15,14 @@ class DataReport:
     def __init__(self, device: torch.device, events: EventLog, *, replace_bad: bool) -> None:
         self.clock = DataClock(device)
         self._device, self._events, self._replace_bad = device, events, replace_bad
-        self._replaced = 0
+        self._replaced = self._units = 0
         self._named: set[int] = set()
 
     def count(self, slot: SlotBatch) -> None:
-        """Count bad samples that others stepped in for, and name each once an attempt."""
+        """Count the task's units, and bad samples that others stepped in for; name each of these once an attempt."""
         if not slot.request.counts:
             return
+        self._units += slot.units
         self._replaced += len(slot.replaced)
         for one in slot.replaced:
             if one.sample not in self._named:
@@ -31,8 +32,8 @@ class DataReport:
     def counts(self) -> list[float]:
         """Return what this rank counted since the last call, to be added over ranks for `describe`."""
         own = self.clock.take()
-        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced)]
-        self._replaced = 0
+        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced), float(self._units)]
+        self._replaced = self._units = 0
         return counts
 
     def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:

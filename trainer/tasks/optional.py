@@ -1,11 +1,15 @@
-"""Members that a task may have besides those of the interface, to show something: looked up here, and nowhere else.
+"""Members that a task may have besides those of the interface: looked up here, and nowhere else.
 
-report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics
+calibration(device) -> Calibration   chooses something on the validation split, with the best weights
+report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics; a task
+                                  with `calibration` has report(device, document) with its document
 pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
 first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
 document() -> dict                what checkpoints say of the task's inputs
 warnings() -> list of str         what is set in vain: said when training begins
 check_device(device)              raises ConfigError where the task cannot be trained on the device
+unit, count_units(batch) -> int   what throughput is told in besides samples, and how many of it a batch has
+largest_example(size) -> Batch    the example batch with every dimension of the signature at max, to try memory
 
 A member of such a name that cannot be called is none of these.
 """
@@ -21,7 +25,8 @@ import numpy.typing as npt
 import torch
 
 from contracts.artifacts import EvaluationReport
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
+from trainer.model.sizes import largest_sizes, resize_inputs
 from trainer.tasks.protocol import Batch, Outputs, Sample, Task
 
 if TYPE_CHECKING:
@@ -31,11 +36,12 @@ if TYPE_CHECKING:
 SHOWN_SAMPLES = 16
 MOST_PICTURES = 16
 _NAME = re.compile(r"\w{1,64}")
+_UNIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 Picture = npt.NDArray[np.uint8]
 """[H, W, 3]"""
 
 
-class SplitReport(Protocol):
+class SplitCollector(Protocol):
     """What a task keeps of each sample of a split."""
 
     def add(self, outputs: Any, batch: Batch, *, first_place: int) -> None:
@@ -48,13 +54,24 @@ class SplitReport(Protocol):
         """
 
     def merge(self) -> None:
-        """Take in the reports of all ranks, at the first rank; all call this."""
+        """Take in what all ranks have kept, at the first rank; all call this."""
+
+
+class Calibration(SplitCollector, Protocol):
+    """What a task chooses on the validation split at the end of training, such as thresholds."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what was chosen, values of JSON; the first rank's, after `merge`. No sample may have come."""
+
+
+class SplitReport(SplitCollector, Protocol):
+    """What a task shows of a split."""
 
     def places(self) -> list[int]:
         """Return the places in the split of the samples that `details` names; the first rank's, after `merge`."""
 
     def details(self, origins: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Return `details` of evaluation.json, values of JSON.
+        """Return `details` of evaluation.json, values of JSON; what samples hold is none of it: pages read that.
 
         Args:
             origins: Shard (its path, seen from the shards' folder) and key of each sample of `places`.
@@ -66,7 +83,7 @@ class SplitReport(Protocol):
         Args:
             writer: Of the result.
             report: The document.
-            samples: Fields of the first samples of `places`.
+            samples: Fields of the first samples of `places`; none where inspect.samples is `hide`.
             step: Of the checkpoint.
         """
 
@@ -81,10 +98,24 @@ class FirstSlot(Protocol):
         """Return a summary of TensorBoard, once; None: nothing was kept."""
 
 
-def make_report(task: Task, device: torch.device) -> SplitReport | None:
-    """Return what takes in a split's samples; None: the task has no `report`."""
-    make: Callable[[torch.device], SplitReport] | None = _find(task, "report")
+def make_calibration(task: Task, device: torch.device) -> Calibration | None:
+    """Return what takes in the validation split's samples; None: the task has no `calibration`."""
+    make: Callable[[torch.device], Calibration] | None = _find(task, "calibration")
     return None if make is None else make(device)
+
+
+def make_report(task: Task, device: torch.device, calibrated: dict[str, Any] | None = None) -> SplitReport | None:
+    """Return what takes in a split's samples; None: the task has no `report`.
+
+    Args:
+        task: The task.
+        device: Of the model.
+        calibrated: What the task's calibration has chosen; None: it has none.
+    """
+    make: Callable[..., SplitReport] | None = _find(task, "report")
+    if make is None:
+        return None
+    return make(device) if calibrated is None else make(device, calibrated)
 
 
 def make_first_slot(task: Task) -> FirstSlot | None:
@@ -114,6 +145,65 @@ def check_device(task: Task, device: torch.device) -> None:
     check: Callable[[torch.device], None] | None = _find(task, "check_device")
     if check is not None:
         check(device)
+
+
+def unit_of(task: Task) -> str:
+    """Return what the task counts besides samples, such as `tokens`; empty: nothing.
+
+    Raises:
+        ConfigError: It is no name, or the task has `unit` or `count_units` alone.
+    """
+    unit, counts = getattr(task, "unit", ""), _find(task, "count_units") is not None
+    is_name = isinstance(unit, str) and (_UNIT.fullmatch(unit) is not None or not unit) and unit != "samples"
+    if not is_name or bool(unit) != counts:
+        raise ConfigError(
+            f"unit of the task is {unit!r}, and it has {'a' if counts else 'no'} method count_units",
+            allowed="both or neither; unit is a name of small letters, digits and _, and not samples",
+            todo="correct unit and count_units (docs/tasks.md)",
+        )
+    return unit
+
+
+def count_units(task: Task, batch: Batch) -> int:
+    """Return how many of its unit a batch has; 0 where the task counts nothing.
+
+    Args:
+        task: The task.
+        batch: As `collate` returned it.
+
+    Raises:
+        ConfigError: It fails, or returns no whole number from 0 on.
+    """
+    count: Callable[[Batch], int] | None = _find(task, "count_units")
+    if count is None:
+        return 0
+    try:
+        found = count(batch)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        raise _count_error(f"failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise _count_error(f"returned {found!r}" if isinstance(found, int) else f"returned a {type(found).__name__}")
+    return found
+
+
+def largest_example(task: Task, size: int) -> Batch:
+    """Return the example batch with every dimension of the signature at max.
+
+    Of a task without `largest_example` the model's inputs are the example's, repeated; all else is the example's own.
+
+    Args:
+        task: The task.
+        size: Samples.
+    """
+    make: Callable[[int], Batch] | None = _find(task, "largest_example")
+    if make is not None:
+        return make(size)
+    batch, signature = task.example(size), task.signature
+    inputs = tuple(batch[name] for name in signature.inputs)
+    resized = resize_inputs(inputs, signature, largest_sizes(signature))
+    return {**batch, **dict(zip(signature.inputs, resized, strict=True))}
 
 
 def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
@@ -146,6 +236,14 @@ def _find(task: Task, name: str) -> Any:
     """Return a member that can be called; None: there is none."""
     member = getattr(task, name, None)
     return member if callable(member) else None
+
+
+def _count_error(found: str) -> ConfigError:
+    return ConfigError(
+        f"count_units of the task {found}",
+        allowed="a whole number, from 0 on",
+        todo="correct count_units (docs/tasks.md)",
+    )
 
 
 def _error(found: str) -> ConfigError:

@@ -318,6 +318,23 @@ def test_a_network_runs_at_the_longest_sample_before_the_first_stage(positions: 
     assert not answer.unchecked
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("ShortLargest", "largest_example returned tokens [2, 16]"),
+        ("LabelsEachToken", "largest_example failed: RuntimeError: The size of tensor a (16) must match"),
+        ("CountsHalves", "count_units of the task returned a float"),
+    ],
+)
+def test_members_for_samples_of_different_lengths_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str
+) -> None:
+    monkeypatch.syspath_prepend(Path(wrong.__file__).parent)
+    fields = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    answer = network(sharding={"fields": fields}, task={"name": f"wrong:{name}"}, model={}, code={})
+    assert given in in_words(answer) and len(answer.problems) == 1, answer
+
+
 def test_positions_of_a_network_on_the_meta_device_are_looked_up_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """There an index is out of no range; what is too much work is named as unchecked."""
     task = Words(None, positions=40)

@@ -28,10 +28,14 @@ from contracts.artifacts import (
     ShippedFile,
     SplitEntry,
 )
+from contracts.config import RunConfig
+from records.index import NO_LABEL
 from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
 from tests.trainer.export.graphs import image_signature
+from trainer.export.inputs import Inputs
+from trainer.export.targets import Builder
 from trainer.tasks.image_classification.bundle import write_bundle
 
 SIZE = 12
@@ -65,8 +69,13 @@ def encode(pixels: np.ndarray, name: str = "PNG", **options: object) -> bytes:
     return stream.getvalue()
 
 
-def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> ShardManifest:
-    """Write a test split in a tar, as the shard stage does it."""
+def labels_of(label: int, number: int) -> tuple[int, ...]:
+    """Return the labels of an image where it has several: its own, and for two of three images another."""
+    return tuple(sorted({label, (label + number % 3) % len(CLASSES)}))
+
+
+def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False, several: bool = False) -> ShardManifest:
+    """Write a test split in a tar, as the shard stage does it; `several`: labels are lists."""
     folder.mkdir(parents=True)
     samples = per_class * len(CLASSES)
     rows, labels = np.zeros(samples, ROW), np.zeros(samples, "<i4")
@@ -79,8 +88,10 @@ def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> Sh
             content = encode(draw(label, number, grey=grey), image_format)
             name, key = CLASSES[label], place.to_bytes(16, "big")
             path = f"{name}/{number:03d}.{image_format}"
-            where = writer.write(Sample(key, content, image_format, label, name, path, 0, 0, ""))
-            rows[place], labels[place] = (where.offset, where.size, where.crc32c, key), label
+            own = labels_of(label, number)
+            lists = {"labels": own, "class_names": tuple(CLASSES[one] for one in own)} if several else {}
+            where = writer.write(Sample(key, content, image_format, label, name, path, 0, 0, "", **lists))
+            rows[place], labels[place] = (where.offset, where.size, where.crc32c, key), NO_LABEL if several else label
         writer.close()
     columns = {"label": labels}
     write_part(folder / "index-00000.bin", rows, columns)
@@ -94,6 +105,7 @@ def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False) -> Sh
         format="webdataset",
         seed=0,
         classes=CLASSES,
+        multi_label=several,
         splits={"train": empty, "validation": empty, "test": test},
         shards=[ShardEntry(**entry, split="test", first=0, samples=samples, rows_crc32c=checksum_rows(rows, columns))],
         index_parts=[IndexPart(**FileEntry.of(uri, "index-00000.bin").model_dump(), first=0, samples=samples)],
@@ -154,12 +166,20 @@ def make_checkpoint() -> CheckpointManifest:
     )
 
 
+def make_inputs() -> Inputs:
+    """Return the checkpoint as an export gets it; of the shards nothing is asked."""
+    shards = ShardManifest.model_construct()
+    return Inputs(
+        "file:///none", make_checkpoint(), "file:///none", shards, Builder("tensorrt_rtx", "1", ()), RunConfig()
+    )
+
+
 def write_export(folder: Path) -> ExportManifest:
     """Write a finished export without an engine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
     signature = image_signature(SIZE, len(CLASSES))
-    names = write_bundle(folder, make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5)
+    names = write_bundle(folder, make_inputs(), signature, model_name=GRAPH_NAME, max_batch=5)
     return write_manifest(folder, names)
 
 

@@ -19,9 +19,9 @@ from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
+from trainer.export import shipped
 from trainer.tasks.image_classification import bundle
 from trainer.tasks.images import gate as gate_module
-from trainer.tasks.images import shipped
 from trainer.tasks.images.predict import softmax
 from trainer.tasks.images.transforms import EvaluationTransform
 
@@ -199,9 +199,7 @@ def test_an_empty_test_split_decides_nothing(export: Export) -> None:
 
 def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
     signature = image_signature(colours.SIZE, len(colours.CLASSES))
-    assert bundle.write_bundle(
-        export.folder, colours.make_checkpoint(), signature, model_name=GRAPH_NAME, max_batch=5
-    ) == [
+    assert bundle.write_bundle(export.folder, colours.make_inputs(), signature, model_name=GRAPH_NAME, max_batch=5) == [
         "labels.json",
         "preprocess.json",
         "predict.py",

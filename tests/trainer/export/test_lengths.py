@@ -27,13 +27,11 @@ from trainer.model.build import example_inputs, parameters_sha256
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_shards(tmp_path_factory.mktemp("texts"))
 
 
-def export(
-    folder: Path, shards: Path, arguments: dict[str, Any]
-) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
+def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
     """Export a random network; return what the stage said, and the exports that there are."""
     from safetensors.torch import save_file
 
@@ -54,7 +52,7 @@ def export(
         task=config["task"],
         classes=[],
         data={},
-        shards_fingerprint=ShardManifest.load(storage.normalise(shards)).fingerprint,
+        shards_fingerprint=ShardManifest.load(shards).fingerprint,
         metrics={},
         best_step=7,
         parameters_sha256=parameters_sha256(state),
@@ -62,13 +60,13 @@ def export(
         files=[FileEntry.of(storage.normalise(folder / "train"), "model.safetensors")],
     )
     (folder / "train" / MANIFEST_NAME).write_bytes(manifest.to_json())
-    given = ["--root", str(folder / "export"), "--checkpoint", str(folder / "train"), "--shards", str(shards)]
+    given = ["--root", str(folder / "export"), "--checkpoint", str(folder / "train"), "--shards", shards]
     command = [sys.executable, "-m", "trainer.export.task", "--config-json", json.dumps(config), *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     return done, list((folder / "export").glob(f"*/{MANIFEST_NAME}"))
 
 
-def test_the_graph_is_held_against_torch_at_the_ends_of_a_length(shards: Path, tmp_path: Path) -> None:
+def test_the_graph_is_held_against_torch_at_the_ends_of_a_length(shards: str, tmp_path: Path) -> None:
     done, (found,) = export(tmp_path, shards, {})
     assert done.returncode == 0, done.stderr
     document = ExportManifest.load(storage.normalise(found.parent))
@@ -77,7 +75,7 @@ def test_the_graph_is_held_against_torch_at_the_ends_of_a_length(shards: Path, t
     assert document.inputs == {"tokens": ["batch", "length"], "mask": ["batch", "length"]}
 
 
-def test_a_length_that_the_network_cannot_take_ends_before_anything_is_exported(shards: Path, tmp_path: Path) -> None:
+def test_a_length_that_the_network_cannot_take_ends_before_anything_is_exported(shards: str, tmp_path: Path) -> None:
     done, found = export(tmp_path, shards, {"positions": 60})
     assert (done.returncode, found) == (EXIT_USER_ERROR, [])
     assert "fails at length 64 (max of its range in the task's signature): index out of range" in done.stderr

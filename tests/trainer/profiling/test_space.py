@@ -1,5 +1,6 @@
 """What may be tried: lists, pins and exclusions of every knob, and the cut of the global batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -288,6 +289,8 @@ def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing
     assert {(each.compile, each.activation_checkpointing) for each in flags} == {
         (False, "none"), (False, "selective"), (False, "whole"), (True, "none"),
     }  # fmt: skip
+    varying = space(replace(H100, compiles=False))
+    assert not any(each.compile for each in (*varying.flags, *varying.measured_flags))
     pinned = space(H100, train={"activation_checkpointing": "whole"})
     assert pinned.flags == (Flags(activation_checkpointing="whole"),)
     assert all(not each.compile or each.activation_checkpointing == "none" for each in pinned.measured_flags)

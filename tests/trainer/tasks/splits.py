@@ -1,14 +1,15 @@
-"""Evaluations of a made-up task by one, two and three ranks: `python -m tests.trainer.tasks.splits FOLDER`.
+"""Evaluations of a made-up task by one, two and three ranks: `python -m tests.trainer.tasks.splits FOLDER [MODULE]`.
 
 Ranks are forks of this process, which has imported what they need. The first saves what each case returns as
-FOLDER/RANKS/CASE.pt.
+FOLDER/RANKS/CASE.pt. Cases are those of this module, or CASES of another.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import Process, set_start_method
 from pathlib import Path
 from typing import Any
@@ -180,11 +181,11 @@ CASES = {
 }
 
 
-def be_rank(folder: Path, rank: int, ranks: int) -> None:
+def be_rank(folder: Path, rank: int, ranks: int, cases: Mapping[str, Callable[[], Any]]) -> None:
     """Evaluate each case as one rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-    for case, run in CASES.items():
+    for case, run in cases.items():
         returned = run()
         if rank == 0:
             torch.save(returned, folder / f"{case}.pt")
@@ -195,11 +196,12 @@ def main() -> int:
     """Run all ranks, one world after another; return how many of them have failed."""
     import torchmetrics.classification  # noqa: F401 - by each of the forks it would take as long
 
+    cases = importlib.import_module(sys.argv[2]).CASES if len(sys.argv) > 2 else CASES
     failed = 0
     for ranks in (1, 2, 3):
         folder = Path(sys.argv[1]) / str(ranks)
         folder.mkdir()
-        processes = [Process(target=be_rank, args=(folder, rank, ranks)) for rank in range(ranks)]
+        processes = [Process(target=be_rank, args=(folder, rank, ranks, cases)) for rank in range(ranks)]
         for process in processes:
             process.start()
         for process in processes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
-from pages.quantities import count, hours, percent, rate, seconds, usd
+from pages.quantities import count, hours, number, percent, rate, seconds, usd
 from trainer.profiling.page.subject import Subject, name_flags
 
 NO_PRICE = "resources.price_usd_per_h is not set"
@@ -29,6 +29,10 @@ def choice(subject: Subject) -> Html:
     )
     rates: list[tuple[str, str, float | None, Callable[[float], str], str, str]] = [
         ("samples_per_s", "Measured rate", point.samples_per_s, rate, NOT_MEASURED, _spread(subject)),
+        *(
+            (f"{unit}_per_s", f"Measured {unit}/s", value, number, NOT_MEASURED, "of the slowest rank")
+            for unit, value in point.units_per_s.items()
+        ),
         (
             "predicted_samples_per_s",
             "Predicted rate",

@@ -1,4 +1,4 @@
-"""What int8 may cost in right answers: half a point on the test split, said in images, which are what is counted.
+"""What int8 may cost in right answers: half a point on the test split, said in samples, which are what is counted.
 
 Here: `judge_accuracy`, a pure function; bundle.py calls it with the counts of the fp32 graph and of the
 one that is to ship. Parity (trainer/export/parity.py) is about logits; this is about answers and needs labels.
@@ -15,34 +15,37 @@ MIN_SAMPLES = 200
 
 
 def allowed_drop(samples: int) -> int:
-    """Return how many images fewer may be right, of `samples`."""
+    """Return how many fewer may be right, of `samples`."""
     # In whole numbers: 0.005 has no exact float, and 200 * 0.005 must be 1.
     return samples * int(MAX_DROP_POINTS * 10) // 1000
 
 
-def judge_accuracy(*, precision: str, reference_right: int, right: int, samples: int, ran: str) -> Gate:
-    """Hold the right answers of a graph on the test split against those of fp32 on the same images.
+def judge_accuracy(
+    *, precision: str, reference_right: int, right: int, samples: int, ran: str, noun: str = "images"
+) -> Gate:
+    """Hold the right answers of a graph on the test split against those of fp32 on the same samples.
 
     Args:
         precision: Of the graph.
-        reference_right: Images that the fp32 graph gets right.
-        right: Images that this graph gets right.
-        samples: Images of the test split.
+        reference_right: Samples that the fp32 graph gets right.
+        right: Samples that this graph gets right.
+        samples: Samples of the test split.
         ran: What computed the answers.
+        noun: What samples are called.
 
     Returns:
-        The gate `accuracy`. It fails with fewer than 200 images: half a point is then less than one image.
+        The gate `accuracy`. It fails with fewer than 200 samples: half a point is then less than one.
     """
     drop, allowed = reference_right - right, allowed_drop(samples)
     reason = ""
     if samples < MIN_SAMPLES:
         reason = (
-            f"the test split has {samples} images: with fewer than {MIN_SAMPLES} a loss of {MAX_DROP_POINTS} points is "
-            "less than one image, so that this limit cannot be checked"
+            f"the test split has {samples} {noun}: with fewer than {MIN_SAMPLES} a loss of {MAX_DROP_POINTS} points is "
+            "less than one of them, so that this limit cannot be checked"
         )
     elif drop > allowed:
         reason = (
-            f"{right} of {samples} test images are right, {drop} fewer than fp32's {reference_right}; "
+            f"{right} of {samples} test {noun} are right, {drop} fewer than fp32's {reference_right}; "
             f"at most {allowed} fewer are allowed ({MAX_DROP_POINTS} points)"
         )
     return Gate(
@@ -54,9 +57,9 @@ def judge_accuracy(*, precision: str, reference_right: int, right: int, samples:
             "samples": samples,
             "reference_right": reference_right,
             "right": right,
-            "drop_images": drop,
+            f"drop_{noun}": drop,
             "drop_points": 100 * drop / samples if samples else None,
         },
-        limits={"drop_images": allowed, "drop_points": MAX_DROP_POINTS, "samples": MIN_SAMPLES},
+        limits={f"drop_{noun}": allowed, "drop_points": MAX_DROP_POINTS, "samples": MIN_SAMPLES},
         reason=reason,
     )

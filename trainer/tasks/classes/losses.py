@@ -62,14 +62,27 @@ def class_weights(
     Raises:
         ConfigError: A name is no class, or a factor is not above 0.
     """
-    if not given:
-        return None
     if given == "balanced":
         counts = torch.tensor(shards.splits["train"].samples_by_class, dtype=torch.float64)
         there = counts > 0
         weights = counts.sum() / (there.sum() * counts)
         # A class without samples has no loss, whatever its weight.
         return torch.where(there, weights, 1.0).float()
+    return weights_by_name(given, classes)
+
+
+def weights_by_name(given: str | Mapping[str, float], classes: Sequence[str]) -> torch.Tensor | None:
+    """Return the factor of each class, [classes] float32; None: all are 1.
+
+    Args:
+        given: Empty, or factors by class name, 1 where a class is not named.
+        classes: Names of the classes.
+
+    Raises:
+        ConfigError: It is something else, a name is no class, or a factor is not above 0.
+    """
+    if not given:
+        return None
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"task.arguments.class_weights is {given!r}",
@@ -113,15 +126,31 @@ def _focal(logits: torch.Tensor, labels: torch.Tensor, *, gamma: float, weights:
     return losses if weights is None else losses * weights.to(losses.device, non_blocking=True)[labels]
 
 
-def _own(
-    logits: torch.Tensor, labels: torch.Tensor, *, own: PerSample, name: str, weights: torch.Tensor | None
-) -> torch.Tensor:
+def call_own(logits: torch.Tensor, labels: torch.Tensor, *, own: PerSample, name: str) -> torch.Tensor:
+    """Return what a loss of the user's returned, [B], having seen that it is a loss for each sample.
+
+    Args:
+        logits: [B, classes] float32.
+        labels: [B, ...].
+        own: The loss.
+        name: task.arguments.loss.
+
+    Raises:
+        ConfigError: It is something else.
+    """
     losses = own(logits, labels)
-    if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape or not losses.is_floating_point():
+    if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape[:1] or not losses.is_floating_point():
         found = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise ConfigError(
             f"task.arguments.loss {name} returned {found} for labels {tuple(labels.shape)}",
             allowed="a loss for each sample: a floating-point tensor [B]",
             todo="return losses before they are averaged (reduction='none')",
         )
+    return losses
+
+
+def _own(
+    logits: torch.Tensor, labels: torch.Tensor, *, own: PerSample, name: str, weights: torch.Tensor | None
+) -> torch.Tensor:
+    losses = call_own(logits, labels, own=own, name=name)
     return losses if weights is None else losses * weights.to(losses.device, non_blocking=True)[labels]

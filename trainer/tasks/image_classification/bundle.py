@@ -49,15 +49,13 @@ def judge_metric(*, precision: str, reference: Scores, found: Scores, samples: i
     return judge_accuracy(precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran)
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write labels.json, preprocess.json and predict.py."""
     return images.write_files(
         folder,
-        checkpoint,
+        inputs.checkpoint,
         signature,
-        labels=checkpoint.classes,
+        labels=inputs.checkpoint.classes,
         activation="softmax",
         model_name=model_name,
         max_batch=max_batch,

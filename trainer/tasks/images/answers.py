@@ -6,15 +6,14 @@ Pixels, labels and ONNX Runtime go through predict.py beside this file, of which
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError, StorageError
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, StorageError
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.predict_task import find_engine, within_profile
+from trainer.export.predict_task import describe_graph, open_engine
 from trainer.tasks.images import predict
 from trainer.tasks.images.predict import Classifier, Preprocessing, Runner
 
@@ -47,27 +46,20 @@ def print_labels(folder: CheckedFolder, options: argparse.Namespace) -> int:
 
 def _open_runner(folder: CheckedFolder, preprocessing: Preprocessing) -> tuple[Runner, str]:
     """Return what answers, and its description."""
-    entry, reason = find_engine(folder.document)
-    if entry is not None:
-        # Only here: it asks for a GPU.
-        from trainer.export.engine_run import open_engine
-
-        try:
-            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
-            run_engine = within_profile(engine, entry)
-            said = preprocessing
-            return lambda images: run_engine({said.input: images})[
-                said.output
-            ], f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
-        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
-            reason = str(error).partition("\n")[0]
+    engine, said = open_engine(folder)
+    if engine is not None:
+        return lambda images: engine({preprocessing.input: images})[preprocessing.output], said
     path, threads = folder.take(preprocessing.model), threads_per_rank(1)
-    run = predict.open_model(path, preprocessing, threads)
-    version = importlib.metadata.version("onnxruntime")
-    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+    return predict.open_model(path, preprocessing, threads), describe_graph(path, threads, said)
 
 
 def _print_answers(classifier: Classifier, options: argparse.Namespace) -> int:
+    if options.lines is not None:
+        raise ConfigError(
+            f"--lines {options.lines}, and the export is of images",
+            allowed="image files, or folders of them",
+            todo="name the images themselves",
+        )
     failed = 0
     images = [file for image in options.files for file in _files_of(image)]
     for answer in classifier.classify(images, top=options.top, read=_read):

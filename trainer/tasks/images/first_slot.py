@@ -54,7 +54,12 @@ class FirstSlot:
         said = "The first images of step 1 as the network got them, with their labels:\n\n"
         return picture(TAG, sheet, said + listed(caption for (caption,) in captions))
 
-    def _describe(self, own: int, other: int, share: float) -> str:
+    def _describe(self, own: int | list[float], other: int | list[float], share: float) -> str:
         if share > 0.995 or own == other:
-            return self._classes[own]
-        return f"{100 * share:.0f} % {self._classes[own]}, {100 - 100 * share:.0f} % {self._classes[other]}"
+            return self._name(own)
+        return f"{100 * share:.0f} % {self._name(own)}, {100 - 100 * share:.0f} % {self._name(other)}"
+
+    def _name(self, label: int | list[float]) -> str:
+        if isinstance(label, int):
+            return self._classes[label]
+        return " + ".join(name for name, value in zip(self._classes, label, strict=True) if value) or "none"

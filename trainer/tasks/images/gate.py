@@ -12,7 +12,7 @@ import contextlib
 import importlib.metadata
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.tasks.images.shipped import ShippedFailed, ask_shipped
+from trainer.export.shipped import ShippedFailed, ShippedProgram
 
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 CHUNK_IMAGES = 256
@@ -124,16 +124,54 @@ def ask_about_split(
         DataError: A shard is damaged.
     """
     found, asked = Findings(), deque[_Asked]()
-    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as work:
-        chunks = _write_images(Path(work), shards_uri, shards, data, asked)
+    options = ["--json", "--paths-from=-", *([f"--top={top}"] if top else [])]
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+        work = Path(name)
+        chunks = _write_images(work, shards_uri, shards, data, asked)
+        program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
         try:
-            with contextlib.closing(chunks):
-                for answer in ask_shipped(folder, Path(work), chunks, model_name=model_name, threads=threads, top=top):
+            with contextlib.closing(chunks), program:
+                for answer in _ask(program, chunks, work):
                     image = asked.popleft()
                     judge(image.label, found.add(image, answer))
         except ShippedFailed as failure:
             found.failure = str(failure)
     return found
+
+
+def _ask(program: ShippedProgram, chunks: Iterable[Sequence[str]], work: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the program says of each file, in order: `file` and `predictions`, or `error`.
+
+    The files of a chunk are asked for before the answers to the one before are read, and are deleted when they have
+    been answered: two chunks lie on the disk at a time.
+    """
+    under_way: deque[Sequence[str]] = deque()
+
+    def take(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for name, answer in zip(names, program.answers(names), strict=True):
+            if not _is_answer(answer, name):
+                raise program.misunderstood(name, answer)
+            yield answer
+            (work / name).unlink()
+
+    for chunk in chunks:
+        program.ask(chunk)
+        under_way.append(chunk)
+        if len(under_way) > 1:
+            yield from take(under_way.popleft())
+    while under_way:
+        yield from take(under_way.popleft())
+    program.finish()
+
+
+def _is_answer(answer: Mapping[str, Any], name: str) -> bool:
+    try:
+        predictions = [(one["label"], one["score"]) for one in answer.get("predictions", ())]
+        return answer["file"] == name and (
+            "error" in answer or all(isinstance(label, str) and score >= 0 for label, score in predictions)
+        )
+    except (TypeError, LookupError):
+        return False
 
 
 def conclude(

@@ -431,7 +431,7 @@ def softmax(logits: Array) -> npt.NDArray[np.float64]:
     return powers
 
 
-def sigmoid(logits: Array) -> npt.NDArray[np.float64]:
+def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Map each logit to a probability of its own."""
     # Of numbers below 0 alone: powers of others leave the range of floats.
     powers: npt.NDArray[np.float64] = np.exp(-np.abs(logits.astype(np.float64)))

@@ -93,10 +93,9 @@ def judge_metric(*, precision: str, reference: Scores, found: Scores, samples: i
     return judge_accuracy(precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran)
 
 
-def write_bundle(
-    folder: Path, checkpoint: CheckpointManifest, signature: Signature, *, model_name: str, max_batch: int
-) -> list[str]:
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
     """Write table.json and predict.py into a folder; return their names."""
+    checkpoint = inputs.checkpoint
     (output,) = signature.outputs
     said: dict[str, Any] = {"format_version": 1, "model": model_name, "max_batch": max_batch, "output": output}
     said |= {"target": checkpoint.data["target"]} if "target" in checkpoint.data else {"labels": checkpoint.classes}

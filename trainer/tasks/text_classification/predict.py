@@ -36,6 +36,8 @@ EXIT_BAD_INPUT = 2
 
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
+Texts = Iterator[str | Exception | None]
+"""Texts; None asks for the answers to those before it, an exception is answered by its words."""
 Runner = Callable[[Tokens, Tokens], Logits]
 """Maps tokens and their mask [B, L] int64 to logits [B, classes] float32."""
 
@@ -192,11 +194,11 @@ class Classifier:
     labels: list[str]
     runner: Runner
 
-    def classify(self, texts: Iterable[str | Exception | None], *, top: int) -> Iterator[Answer]:
+    def classify(self, texts: Texts, *, top: int) -> Iterator[Answer]:
         """Yield an answer for each text, in order; a batch of texts at a time is in memory.
 
         Args:
-            texts: Texts; None asks for the answers to those before it, an exception is answered by its words.
+            texts: The texts.
             top: Most labels a text.
 
         Raises:
@@ -262,6 +264,8 @@ def open_folder(folder: Path, *, model: str | None = None, threads: int = 1) -> 
     """
     said = Preparation.read(folder / TEXT_NAME)
     labels, encoder = read_labels(folder / said.labels), open_encoder(folder / said.tokenizer, said)
+    if not (folder / said.model).is_file():
+        raise BadFolder(f"{folder / said.model} is not there", allowed=f"the model that {TEXT_NAME} names")
     return Classifier(said, encoder, labels, open_model(folder / (model or said.model), said, threads))
 
 
@@ -335,9 +339,7 @@ def softmax(logits: Logits) -> npt.NDArray[np.float64]:
     return powers
 
 
-def read_texts(
-    texts: Iterable[str], *, lines: str | None = None, json_lines: str | None = None
-) -> Iterator[str | Exception | None]:
+def read_texts(texts: Iterable[str], *, lines: str | None = None, json_lines: str | None = None) -> Texts:
     """Yield texts in the order of the arguments; None where answers are asked for, an exception for what is no text.
 
     Args:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import google_crc32c
 import torch
 from torch import nn
 
@@ -45,14 +44,19 @@ class TextClassification:
         loss: cross_entropy, focal, or `module:callable` that maps logits [B, classes] and labels [B] to losses [B].
         class_weights: `balanced`, or factors of the loss by class name; empty: 1 for all.
 
+    Attributes:
+        vocabulary: Tokens of the tokenizer.
+        padding: Identifier of the token that fills up.
+
     Raises:
         ConfigError: An argument is none of these.
-        DataError: The shards have no tokenizer, or it is damaged.
+        DataError: The shards have no tokenizer.
     """
 
     fields: Mapping[str, str] = {"text": "text", "label": "class"}  # nobody changes it
     headline = "accuracy"
     uses_global_generators = False
+    unit = "tokens"
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class TextClassification:
         assert context.shards.tokenizer is not None
         self._config, self._max_length = context.config, max_length
         self._entry, self._shards_uri = context.shards.tokenizer, context.shards_uri
+        self.vocabulary, self.padding = self._entry.tokens, self._entry.padding
         self.classes = context.shards.classes
         smoothing = context.config.train.label_smoothing
         weights = losses.class_weights(class_weights, self.classes, context.shards)
@@ -109,7 +114,7 @@ class TextClassification:
         return Head(find_head(self._build, len(self.classes), example=example, on_meta=on_meta), tuple(self.classes))
 
     def _build(self, num_classes: int) -> nn.Module:
-        text = Text(self._entry.tokens, self._entry.padding, _round_up(self._max_length))
+        text = Text(self.vocabulary, self.padding, _round_up(self._max_length))
         return build_network(self._config.model, num_classes=num_classes, text=text)
 
     # --- from a sample to a batch -------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ class TextClassification:
         entry, content = self._entry, b""
         with suppress(FileNotFoundError):
             content = storage.read_bytes(entry.uri(self._shards_uri))
-        if f"{google_crc32c.value(content):08x}" != entry.crc32c:
+        if storage.crc32c(content) != entry.crc32c:
             raise DataError(
                 f"the shards in {storage.display(self._shards_uri)} are damaged: {entry.name} "
                 + ("has other bytes than the manifest says" if content else "is missing"),
@@ -128,7 +133,7 @@ class TextClassification:
                 todo="copy the folder of shards again, or run the shard stage again with --fresh",
             )
         try:
-            return Encoder(content, max_length=self._max_length, padding=entry.padding)
+            return Encoder(content, max_length=self._max_length, padding=self.padding)
         except ValueError as error:
             raise DataError(
                 f"{entry.name} of the shards in {storage.display(self._shards_uri)}: {error}",
@@ -148,7 +153,7 @@ class TextClassification:
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Batch:
         """Return `tokens` and `mask` [B, L] int64, and `label` [B] int64; L is the longest text's, rounded up to 8."""
         tokens, mask = pad(
-            [sample["tokens"] for sample in samples], padding=self._entry.padding, least=MULTIPLE, multiple=MULTIPLE
+            [sample["tokens"] for sample in samples], padding=self.padding, least=MULTIPLE, multiple=MULTIPLE
         )
         return {
             "tokens": torch.from_numpy(tokens),
@@ -156,12 +161,16 @@ class TextClassification:
             "label": torch.tensor([sample["label"] for sample in samples]),
         }
 
+    def count_units(self, batch: Batch) -> int:
+        """Return the tokens of a batch, without those that pad it."""
+        return int(batch["mask"].sum())
+
     # --- on the device ------------------------------------------------------------------------------------------------
 
     def example(self, size: int) -> Batch:
         """Return texts of the length that engines are tuned for, of one token again and again, of the first class."""
         # Some networks find the end of a text by the token of padding.
-        token = 0 if self._entry.padding else 1
+        token = 0 if self.padding else 1
         tokens = torch.full((size, self.signature.dimensions["length"].opt), token)
         return {"tokens": tokens, "mask": torch.ones_like(tokens), "label": torch.zeros(size, dtype=torch.int64)}
 
@@ -198,7 +207,7 @@ class TextClassification:
 
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of the texts that the network was trained on."""
-        return {"max_length": self._max_length, "vocabulary": self._entry.tokens, "padding": self._entry.padding}
+        return {"max_length": self._max_length, "vocabulary": self.vocabulary, "padding": self.padding}
 
 
 def _round_up(length: int) -> int:

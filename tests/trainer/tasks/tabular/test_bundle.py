@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from contracts.artifacts import CheckpointManifest, Gate, ShardManifest
-from contracts.config import DataSection
+from contracts.config import DataSection, RunConfig
 from tests.trainer.tasks.tabular.tables import COLUMNS, make_rows, table_task, write_shards
 from trainer.data.evaluation import evaluation_batches
 from trainer.export import onnx_graph, parity
+from trainer.export.inputs import Inputs
+from trainer.export.targets import Builder
 from trainer.model.build import example_inputs
 from trainer.tasks.tabular import bundle
 from trainer.tasks.tabular.bundle import TABLE_NAME
@@ -75,7 +77,9 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     onnx_graph.export_graph(network, root / "traced" / "m.onnx", signature=task.signature, example=example, opset=18)
     onnx_graph.join_graph(root / "traced" / "m.onnx", folder / GRAPH, task.signature)
     checkpoint = CheckpointManifest.model_construct(data=task.document(), classes=shards.classes)
-    names = bundle.write_bundle(folder, checkpoint, task.signature, model_name=GRAPH, max_batch=16)
+    # Of what is exported the bundle reads the checkpoint alone.
+    inputs = Inputs("", checkpoint, uri, shards, Builder("tensorrt_rtx", "1", ()), RunConfig())
+    names = bundle.write_bundle(folder, inputs, task.signature, model_name=GRAPH, max_batch=16)
     assert names == [TABLE_NAME, "predict.py"]
     return Exported(task, folder, uri, shards)
 

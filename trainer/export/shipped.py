@@ -1,0 +1,162 @@
+"""Runs the predict.py of an export directory, as a process of its own: lines in, lines of JSON out.
+
+Here: `ShippedProgram`. It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the
+current folder or PYTHONPATH. Used by the bundle gates of tasks (trainer/export/bundles.py, `check_bundle`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.export.bundles import PREDICT_NAME
+
+# 2: some samples could not be used, and were answered so.
+_FINISHED = (0, 2)
+# Of what it said on stderr; the cause is at the end.
+_SAID_CHARACTERS = 2000
+# A chunk of 256 samples takes the slowest model on one core a few minutes.
+_CHUNK_LIMIT_S = 1800.0
+
+
+def lay_out_again(folder: Path, tried: Path, names: Iterable[str], *, program: Path) -> Path:
+    """Return a new folder with files of an export and this package's own predict.py, for a finished export.
+
+    Args:
+        folder: The export's.
+        tried: The new folder.
+        names: Of the files.
+        program: The predict.py.
+    """
+    tried.mkdir()
+    for name in set(names):
+        (tried / name).symlink_to(folder / name)
+    (tried / PREDICT_NAME).write_bytes(program.read_bytes())
+    return tried
+
+
+def name_versions(packages: Iterable[str]) -> str:
+    """Return distributions that the program needs with their versions here, in words."""
+    named = {}
+    for package in packages:
+        try:
+            named[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            # onnxruntime-gpu and others bring the same module.
+            named[package] = "of another distribution"
+    return ", ".join(f"{name} {version}" for name, version in named.items())
+
+
+class ShippedFailed(Exception):
+    """predict.py ended too early, or said something else than answers; the message has its own last words."""
+
+
+class ShippedProgram:
+    """A predict.py that is running. Use it as a context: nothing of it is left at its end.
+
+    What is sent and what is answered lie in pipes of 64 KiB each: of what has been asked and not been answered one of
+    both must fit in there, or both sides wait.
+
+    Args:
+        folder: The export's folder.
+        options: Of the program, besides those below.
+        work: Its current folder.
+        model_name: File name of the graph to run.
+        threads: Intra-op threads of ONNX Runtime.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str], *, work: Path, model_name: str, threads: int) -> None:
+        self._command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), *options]
+        self._command += [f"--model={model_name}", f"--threads={threads}"]
+        self._work, self._stack = work, contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> ShippedProgram:
+        self._said = self._stack.enter_context(tempfile.TemporaryFile())
+        self._process = subprocess.Popen(
+            self._command, cwd=self._work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said
+        )
+        self._stack.callback(self._kill)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def ask(self, lines: Sequence[str]) -> None:
+        """Ask about samples, a line each; an empty line says that it must not wait for a whole batch.
+
+        Raises:
+            ShippedFailed: It has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def answers(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield what it says of each sample, in order.
+
+        Args:
+            names: How messages call the samples.
+
+        Raises:
+            ShippedFailed: It has ended, or says something else.
+        """
+        assert self._process.stdout is not None
+        # Killed, it ends as a program that fails: reading needs no limit of its own.
+        limit = threading.Timer(_CHUNK_LIMIT_S, self._process.kill)
+        limit.start()
+        try:
+            for name in names:
+                line = self._process.stdout.readline()
+                if not line:
+                    raise self._ended()
+                try:
+                    answer = json.loads(line)
+                except ValueError:
+                    answer = None
+                if not isinstance(answer, dict):
+                    raise self.misunderstood(name, line.decode(errors="replace"))
+                yield answer
+        finally:
+            limit.cancel()
+
+    def misunderstood(self, name: str, said: object) -> ShippedFailed:
+        """Return the error of an answer that is none."""
+        return ShippedFailed(f"asked about {name}, {PREDICT_NAME} said {str(said)[:200].strip()!r}")
+
+    def finish(self) -> None:
+        """Say that nothing more is asked, and wait for its end.
+
+        Raises:
+            ShippedFailed: It ends with an error.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        if self._process.wait() not in _FINISHED:
+            raise self._ended()
+
+    def _ended(self) -> ShippedFailed:
+        code = self._process.wait()
+        self._said.seek(0)
+        words = self._said.read().decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+        return ShippedFailed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            # What it did not take any more is lost with it.
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()  # type: ignore[union-attr]
