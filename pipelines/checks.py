@@ -1,6 +1,6 @@
 """Checks before the first stage: the stages' own, asked by command.
 
-    sharding.sources.check   labels against the task: single-label classification
+    sharding.sources.check   labels against the task: one or several, classes or numbers
     trainer.check network    own code, network and arguments, patterns of names, weights
     trainer.check place      precision, spread over ranks, export targets
 
@@ -127,7 +127,8 @@ def _ask_source(config: RunConfig, *, online: bool) -> CheckAnswer:
         return CheckAnswer()
     if _is_remote(source) and not online:
         return CheckAnswer(unchecked=[Unchecked(what=f"the labels in {source}", why=OFFLINE)])
-    return _ask(_SOURCE, _config_option(config.model_dump(mode="json", include={"sharding"})), not _is_remote(source))
+    sections = config.model_dump(mode="json", include={"sharding": True, "task": {"name"}})
+    return _ask(_SOURCE, _config_option(sections), not _is_remote(source))
 
 
 def _is_remote(uri: str) -> bool:

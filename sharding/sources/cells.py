@@ -275,6 +275,11 @@ def _wrong(field: FieldSection, name: str, column: str, cell: Any, where: str, r
             f"correct the row, or leave the column out of sharding.fields.{name}.columns: text is read by a field of "
             f"its own, {{column: {column!r}, kind: category}}"
         )
+    if field.kind == "class" and reason == "a list":
+        todo = (
+            f"write one label in each row; or, for images with several labels, set sharding.fields.{name}.kind to "
+            "classes and task.name to image_multilabel"
+        )
     return DataError(
         f"{place} is {shown} ({type(cell).__name__}){f': {reason}' if reason else ''}",
         allowed=_ALLOWED[field.kind],

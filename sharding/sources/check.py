@@ -1,10 +1,10 @@
 """Checks of a source before the first stage: its rows and labels, the given tokenizer; `-m sharding.sources.check`.
 
-    python -m sharding.sources.check --config-json '{"sharding": {"source": "photos.csv"}}'
+    python -m sharding.sources.check --config-json '{"sharding": {"source": "photos.csv"}, "task": {...}}'
 
 The last line of stdout is a CheckAnswer (contracts/checked.py) as JSON. Two levels of folders are listed, or the first
-rows of a manifest read; no image is looked at. Sharding itself takes more than can be trained on, e.g. lists of labels:
-only a line is refused for them.
+rows of a manifest read; no image is looked at. Sharding itself takes more than a task can learn, e.g. lists of labels
+for one that has one class a sample: only a line is refused for them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import argparse
 import itertools
 import math
 import os
+from collections.abc import Iterable, Sequence
 
 from contracts import storage
+from contracts.artifacts.classification import TASKS as ONE_LABEL
+from contracts.artifacts.evaluation import FORMER_TASK
+from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from contracts.checked import Finding, Findings
 from contracts.config import ShardingSection
 from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryAgain
@@ -26,9 +30,11 @@ from sharding.sources.fields import Fields
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
-from sharding.sources.tables import SUFFIXES, check_has_columns, read_rows
+from sharding.sources.tables import SUFFIXES, check_has_columns, is_vertex, read_rows
 from sharding.sources.tokenizer import read_tokenizer
 
+# The task that learns numbers.
+REGRESSION = "tabular_regression"
 # Rows of a manifest that are read: a second or two.
 MAX_ROWS = 10_000
 # Fewer rows say little about how many labels there are.
@@ -41,21 +47,25 @@ _MANY_DISTINCT, _MAX_DISTINCT = 0.5, 0.9
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m sharding.sources.check", description="Checks before sharding.")
-    parser.add_argument("--config-json", required=True, help="the section sharding, as JSON")
+    parser.add_argument("--config-json", required=True, help="the sections sharding and task, as JSON")
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.end_with_parent:
         end_with_parent()
     config = with_data_date(read_stage_config(None, None, options.config_json), "")
-    findings = check_source(config.sharding)
+    findings = check_source(config.sharding, config.task.name)
     print(findings.answer().model_dump_json(), flush=True)
     return EXIT_OK
 
 
-def check_source(section: ShardingSection) -> Findings:
+def check_source(section: ShardingSection, task: str = FORMER_TASK) -> Findings:
     """Look at the labels of a source, as far as they are known before it is sharded.
 
     What the shard stage finds within its first seconds, e.g. that a source is not there, is left to it.
+
+    Args:
+        section: The source.
+        task: task.name, which says what labels are.
     """
     findings = Findings()
     _check_tokenizer(section, findings)
@@ -67,9 +77,9 @@ def check_source(section: ShardingSection) -> Findings:
         if storage.is_local(uri):
             findings.files.add(str(storage.local_path(uri)))
         if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):
-            _check_rows(section, uri, findings)
+            _check_rows(section, task, uri, findings)
         else:
-            _check_folders(section, uri, findings)
+            _check_folders(section, task, uri, findings)
     except (ConfigError, DataError) as error:
         findings.problems.append(Finding.of(error))
     except (StorageError, TryAgain, OSError) as error:
@@ -92,7 +102,7 @@ def _check_tokenizer(section: ShardingSection, findings: Findings) -> None:
         read_tokenizer(section)
 
 
-def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
+def _check_rows(section: ShardingSection, task: str, uri: str, findings: Findings) -> None:
     rows = list(itertools.islice(read_rows(section, uri), MAX_ROWS + 1))
     whole = len(rows) <= MAX_ROWS
     rows = rows[:MAX_ROWS]
@@ -100,47 +110,85 @@ def _check_rows(section: ShardingSection, uri: str, findings: Findings) -> None:
     if not whole:
         findings.leave_unchecked(f"labels of {shown} behind row {MAX_ROWS}", "no more rows are read before sharding")
     fields = Fields.of(section)
-    setting = "sharding.label_column"
-    if fields is not None:
-        # What the fields are for is the task's to say; here rows are of the kinds that they are said to be.
-        if fields.label is None or fields.kinds[fields.label] != "class":
-            return
-        setting = f"sharding.fields.{fields.label}.column"
-        section = section.model_copy(update={"label_column": section.fields[fields.label].column})
-    several = next((row for row in rows if row.is_list), None)
-    if several is not None:
-        raise DataError(
-            f"{shown}, {several.place}: a list of labels, {_shorten(several)}: data that has several labels per image "
-            "cannot be trained yet",
-            allowed="one label per image; `shardline shard` makes shards of lists too, for other trainers",
-            todo="choose one label for each image, and write it without a list (or unset sharding.label_separator)",
-        )
-    labels = [row.labels[0] for row in rows]
-    distinct = dict.fromkeys(labels)
+    if fields is not None and fields.label is None:
+        return
+    distinct = dict.fromkeys(label for row in rows for label in row.labels)
     if whole:
         findings.num_classes = len(distinct)
+    # With named fields their kinds say what is a list, and the task whether it needs one.
+    if fields is None:
+        _check_form(section, task, uri, rows, whole=whole)
+    if not any(row.is_list for row in rows):
+        _check_classes(section, task, rows, findings, shown, whole=whole)
+
+
+def _check_form(section: ShardingSection, task: str, uri: str, rows: Sequence[Row], *, whole: bool) -> None:
+    """Refuse lists of labels, or single ones, that are for another task.
+
+    Raises:
+        DataError: They are.
+    """
+    shown = f"sharding.source {storage.display(uri)}"
+    several = next((row for row in rows if row.is_list), None)
+    if several is not None and task in ONE_LABEL:
+        raise DataError(
+            f"{shown}, {several.place}: a list of labels, {_shorten(several.labels)}, and task {task} learns one label "
+            "for each image",
+            allowed=f"one label for each image, or task {SEVERAL_LABELS[0]}, which learns any number of them",
+            todo=f"set task.name to {SEVERAL_LABELS[0]}, or choose one label for each image and write it without a "
+            "list (or unset sharding.label_separator)",
+        )
+    # Vertex AI's forms show a list just where there are several labels.
+    if several is None and task in SEVERAL_LABELS and (whole or not is_vertex(section, uri)):
+        labels = _shorten(dict.fromkeys(label for row in rows for label in row.labels))
+        raise DataError(
+            f"{shown}: labels are single ones ({labels}), and task {task} learns any number of them for each image",
+            allowed="a list of labels in each row",
+            todo="write labels as lists, set sharding.label_separator to what stands between them, or set task.name to "
+            f"{FORMER_TASK}",
+        )
+
+
+def _check_classes(
+    section: ShardingSection, task: str, rows: Sequence[Row], findings: Findings, shown: str, *, whole: bool
+) -> None:
+    """Refuse single labels that are numbers, or nearly as many as there are rows.
+
+    Raises:
+        DataError: They are.
+    """
+    fields = Fields.of(section)
+    setting, column, sample = "sharding.label_column", section.label_column, "image"
+    if fields is not None:
+        assert fields.label is not None, "without it nothing is looked at"
+        setting, column = f"sharding.fields.{fields.label}.column", section.fields[fields.label].column
+        sample = "row" if fields.image is None else sample
+    labels = [row.labels[0] for row in rows]
+    distinct = dict.fromkeys(labels)
     if len(rows) < _MIN_ROWS or len(distinct) <= _MANY_DISTINCT * len(rows):
         return
-    examples = name_some([str(label) for label in distinct])
+    examples = _shorten(distinct)
     if all(_is_number(label) for label in labels) and not all(float(label).is_integer() for label in labels):
         raise DataError(
-            f"{shown}: column {section.label_column!r} holds numbers ({examples}), {len(distinct)} different ones in "
-            f"{len(rows)} rows: classes are trained, not numbers (regression)",
-            allowed=f"a column with the class of each image ({setting})",
-            todo="name the column that holds classes, or turn the numbers into a few classes",
+            f"{shown}: column {column!r} holds numbers ({examples}), {len(distinct)} different ones in {len(rows)} "
+            f"rows: task {task} learns classes, not numbers",
+            allowed=f"a column with the class of each {sample} ({setting}), or task {REGRESSION}, which learns numbers "
+            "from the other columns of a table",
+            todo=f"set task.name to {REGRESSION} and sharding.fields.label.kind to number, or name the column that "
+            "holds classes",
         )
     many = f"{shown}: {len(distinct)} different labels in {len(rows)} rows ({examples})"
     if whole and len(distinct) > _MAX_DISTINCT * len(rows):
         raise DataError(
-            f"{many}: hardly any image shares its class with another",
-            allowed=f"a column with the class of each image ({setting}), several images for each class",
-            todo="name the column that holds classes, not names or numbers of images",
+            f"{many}: hardly any {sample} shares its class with another",
+            allowed=f"a column with the class of each {sample} ({setting}), several {sample}s for each class",
+            todo=f"name the column that holds classes, not names or numbers of {sample}s",
         )
-    findings.warnings.append(f"{many}: is {setting}={section.label_column} the class of each image?")
+    findings.warnings.append(f"{many}: is {setting}={column} the class of each {sample}?")
 
 
-def _shorten(row: Row) -> str:
-    return name_some([str(label) for label in row.labels])
+def _shorten(labels: Iterable[str | int]) -> str:
+    return name_some([str(label) for label in labels])
 
 
 def _is_number(label: str | int) -> bool:
@@ -150,11 +198,18 @@ def _is_number(label: str | int) -> bool:
         return False
 
 
-def _check_folders(section: ShardingSection, uri: str, findings: Findings) -> None:
+def _check_folders(section: ShardingSection, task: str, uri: str, findings: Findings) -> None:
     """Refuse folders that are neither classes nor splits; count the classes, where they are on this machine."""
     folders = _list_folders(uri, findings)
     if not folders:
         return
+    if task in SEVERAL_LABELS:
+        raise ConfigError(
+            f"sharding.source {storage.display(uri)} is a folder, and task {task} learns any number of labels for each "
+            "image: class folders give each image one",
+            allowed=f"a manifest ({', '.join(SUFFIXES)}) with a list of labels in each row",
+            todo=f"write such a manifest of the images, or set task.name to {FORMER_TASK}",
+        )
     layout = find_layout(
         section,
         [os.fsencode(name) for name in folders],

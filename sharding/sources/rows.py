@@ -49,10 +49,16 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
+            todo = "correct the row, or leave the image out of the manifest"
+            if isinstance(label, float):
+                todo = (
+                    "name the column that holds classes; numbers are learnt by task tabular_regression, from a field "
+                )
+                todo += "label of kind number"
             raise DataError(
                 f"{where}: the label {shown}",
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",
-                todo="correct the row, or leave the image out of the manifest",
+                todo=todo,
             )
         if isinstance(label, str) and b"\0" in encode_text(label, where):
             raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")

@@ -20,7 +20,7 @@ from contracts.checked import OFFLINE, Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.config.sharding import TokenizerSection
-from contracts.errors import ModelError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
 from contracts.previous import PREVIOUS
 from records.tokenizer import TOKENIZER_NAME, count_tokens, find_padding, tokenizer_uri
 from trainer.check.own_code import has_module
@@ -35,6 +35,7 @@ from trainer.tasks.load import calling, is_own_network, load_task, network_name,
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
 from trainer.tasks.needs import FIELDS
+from trainer.tasks.on_device import find_misfit, misfit_error
 from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
@@ -188,7 +189,12 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
             _leave_large_network(findings)
         elif "cuda" in error.given.lower() and not torch.cuda.is_available():
             findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
-        elif not classes_known and is_own_network(config) and error.allowed.startswith("outputs"):
+        elif (
+            not classes_known
+            and is_own_network(config)
+            and any(kind in CLASS_KINDS for kind in task.fields.values())
+            and error.allowed.startswith("outputs")
+        ):
             findings.leave_unchecked(
                 f"the width of the last layer of {network_name(config)}",
                 "the number of classes is not known before sharding",
@@ -196,6 +202,10 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
         else:
             with findings.refusals():
                 raise
+    except ConfigError:
+        # Of its example.
+        with findings.refusals():
+            raise
     return None
 
 
@@ -290,13 +300,9 @@ def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
         found = task.to_model(collated, Mode(training=training))
     if not training:
         checked_batch(found)
-    if missing := [name for name in task.signature.inputs if not isinstance(found.get(name), torch.Tensor)]:
-        raise task_error(
-            config,
-            "to_model",
-            f"returned no tensor {', '.join(missing)}, which the signature names as an input",
-            allowed=f"a batch with {', '.join(task.signature.inputs)}",
-        )
+    # A made-up image may have another size than those of the shards.
+    if misfit := find_misfit(found, task, shapes=False):
+        raise misfit_error(config, misfit)
 
 
 def _made_up(task: Task) -> Sample:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contracts.artifacts import ShardManifest
-from contracts.config import RunConfig
+from contracts.config import CLASS_KINDS, RunConfig
 from contracts.errors import DataError
 from trainer.tasks.images.pixels import normalisation
 
@@ -33,6 +33,7 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
     if config.task.is_own:
         return
     check_fields(FIELDS[name], shards, name=name)
+    _check_label_field(FIELDS[name], shards, name=name)
     if "image" in FIELDS[name]:
         normalisation(config.data, shards)
     elif "text" in FIELDS[name]:
@@ -94,11 +95,29 @@ def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str)
             )
 
 
+def _check_label_field(needed: Mapping[str, str], shards: ShardManifest, *, name: str) -> None:
+    """Refuse shards whose classes, and their counts, are those of another field than the one that is learnt.
+
+    Raises:
+        DataError: They are.
+    """
+    first = shards.label_field
+    if needed.get("label") in CLASS_KINDS and first != "label":
+        raise DataError(
+            f"task {name} learns the field 'label', and the classes of the shards are those of {first!r}",
+            allowed="label as the first field of kind class, or of kind classes where there is none of kind class",
+            todo=f"put label first in sharding.fields, make {first!r} of kind text or category, or leave it out",
+        )
+
+
 def _or_else(field: str, kind: str, there: Mapping[str, str]) -> str:
     """Return what else helps: the task whose fields these are, or one of the user's own."""
     fitting = [
         task
         for task, fields in FIELDS.items()
-        if fields.get(field) == there.get(field) and all(there.get(name) == its for name, its in fields.items())
+        if fields.get(field) == there.get(field)
+        and all(there.get(name) == its for name, its in fields.items())
+        # A table has no other fields of its own: its inputs are what else there is.
+        and (len(fields) > 1 or any(kind in INPUT_KINDS for name, kind in there.items() if name != "label"))
     ]
     return f", or set task.name to {' or '.join(fitting)}, which these fields are for" if fitting else ""

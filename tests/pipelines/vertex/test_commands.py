@@ -95,7 +95,7 @@ def test_a_dry_run_asks_nobody(config: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_labels_in_a_bucket_are_looked_at_before_anything_is_submitted(cloud: Cloud, config: str) -> None:
     storage.publish("gs://bucket-1/several.jsonl", b'{"uri": "1.png", "label": ["cat", "indoor"]}\n')
     source = "sharding.source=gs://bucket-1/several.jsonl"
-    said = "data that has several labels per image cannot be trained yet"
+    said = "and task image_classification learns one label for each image"
     assert said in shardline("plan", config, source, "--online", code=2).output
     assert said in shardline("submit", config, source, code=2).stderr
     assert said in shardline("schedule", "create", config, source, code=2).stderr

@@ -1,4 +1,4 @@
-"""`python -m sharding.sources.check`: sources whose labels cannot be trained on."""
+"""`python -m sharding.sources.check`: sources whose labels are not those that a task learns."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from contracts.config import ShardingSection
 from sharding.sources.check import check_source, main
 
 
-def check(source: Path | str, **section: Any) -> CheckAnswer:
-    return check_source(ShardingSection(source=str(source), **section)).answer()
+def check(source: Path | str, task: str = "image_classification", **section: Any) -> CheckAnswer:
+    return check_source(ShardingSection(source=str(source), **section), task).answer()
 
 
 def write_csv(folder: Path, labels: list[str], header: str = "uri,label") -> Path:
@@ -44,16 +44,36 @@ def test_classes_pass_and_are_counted(tmp_path: Path, labels: list[Any]) -> None
 
 
 @pytest.mark.parametrize("labels", [[["cat", "indoor"], ["dog"]], [["cat"], ["dog"]]])
-def test_lists_of_labels_are_refused(tmp_path: Path, labels: list[list[str]]) -> None:
-    (problem,) = check(write_jsonl(tmp_path, labels)).problems
+def test_lists_of_labels_are_for_another_task(tmp_path: Path, labels: list[list[str]]) -> None:
+    path = write_jsonl(tmp_path, labels)
+    (problem,) = check(path).problems
     assert "line 1: a list of labels, cat" in problem.given
-    assert "several labels per image cannot be trained yet" in problem.given
+    assert "task image_classification learns one label for each image" in problem.given
+    assert "set task.name to image_multilabel" in problem.todo
+    answer = check(path, "image_multilabel")
+    assert (answer.problems, answer.num_classes) == ([], len({label for row in labels for label in row}))
+    assert check(path, "mine:Task").problems == [], "what an own task learns is not known"
 
 
 def test_separated_labels_are_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path, ["cat|indoor", "dog"])
-    assert "several labels per image" in check(path, label_separator="|").problems[0].given
+    assert "a list of labels" in check(path, label_separator="|").problems[0].given
     assert check(path).problems == []
+    assert check(path, "image_multilabel", label_separator="|").problems == []
+
+
+def test_single_labels_are_for_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_csv(tmp_path, ["cat|indoor", "dog"])
+    (problem,) = check(path, "image_multilabel").problems
+    assert "labels are single ones (cat|indoor, dog)" in problem.given
+    assert "sharding.label_separator" in problem.todo and "task.name to image_classification" in problem.todo
+    (problem,) = check(write_folders(tmp_path / "raw", "cat", "dog"), "image_multilabel").problems
+    assert "class folders give each image one" in problem.given and "task.name to image_classification" in problem.todo
+    # Only Vertex AI's forms show a list just where there are several labels, which may be further down.
+    monkeypatch.setattr(sharding.sources.check, "MAX_ROWS", 1)
+    assert check(path, "image_multilabel").problems
+    path.write_text("gs://bucket-1/1.png,cat\ngs://bucket-1/2.png,dog\n")
+    assert check(path, "image_multilabel").problems == []
 
 
 @pytest.mark.parametrize(
@@ -61,13 +81,20 @@ def test_separated_labels_are_refused(tmp_path: Path) -> None:
 )
 def test_numbers_are_no_classes(tmp_path: Path, labels: list[str]) -> None:
     (problem,) = check(write_csv(tmp_path, labels)).problems
-    assert "classes are trained, not numbers (regression)" in problem.given
+    assert "task image_classification learns classes, not numbers" in problem.given
     assert "40 different ones in 40 rows" in problem.given
+    assert "set task.name to tabular_regression" in problem.todo
+    fields = {"age": {"column": "uri", "kind": "category"}, "label": {"column": "label", "kind": "class"}}
+    (problem,) = check(tmp_path / "rows.csv", "tabular_classification", fields=fields).problems
+    assert "task tabular_classification learns classes, not numbers" in problem.given
+    assert "sharding.fields.label.kind to number" in problem.todo and "class of each row" in problem.allowed
+    fields["label"]["kind"] = "number"
+    assert check(tmp_path / "rows.csv", "tabular_regression", fields=fields).problems == []
 
 
 def test_a_number_with_a_fraction_in_json_is_refused_as_sharding_does(tmp_path: Path) -> None:
     (problem,) = check(write_jsonl(tmp_path, [0.25, 0.5])).problems
-    assert "the label is 0.25 (float)" in problem.given
+    assert "the label is 0.25 (float)" in problem.given and "tabular_regression" in problem.todo
 
 
 def test_a_label_an_image_is_refused(tmp_path: Path) -> None:
@@ -137,7 +164,7 @@ def test_a_bucket_is_looked_at(bucket_server: object, capsys: pytest.CaptureFixt
     for split in ("train", "val", "more"):
         for name in ("cat", "dog"):
             storage.publish(f"gs://bucket-1/raw/{split}/{name}/1.png", b"")
-    for source, given in (("rows.jsonl", "several labels"), ("raw", "holds the folders train, val, which")):
+    for source, given in (("rows.jsonl", "a list of labels"), ("raw", "holds the folders train, val, which")):
         assert main(["--config-json", json.dumps({"sharding": {"source": f"gs://bucket-1/{source}"}})]) == 0
         answer = CheckAnswer.model_validate_json(capsys.readouterr().out)
         assert given in answer.problems[0].given and answer.files == []
@@ -148,9 +175,11 @@ def test_rows_of_named_fields_are_of_their_kinds(tmp_path: Path) -> None:
     answer = check(write_jsonl(tmp_path, ["good", "bad"] * 20), fields=fields)
     assert (answer.problems, answer.warnings, answer.num_classes) == ([], [], 2)
     several = {**fields, "stars": {"column": "label", "kind": "classes"}}
-    assert check(write_jsonl(tmp_path, [["good", "new"], ["bad"]]), fields=several).problems == []
+    answer = check(write_jsonl(tmp_path, [["good", "new"], ["bad"]]), fields=several)
+    assert (answer.problems, answer.num_classes) == ([], 3)
     (problem,) = check(write_jsonl(tmp_path, ["good", ["bad"]]), fields=fields).problems
     assert "line 2, column 'label' (field stars, class) is ['bad']" in problem.given
+    assert "sharding.fields.stars.kind to classes and task.name to image_multilabel" in problem.todo
     (problem,) = check(write_jsonl(tmp_path, ["a"]), fields={**fields, "x": {"column": "x", "kind": "json"}}).problems
     assert "no column 'x'; it has 'uri', 'label'" in problem.given
     (problem,) = check(write_jsonl(tmp_path, [f"name {n}" for n in range(40)]), fields=fields).problems
