@@ -278,21 +278,29 @@ def predict(
             autocompletion=inspection_commands.complete_run,
         ),
     ],
-    images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.", show_default=False)
-    ],
+    samples: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SAMPLE...", help="Image files, or folders of them; texts; files of rows.", show_default=False
+        ),
+    ] = None,
     top: Annotated[
         int | None,
-        typer.Option(min=1, metavar="K", help="Most labels an image [3; of several labels all that reach theirs]."),
+        typer.Option(min=1, metavar="K", help="Most labels a sample [3; of several labels all that reach theirs]."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
+    lines: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file with one text a line; - is standard input.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each sample.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the labels of image files, with scores, by an exported model."""
+    """Print the answers to images, texts or rows, with scores, by an exported model."""
+    if not samples and lines is None:
+        raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
     with reported(debug):
         from pipelines.predict import run_predict
 
-        code = run_predict(model, images, top=top, as_json=as_json)
+        code = run_predict(model, samples or [], top=top, as_json=as_json, lines=lines)
     raise typer.Exit(code)
 
 

@@ -1,4 +1,4 @@
-"""`shardline predict MODEL IMAGE...` and `shardline verify MODEL`: which export is meant.
+"""`shardline predict MODEL SAMPLE...` and `shardline verify MODEL`: which export is meant.
 
 trainer/export/predict_task.py answers, trainer/export/verify.py looks.
 """
@@ -20,21 +20,24 @@ from pipelines.place import find_run
 _STAGE = "export"
 
 
-def run_predict(model: str, images: Sequence[str], *, top: int | None, as_json: bool) -> int:
-    """Print the labels of images; return the exit code.
+def run_predict(model: str, samples: Sequence[str], *, top: int | None, as_json: bool, lines: str | None = None) -> int:
+    """Print the answers to samples; return the exit code.
 
     Args:
         model: Folder of an export, or a run as `shardline goodput` takes it; paths, URIs or an id.
-        images: Image files, as paths or URIs.
-        top: Most labels an image; None: what the task says by itself.
-        as_json: Print a line of JSON for each image.
+        samples: Image files, as paths or URIs; texts; files of rows.
+        top: Most labels a sample; None: what the task says by itself.
+        as_json: Print a line of JSON for each sample.
+        lines: A file with one text a line; - is standard input.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
     command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}"]
-    command += [*([] if top is None else [f"--top={top}"]), *(["--json"] if as_json else []), "--", *images]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, env=stage_environment(), check=False).returncode
+    command += [*([] if top is None else [f"--top={top}"]), *(["--json"] if as_json else [])]
+    command += [*([] if lines is None else [f"--lines={lines}"]), "--", *samples]
+    given = None if lines == "-" else subprocess.DEVNULL
+    return subprocess.run(command, stdin=given, env=stage_environment(), check=False).returncode
 
 
 def run_verify(model: str, *, shards: str | None) -> int:

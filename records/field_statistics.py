@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from records.sample import Value
 # Kinds that are counted.
 NUMBER_KINDS: tuple[FieldKind, ...] = ("number", "numbers")
 COUNTED_KINDS: tuple[FieldKind, ...] = (*NUMBER_KINDS, "category", "text")
-# Numbers that are held before they are summed up: 2 MB of them as Python's objects.
+# Numbers that are held before they are summed up.
 _BLOCK_NUMBERS = 1 << 16
 # Longer lists, such as signals, have no statistics by place: each place takes 150 bytes of the manifest.
 MAX_COLUMNS = 10_000
@@ -105,30 +105,37 @@ class FieldCounter:
 
     def __init__(self, *, is_training: bool) -> None:
         self._is_training = is_training
-        self._numbers: dict[str, list[list[float]]] = {}
+        self._numbers: dict[str, list[float]] = defaultdict(list)
+        self._lists: dict[str, list[bytes]] = defaultdict(list)
         self._held = 0
         self._columns: dict[str, tuple[ColumnSums, ...] | None] = {}
-        self._values: dict[str, Counter[str]] = {}
-        self._lengths: dict[str, Counter[int]] = {}
+        self._values: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
 
     def add(self, values: Iterable[Value]) -> None:
         """Take in the fields of a sample."""
         for name, kind, value, _ in values:
             if kind == "category":
-                self._values.setdefault(name, Counter())[value] += 1
+                self._values[name][value] += 1
             elif kind == "text":
-                self._lengths.setdefault(name, Counter())[len(value.encode()).bit_length()] += 1
-            elif kind in NUMBER_KINDS and self._is_training:
-                row = [value] if kind == "number" else value
-                self._numbers.setdefault(name, []).append(row)
-                self._held += len(row)
+                length = len(value) if value.isascii() else len(value.encode())
+                self._lengths[name][length.bit_length()] += 1
+            elif kind == "number":
+                if self._is_training:
+                    self._numbers[name].append(value)
+                    self._held += 1
+            elif kind == "numbers" and self._is_training:
+                self._lists[name].append(value)
+                self._held += len(value) // 8
         if self._held >= _BLOCK_NUMBERS:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        for name, rows in self._numbers.items():
-            self._columns[name] = _add_columns(self._columns.get(name, ()), sum_rows(rows))
-        self._numbers = {}
+        found = {name: sum_columns(np.array(own)[:, None]) for name, own in self._numbers.items()}
+        for name, columns in {**found, **{name: sum_rows(rows) for name, rows in self._lists.items()}}.items():
+            self._columns[name] = _add_columns(self._columns.get(name, ()), columns)
+        self._numbers.clear()
+        self._lists.clear()
         self._held = 0
 
     def total(self) -> dict[str, FieldSums]:
@@ -141,12 +148,16 @@ class FieldCounter:
         return dict(sorted(found.items()))
 
 
-def sum_rows(rows: Sequence[Sequence[float]]) -> tuple[ColumnSums, ...] | None:
-    """Return the sums of each column of at least one row; None where rows differ in length, or are long."""
-    width = len(rows[0])
-    if width > MAX_COLUMNS or any(len(row) != width for row in rows):
+def sum_rows(rows: Sequence[bytes]) -> tuple[ColumnSums, ...] | None:
+    """Return the sums of each column of at least one row; None where rows differ in length, or are long.
+
+    Args:
+        rows: Packed float64, little-endian.
+    """
+    sizes = {*map(len, rows)}
+    if len(sizes) > 1 or max(sizes) > 8 * MAX_COLUMNS:
         return None
-    return sum_columns(np.array(rows, np.float64))
+    return sum_columns(np.frombuffer(b"".join(rows), "<f8").reshape(len(rows), -1))
 
 
 def sum_columns(values: npt.NDArray[np.float64]) -> tuple[ColumnSums, ...]:

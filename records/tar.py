@@ -13,6 +13,7 @@ JSON member. Layout: POSIX.1-1988 ustar, https://pubs.opengroup.org/onlinepubs/9
 from __future__ import annotations
 
 import json
+import struct
 
 from records.sample import ChecksumStream, Piece, Place, Sample
 
@@ -132,7 +133,7 @@ def _list_members(sample: Sample) -> list[tuple[str, bytes]]:
         elif kind == "number":
             described[name] = _number(value)
         elif kind == "numbers":
-            described[name] = [_number(one) for one in value]
+            described[name] = [_number(one) for one in struct.unpack(f"<{len(value) // 8}d", value)]
         else:
             described[name] = value
     description: dict[str, object] = {"path": sample.path}

@@ -14,6 +14,7 @@ Wire format: https://protobuf.dev/programming-guides/encoding/ ; messages: tenso
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 
@@ -24,6 +25,13 @@ from records.sample import ChecksumStream, Piece, Place, Sample
 
 SUFFIX = ".tfrecord"
 _MASK_DELTA = 0xA282EAD8
+
+# A record up to this size is written as one piece.
+_SMALL_BYTES = 1 << 16
+# Longer lists are converted by numpy, which takes a microsecond to begin.
+_SHORT_NUMBERS = 64
+# Beginnings of features and whole features that are kept: names, sizes, classes and categories come again and again.
+_KEPT_ENTRIES = 1 << 14
 
 # Tags of length-delimited fields: field number << 3 | 2.
 _FIELD_1 = b"\x0a"  # Example.features, Features.feature, its key, Feature.bytes_list, the lists' values
@@ -44,15 +52,23 @@ class TFRecordWriter:
     def write(self, sample: Sample) -> Place:
         """Append a record; return where its tf.train.Example is, without the framing."""
         if sample.values:
-            example = Piece.of(*encode_fields(sample))
+            parts = encode_fields(sample)
         else:
             before, after = encode_example(sample)
-            example = Piece.of(before, sample.content, after)
-        length = struct.pack("<Q", example.size)
-        head = Piece.of(length + struct.pack("<I", mask_crc(google_crc32c.value(length))))
-        offset = self._stream.position + head.size
-        self._stream.write(head, example, Piece.of(struct.pack("<I", mask_crc(example.crc32c))))
-        return Place(offset, example.size, example.crc32c)
+            parts = [before, sample.content, after]
+        size = sum(map(len, parts))
+        length = struct.pack("<Q", size)
+        head = length + struct.pack("<I", mask_crc(google_crc32c.value(length)))
+        offset = self._stream.position + len(head)
+        if size <= _SMALL_BYTES:
+            # Of a row of a table the pieces would cost more than its bytes.
+            content = b"".join(parts)
+            crc32c = google_crc32c.value(content)
+            self._stream.write(Piece.of(b"".join((head, content, struct.pack("<I", mask_crc(crc32c))))))
+            return Place(offset, size, crc32c)
+        example = Piece.of(*parts)
+        self._stream.write(Piece.of(head), example, Piece.of(struct.pack("<I", mask_crc(example.crc32c))))
+        return Place(offset, size, example.crc32c)
 
     def close(self) -> None:
         """Nothing ends a TFRecord file."""
@@ -75,7 +91,7 @@ def encode_example(sample: Sample) -> tuple[bytes, bytes]:
             _entry(b"image/filename", _bytes_feature(sample.path.encode())),
         )
     )
-    prefix = _open_entry(b"image/encoded", len(sample.content))
+    prefix = _open_entry("image/encoded", len(sample.content))
     features_bytes = len(prefix) + len(sample.content) + len(rest)
     return _FIELD_1 + _varint(features_bytes) + prefix, rest
 
@@ -85,31 +101,69 @@ def encode_fields(sample: Sample) -> list[bytes]:
     files: list[bytes] = []
     rest: list[bytes] = []
     for field, kind, value, image_format in sample.values:
-        name = field.encode()
-        if kind in ("image", "bytes"):
-            files += [_open_entry(name, len(value)), value]
+        if kind == "numbers":
+            singles = _to_float32(value)
+            rest += (_open_entry(field, len(singles), _FIELD_2), singles)
+            rest += (_open_entry(f"{field}/float64", len(value)), value)
+        elif kind == "number":
+            double = _DOUBLE.pack(value)
+            rest += (_open_entry(field, 4, _FIELD_2), _to_float32(double))
+            rest += (_open_entry(f"{field}/float64", 8), double)
+        elif kind == "category":
+            rest.append(_category_entry(field, value))
+        elif kind == "text":
+            content = value.encode()
+            rest += (_open_entry(field, len(content)), content)
+        elif kind == "class":
+            rest.append(_class_entries(field, *value))
+        elif kind == "classes":
+            places, names = value
+            rest.append(_entry(field.encode(), _int64_feature(*places)))
+            rest.append(_entry(field.encode() + b"/text", _bytes_feature(*map(str.encode, names))))
+        elif kind in ("image", "bytes"):
+            files += [_open_entry(field, len(value)), value]
             if image_format:
-                rest.append(_entry(name + b"/format", _bytes_feature(image_format.encode())))
-        elif kind in ("text", "category"):
-            rest.append(_entry(name, _bytes_feature(value.encode())))
-        elif kind in ("class", "classes"):
-            places, names = ((value[0],), (value[1],)) if kind == "class" else value
-            rest.append(_entry(name, _int64_feature(*places)))
-            rest.append(_entry(name + b"/text", _bytes_feature(*map(str.encode, names))))
-        elif kind in ("number", "numbers"):
-            numbers = np.array([value] if kind == "number" else value, "<f8")
-            with np.errstate(over="ignore"):
-                # What is beyond float32 becomes infinite there.
-                rest.append(_entry(name, _float_feature(numbers.astype("<f4").tobytes())))
-            rest.append(_entry(name + b"/float64", _bytes_feature(numbers.tobytes())))
+                rest.append(_entry(field.encode() + b"/format", _bytes_feature(image_format.encode())))
         else:
-            rest.append(_entry(name, _bytes_feature(json.dumps(value, allow_nan=False).encode())))
-    rest.append(_entry(b"sample/path", _bytes_feature(sample.path.encode())))
+            rest.append(_entry(field.encode(), _bytes_feature(json.dumps(value, allow_nan=False).encode())))
+    path = sample.path.encode()
+    rest += (_open_entry("sample/path", len(path)), path)
     if sample.width:
         rest.append(_entry(b"sample/width", _int64_feature(sample.width)))
         rest.append(_entry(b"sample/height", _int64_feature(sample.height)))
     parts = [*files, b"".join(rest)]
     return [_FIELD_1 + _varint(sum(map(len, parts))), *parts]
+
+
+def _to_float32(packed: bytes) -> bytes:
+    """Return little-endian float64 as float32; what is beyond its range becomes infinite."""
+    count = len(packed) // 8
+    if count <= _SHORT_NUMBERS:
+        try:
+            return _format(count, "f").pack(*_format(count, "d").unpack(packed))
+        except OverflowError:
+            pass
+    with np.errstate(over="ignore"):
+        return np.frombuffer(packed, "<f8").astype("<f4").tobytes()
+
+
+@functools.cache
+def _format(count: int, kind: str) -> struct.Struct:
+    return struct.Struct(f"<{count}{kind}")
+
+
+_DOUBLE = _format(1, "d")
+
+
+@functools.lru_cache(_KEPT_ENTRIES)
+def _category_entry(field: str, value: str) -> bytes:
+    return _entry(field.encode(), _bytes_feature(value.encode()))
+
+
+@functools.lru_cache(_KEPT_ENTRIES)
+def _class_entries(field: str, place: int, name: str) -> bytes:
+    text = _entry(field.encode() + b"/text", _bytes_feature(name.encode()))
+    return _entry(field.encode(), _int64_feature(place)) + text
 
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
@@ -145,18 +199,21 @@ def _entry(name: bytes, feature: bytes) -> bytes:
     return _delimited(_FIELD_1, _delimited(_FIELD_1, name) + _delimited(_FIELD_2, feature))
 
 
-def _open_entry(name: bytes, size: int) -> bytes:
-    """Return what stands before the value of a feature of one bytes value: the value itself is never copied."""
+@functools.lru_cache(_KEPT_ENTRIES)
+def _open_entry(name: str, size: int, list_tag: bytes = _FIELD_1) -> bytes:
+    """Return what stands before the value of a feature of one value: the value itself is never copied.
+
+    Args:
+        name: Of the feature.
+        size: Bytes of the value.
+        list_tag: Of a list of bytes; for packed floats that of their list.
+    """
     # From the inside out: BytesList.value, Feature.bytes_list, the entry's value.
     prefix = b""
-    for opening in (_FIELD_1, _FIELD_1, _FIELD_2):
+    for opening in (_FIELD_1, list_tag, _FIELD_2):
         prefix = opening + _varint(len(prefix) + size) + prefix
-    prefix = _delimited(_FIELD_1, name) + prefix
+    prefix = _delimited(_FIELD_1, name.encode()) + prefix
     return _FIELD_1 + _varint(len(prefix) + size) + prefix
-
-
-def _float_feature(packed: bytes) -> bytes:
-    return _delimited(_FIELD_2, _delimited(_FIELD_1, packed))
 
 
 def _bytes_feature(*values: bytes) -> bytes:

@@ -47,7 +47,7 @@ from sharding.limits import certain_to_fail, check_rejected, encode_path, space_
 from sharding.plan import KEY_BYTES, make_key
 from sharding.runners.heartbeat import beating
 from sharding.sources import Reference
-from sharding.sources.parts import pack, read_part, unpack
+from sharding.sources.parts import Fields, pack_fields, read_part_fields, unpack
 from sharding.write.pool import ShardPool
 
 # The first byte of what is grouped by shard: packed references, or keys of copies that are left out.
@@ -136,13 +136,14 @@ def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
     """Yield (shard, blob) for a part of the listing: Beam's cost is by element, so a shard's references are one."""
     with _working(handle):
         opened = open_job(handle)
-        references = read_part(opened.planned.listing_uri(handle.output_uri), number)
-        shards = opened.plan.place_many([one.path for one in references], [one.split for one in references])
-        by_shard: dict[int, list[Reference]] = defaultdict(list)
+        # Plain tuples, of path, label, split, ...
+        references = read_part_fields(opened.planned.listing_uri(handle.output_uri), number)
+        shards = opened.plan.place_many([one[0] for one in references], [one[2] for one in references])
+        by_shard: dict[int, list[Fields]] = defaultdict(list)
         for shard, reference in zip(shards.tolist(), references, strict=True):
             by_shard[shard].append(reference)
         for shard, own in by_shard.items():
-            yield shard, _REFERENCES + pack(own)
+            yield shard, _REFERENCES + pack_fields(own)
 
 
 def _each_shard(group: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:

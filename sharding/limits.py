@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ MAX_NAMED = 10
 MAX_CATEGORIES = 100_000
 # With fewer files a job on this machine takes some seconds itself; the process of a probe takes half a second.
 _LEAST_PROBED = 20_000
+# Names that are kept in their written form: that of a label is asked for with each sample.
+_KEPT_NAMES = 1 << 14
 # Starts the name of a class that is no text.
 ENCODED_PREFIX = "percent-encoded:"
 # Unicode's control characters, line and paragraph separators. Joiners and uncommon spaces are text: scripts need them.
@@ -154,6 +157,7 @@ def encode_path(path: bytes) -> str:
     )
 
 
+@functools.lru_cache(_KEPT_NAMES)
 def encode_name(name: bytes) -> str:
     """Return the name of a class: text as it is, '%' and all, since programs compare it with their own names.
 

@@ -155,7 +155,13 @@ def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
         return report.details(origins)
 
 
+def _shows_samples(training: Training) -> bool:
+    return training.config.inspect.samples == "show"
+
+
 def _draw(training: Training, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
+    if not _shows_samples(training):
+        return {}
     try:
         return draw_pictures(training.data.task, outputs, batch)
     except Exception as error:  # noqa: BLE001 - the user's code raises what it likes, and this is only looked at
@@ -174,7 +180,8 @@ def _show(
         for name, pixels in drawn.items():
             writer.add_image(f"test/{name}", pixels, best.step, dataformats="HWC")
         if report is not None and document is not None:
-            samples = training.data.samples_at("test", report.places()[:SHOWN_SAMPLES])
+            places = report.places()[:SHOWN_SAMPLES] if _shows_samples(training) else []
+            samples = training.data.samples_at("test", places)
             report.show(writer, document, samples, best.step)
 
     try:

@@ -71,7 +71,7 @@ class Reporting:
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
         self._unit = unit_of(feed.task)
-        self._first_slot = make_first_slot(feed.task)
+        self._first_slot = make_first_slot(feed.task) if config.inspect.samples == "show" else None
         if rank.is_first and first_step == 0 and self._first_slot is not None:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
             stepper.on_model_input = self._keep_first_slot

@@ -340,7 +340,7 @@ class Stepper:
         return self._task.loss(self._outputs(batch), batch)
 
     def _outputs(self, batch: Batch) -> Outputs:
-        with self._numerics.autocast(self._rank.device):
+        with self._numerics.autocast(self._rank.device), self._task.running():
             return self._forward(*self._task.inputs(batch))
 
     def _first_outputs(self, batch: Batch) -> Outputs:

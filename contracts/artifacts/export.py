@@ -53,8 +53,8 @@ class OutputParity(Document):
     relative_error: float
     """Largest absolute difference over the range of the reference."""
     min_cosine: float
-    """Smallest cosine of a sample's numbers with the reference's; of one number a sample, the cosine over the
-    samples."""
+    """Smallest cosine of a sample's numbers with the reference's; of fewer than five numbers a sample, the cosine over
+    all samples."""
     top1_agreement: float | None = None
     """Share of answers that are the reference's, of an output that is compared as classes."""
     reference_classes: int | None = None

@@ -18,6 +18,7 @@ from contracts.config.resources import MachineSection, ResourcesSection, RungSec
 from contracts.config.run import (
     DataflowSection,
     ImagesSection,
+    InspectSection,
     RegisteredModelSection,
     RunSection,
     ScheduleSection,
@@ -50,6 +51,7 @@ __all__ = [
     "FieldKind",
     "FieldSection",
     "ImagesSection",
+    "InspectSection",
     "Knob",
     "MachineSection",
     "ModelSection",
@@ -85,6 +87,7 @@ class RunConfig(Section):
     profile: ProfileSection = ProfileSection()
     export: ExportSection = ExportSection()
     resources: ResourcesSection = ResourcesSection()
+    inspect: InspectSection = InspectSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
 
@@ -118,7 +121,7 @@ class RunConfig(Section):
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "vertex"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
-    "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources"),
+    "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)

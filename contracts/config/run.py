@@ -1,4 +1,4 @@
-"""Sections `run`, `vertex` and `schedule`: where a line lives, where it runs, and when."""
+"""Sections `run`, `inspect`, `vertex` and `schedule`: where a line lives, what it shows, where it runs, and when."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ class RunSection(Section):
     """Folder or URI that holds lines; this line's files are below root/name."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     """Start of all randomness: shards, order of samples, initial weights, augmentation."""
+
+
+class InspectSection(Section):
+    """What pages and artifacts show. Nothing here changes a result."""
+
+    samples: Literal["show", "hide"] = "show"
+    """Whether pictures, text and rows of samples are shown; `hide` keeps them off every page and artifact."""
 
 
 class DataflowSection(Section):

@@ -10,7 +10,7 @@ from statistics import median
 
 from inspection.page.chart import bars
 from inspection.page.subject import Subject, left_out, tile
-from inspection.run.view import DataView, PictureView, ShardView
+from inspection.run.view import DataView, PictureView, ShardView, shows_samples
 from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, number, percent, several, size
 
@@ -124,6 +124,8 @@ def at(values: list[int], place: int) -> int:
 
 def _sheet(subject: Subject) -> Html:
     pictures = subject.view.pictures
+    if subject.view.config and not shows_samples(subject.view.config):
+        return element("p", "Samples are hidden (inspect.samples).", class_="note", data_text="data.hidden")
     if not pictures:
         return Html("")
     shown = pictures[: subject.limits.pictures]

@@ -38,7 +38,7 @@ from inspection.run.reading import Reading, read_contract
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
 from inspection.run.training import read_evaluation, read_training, training_folder
-from inspection.run.view import Missing, RunView, StageView
+from inspection.run.view import Missing, RunView, StageView, shows_samples
 
 VERIFIED_FOLDER = "verified"
 # What the parts are called that come out of shards and pictures.
@@ -56,7 +56,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
 
     Args:
         place: Where it is.
-        pictures: Read images out of its shards too.
+        pictures: Read pictures, text and rows out of its shards too, unless its configuration hides them.
         points: Of a curve at most.
         now: Seconds since the epoch; None: the clock's.
     """
@@ -65,6 +65,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     start = _read_start(reading)
     record = _read_record(reading)
     config = as_object(start.get("config")) or (record.config if record else {})
+    pictures = pictures and shows_samples(config)
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]

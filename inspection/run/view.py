@@ -5,6 +5,7 @@ A part that could not be read is None or empty, and `missing` says why. Times ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -216,6 +217,16 @@ class LineageView(Document):
     """Hash of its content; empty: not known."""
     made_from: dict[str, str]
     """Hashes of what went into it, by name."""
+
+
+def shows_samples(config: Mapping[str, Any]) -> bool:
+    """Whether the pages of a run show what samples hold (inspect.samples).
+
+    Args:
+        config: The run's configuration; where it cannot be read, nothing is shown.
+    """
+    section = config.get("inspect", {})
+    return bool(config) and isinstance(section, dict) and section.get("samples", "show") == "show"
 
 
 class RunView(Document):

@@ -27,7 +27,7 @@ class TaskPages:
     """Metrics that are shares of one, and are shown in percent."""
     read: Callable[[Door, str, ShardManifest, EvaluationReport, bool], dict[str, Any]]
     """Reads what the page shows out of the shards: the line's door, the URI of the shards, their manifest, the
-    evaluation, and whether images are read. What it returns is JSON."""
+    evaluation, and whether pictures, text and rows of samples are read. What it returns is JSON."""
     results: Callable[[Subject, EvaluationReport], list[Html]]
     """Parts of section Results, before the metrics of the best checkpoint."""
     summary: Callable[[EvaluationReport], list[str]]

@@ -6,6 +6,9 @@ Both lie below the machine's TMPDIR while the output is in a bucket (contracts/k
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 from contracts.events import EVENTS_NAME, EventReader
@@ -18,7 +21,7 @@ class StepWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._old = set(folder.rglob(EVENTS_NAME))
+        self._old = {path for path, _ in _find_events(folder)}
         self._readers: dict[Path, EventReader] = {}
         self.step = 0
         """The last that was reported; 0: none."""
@@ -27,15 +30,23 @@ class StepWatch:
 
     def look(self) -> None:
         """Read what is new."""
-        for path in self._folder.rglob(EVENTS_NAME):
+        for path, beats in _find_events(self._folder):
             if path in self._old:
                 continue
             reader = self._readers.setdefault(path, EventReader(path))
             for event in reader.poll():
                 if event.get("event") == "progress" and event.get("unit") == "steps":
                     self.step, self.total = max(self.step, int(event["done"])), int(event["total"])
-            for beat in path.parent.glob(_HEARTBEATS):
+            for beat in beats:
                 try:
                     self.step = max(self.step, int(json.loads(beat.read_bytes()).get("step") or 0))
                 except (OSError, ValueError):
                     continue
+
+
+def _find_events(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield files of events below a folder, and the signs of life beside each; a folder may vanish meanwhile."""
+    # Path.rglob raises where a folder that it has listed is gone; os.walk passes over it.
+    for place, _, names in os.walk(folder):
+        if EVENTS_NAME in names:
+            yield Path(place, EVENTS_NAME), [Path(place, name) for name in names if fnmatch(name, _HEARTBEATS)]

@@ -34,7 +34,7 @@ from sharding.job import OpenJob
 from sharding.limits import encode_path
 from sharding.plan import make_key
 from sharding.sources import Reference
-from sharding.sources.parts import pack, read_part, unpack
+from sharding.sources.parts import PLAIN_FIELDS, Fields, pack_fields, read_part_fields, unpack_fields
 from sharding.write.reading import read_file
 from sharding.write.shard import SUFFIXES
 
@@ -44,6 +44,9 @@ _SHOWN_GROUPS = 5
 # Files whose sizes are compared in one place: about 60 MB of references.
 _BUCKET_FILES = 1 << 16
 _THREADS = 16
+# Places of size and hash in a reference that is a plain tuple; such a one, and whether it is written.
+_SIZE, _HASH = 3, 5
+_Found = tuple[Fields, bool]
 # The first byte of packed references: of what is written, and of what lies in shards already.
 _WRITTEN, _STAYS = b"w", b"s"
 
@@ -109,14 +112,14 @@ def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
     num_compared = planned.append.num_compared if planned.append is not None else 0
     buckets = -(-(planned.num_files + num_compared) // _BUCKET_FILES)
     mark = _WRITTEN if part < planned.num_parts else _STAYS
-    found: dict[int, list[Reference]] = defaultdict(list)
-    for reference in read_part(planned.listing_uri(opened.job.output_uri), part):
+    found: dict[int, list[Fields]] = defaultdict(list)
+    for reference in read_part_fields(planned.listing_uri(opened.job.output_uri), part):
         # By content where it is known of all: files of one size may be all that there are.
-        alike = reference.content_hash if planned.has_checksums else b"%d" % reference.size
+        alike = reference[_HASH] if planned.has_checksums else b"%d" % reference[_SIZE]
         # Cells are compared by their hash, and a file by its own.
-        found[zlib.crc32(alike) % buckets].append(reference._replace(cells=b"") if reference.cells else reference)
+        found[zlib.crc32(alike) % buckets].append(reference[:PLAIN_FIELDS])
     for bucket, references in found.items():
-        yield bucket, mark + pack(references)
+        yield bucket, mark + pack_fields(references)
 
 
 class _Candidate(NamedTuple):
@@ -134,31 +137,43 @@ class _Candidate(NamedTuple):
 
 def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
     """Return the copies among the files of one bucket."""
-    by_size: dict[int, list[tuple[Reference, bool]]] = defaultdict(list)
+    by_size: dict[int, list[_Found]] = defaultdict(list)
     for blob in blobs:
-        for reference in unpack(blob[1:]):
-            by_size[reference.size].append((reference, blob.startswith(_WRITTEN)))
-    # An empty file is no image.
-    alike = [one for size, several in by_size.items() if len(several) > 1 and size for one in several]
-    by_content: dict[tuple[int, str], list[_Candidate]] = defaultdict(list)
+        is_written = blob.startswith(_WRITTEN)
+        for reference in unpack_fields(blob[1:]):
+            by_size[reference[_SIZE]].append((reference, is_written))
+    by_content: dict[tuple[int, str], list[_Found]] = defaultdict(list)
+    unknown: list[_Found] = []
+    # Compared in one way: an object that was uploaded in parts has no md5, and its plain copy has.
+    knows: set[int] = set()
+    for size, several in by_size.items():
+        # An empty file is no image.
+        if len(several) < 2 or not size:
+            continue
+        hashes = [reference[_HASH] for reference, _ in several]
+        known = [one.startswith(b"md5:") for one in hashes]
+        if not all(known):
+            unknown += several
+            knows |= {size} if any(known) else set()
+        elif len({*hashes}) < len(hashes):
+            for one, content_hash in zip(several, hashes, strict=True):
+                by_content[size, content_hash.decode()].append(one)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
-        # Compared in one way: an object that was uploaded in parts has no md5, and its plain copy has.
-        knows = {reference.size for reference, _ in alike if reference.content_hash.startswith(b"md5:")}
-        kinds = ("md5" if reference.size in knows else "sha256" for reference, _ in alike)
-        digests = pool.map(partial(_digest, opened), (reference for reference, _ in alike), kinds)
-        for (reference, is_written), digest in zip(alike, digests, strict=True):
-            by_content[reference.size, digest].append(_candidate(reference, is_written, opened))
+        kinds = ("md5" if reference[_SIZE] in knows else "sha256" for reference, _ in unknown)
+        digests = pool.map(partial(_digest, opened), (Reference(*fields) for fields, _ in unknown), kinds)
+        for one, digest in zip(unknown, digests, strict=True):
+            by_content[one[0][_SIZE], digest].append(one)
     equal = [
-        (digest, sorted(several))
+        (digest, sorted(_candidate(Reference(*fields), is_written, opened) for fields, is_written in several))
         for (_, digest), several in by_content.items()
-        if len(several) > 1 and any(one.is_written for one in several)
+        if len(several) > 1 and any(is_written for _, is_written in several)
     ]
     left_out: dict[int, list[bytes]] = defaultdict(list)
-    for _, several in equal:
-        for one in several[1:]:
-            if one.is_written:
-                left_out[one.shard].append(one.key)
-    found = join_findings([_group(digest, several) for digest, several in equal])
+    for _, candidates in equal:
+        for candidate in candidates[1:]:
+            if candidate.is_written:
+                left_out[candidate.shard].append(candidate.key)
+    found = join_findings([_group(digest, candidates) for digest, candidates in equal])
     return Findings(found.groups, found.copies, found.leaking_groups, found.listed, dict(left_out))
 
 

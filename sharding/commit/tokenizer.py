@@ -21,9 +21,10 @@ from contracts.errors import TryAgain
 from records.fields import FieldReader
 from records.index import Index
 from records.samples import open_samples
+from records.tokenizer import count_tokens, find_padding
 from sharding.commit.kept import Kept
 from sharding.job import TOKENIZER_NAME, OpenJob
-from sharding.sources.tokenizer import find_padding, parse_tokenizer
+from sharding.sources.tokenizer import parse_tokenizer
 
 # Tokens of a trained one beside those of text; the first one pads.
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]")
@@ -156,13 +157,12 @@ def _describe(content: bytes, name: str, section: TokenizerSection) -> tuple[Tok
             f"sharding.tokenizer.file {section.file} names no token that pads: 0 is taken "
             f"({tokenizer.id_to_token(0)!r}); set one with Tokenizer.enable_padding before it is saved"
         )
-    tokens = 1 + max(padding, *tokenizer.get_vocab(with_added_tokens=True).values())
     entry = TokenizerEntry(
         name=name,
         bytes=len(content),
         crc32c=storage.crc32c(content),
         field=section.field,
-        tokens=tokens,
+        tokens=count_tokens(tokenizer, padding),
         padding=padding,
         trained=not section.file,
     )

@@ -18,7 +18,6 @@ from contracts.errors import ConfigError, DataError
 from contracts.process import available_cores
 from sharding.limits import check_training_classes, check_training_samples
 from sharding.sources.buckets import list_bucket, list_few
-from sharding.sources.fields import check_has_columns
 from sharding.sources.folders import list_folders, list_layout
 from sharding.sources.layout import ALLOWED
 from sharding.sources.listing import Found, Listing, assemble, describe_gaps
@@ -26,7 +25,7 @@ from sharding.sources.manifests import list_manifest
 from sharding.sources.parts import Stretch
 from sharding.sources.pool import open_pool
 from sharding.sources.reference import Reference, absolute_path, remote_uri
-from sharding.sources.tables import SUFFIXES
+from sharding.sources.tables import SUFFIXES, check_has_columns
 
 __all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 

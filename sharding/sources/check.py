@@ -24,13 +24,14 @@ from contracts.config import ShardingSection
 from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryAgain
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
+from records.tokenizer import tokenizer_uri
 from sharding.limits import name_some
-from sharding.sources.fields import Fields, check_has_columns
+from sharding.sources.fields import Fields
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
-from sharding.sources.tables import SUFFIXES, is_vertex, read_rows
-from sharding.sources.tokenizer import read_tokenizer, tokenizer_uri
+from sharding.sources.tables import SUFFIXES, check_has_columns, is_vertex, read_rows
+from sharding.sources.tokenizer import read_tokenizer
 
 # The task that learns numbers.
 REGRESSION = "tabular_regression"

@@ -1,27 +1,27 @@
 """The named fields of a source: their kinds, and how the cells of a sample travel with its reference.
 
 A sample of named fields is a file (of the first field of kind image, else of kind bytes) or a row alone, a label (of
-the first field of kind class, else of kind classes), and the cells of all other fields. The cells are a JSON list in
-the order of `Fields.others`: a file is its path, size, generation and hash, a class its name, a number that is missing
-null, all else its value.
+the first field of kind class, else of kind classes), and the cells of all other fields: the numbers as float64 (NaN
+where one is missing), the length of each other content in bytes, and these contents, each in the order of the fields.
+A content is UTF-8 of text, of a category and of the name of a class, packed float64 of numbers, and JSON of all else:
+the names of classes, any value, and of a file its path, size, generation and hash.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from contracts import storage
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, ShardingSection
 from contracts.config.fields import find_file, find_image, find_label
-from contracts.errors import ConfigError
 from sharding.limits import encode_path
 from sharding.sources.reference import Reference, SourceFile
-from sharding.sources.tables import SUFFIXES
 
 # Starts the path of a row without files: a relative path of a file has it only where somebody named a folder so.
 _ROW_PREFIX = b"row:"
@@ -51,24 +51,46 @@ class Fields:
         others = tuple(name for name in kinds if name not in (file, label))
         return cls(kinds, file, find_image(kinds), label, others)
 
-    @property
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the fields of kind number in the cells."""
+        return tuple(name for name in self.others if self.kinds[name] == "number")
+
+    @cached_property
+    def contents(self) -> tuple[str, ...]:
+        """Names of the other fields in the cells."""
+        return tuple(name for name in self.others if self.kinds[name] != "number")
+
+    @cached_property
     def further_files(self) -> tuple[str, ...]:
         """Names of the fields of files in the cells."""
         return tuple(name for name in self.others if self.kinds[name] in FILE_KINDS)
 
-    @property
+    @cached_property
     def vocabularies(self) -> tuple[str, ...]:
         """Names of the fields of classes in the cells."""
         return tuple(name for name in self.others if self.kinds[name] in CLASS_KINDS)
 
-    @property
+    @cached_property
     def categories(self) -> tuple[str, ...]:
         """Names of the fields of kind category."""
         return tuple(name for name in self.others if self.kinds[name] == "category")
 
+    def pack(self, numbers: Sequence[float], contents: Sequence[bytes]) -> bytes:
+        """Return cells as they travel: equal cells are equal bytes; none where there is no other field."""
+        return _head(len(numbers), len(contents)).pack(*numbers, *map(len, contents)) + b"".join(contents)
+
     def unpack(self, reference: Reference) -> dict[str, Any]:
-        """Return the cells of a reference by name."""
-        return dict(zip(self.others, json.loads(reference.cells), strict=True)) if self.others else {}
+        """Return the cells of a reference by name: numbers, and the contents of all others."""
+        cells, num_numbers = reference.cells, len(self.numbers)
+        head = _head(num_numbers, len(self.contents))
+        values = head.unpack_from(cells)
+        found: dict[str, Any] = dict(zip(self.numbers, values, strict=False))
+        at = head.size
+        for name, length in zip(self.contents, values[num_numbers:], strict=True):
+            found[name] = cells[at : at + length]
+            at += length
+        return found
 
     def first_file(self, reference: Reference) -> SourceFile:
         """Return the file that a reference names."""
@@ -85,40 +107,27 @@ class Fields:
         if further:
             cells = self.unpack(reference)
             for name in further:
-                path, size, generation, content_hash = cells[name]
+                path, size, generation, content_hash = json.loads(cells[name])
                 is_image = self.kinds[name] == "image"
                 file = SourceFile(unquote_to_bytes(path), size, generation, content_hash.encode(), is_image)
                 found.append((name, file))
         return found
 
 
-def check_has_columns(section: ShardingSection, uri: str) -> None:
-    """Raise ConfigError where columns are mapped and the source has none."""
-    if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
-        raise ConfigError(
-            f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
-            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
-            todo="give a file, or unset sharding.fields",
-        )
+def pack_numbers(numbers: Sequence[float]) -> bytes:
+    """Return the content of a field of kind numbers."""
+    return _head(len(numbers), 0).pack(*numbers)
 
 
-def pack_cells(values: Sequence[Any]) -> bytes:
-    """Return cells as they travel; equal cells are equal bytes. None where there is none.
-
-    Raises:
-        ValueError: A value is no JSON.
-    """
-    return _to_json(values) if values else b""
+def pack_file(path: bytes, size: int, generation: int, content_hash: bytes) -> bytes:
+    """Return the content of a field of a file."""
+    return to_json([encode_path(path), size, generation, content_hash.decode()])
 
 
-def pack_file(path: bytes, size: int, generation: int, content_hash: bytes) -> list[Any]:
-    """Return the cell of a file."""
-    return [encode_path(path), size, generation, content_hash.decode()]
-
-
-def make_row_path(cells: Mapping[str, Any]) -> bytes:
-    """Return the path of a row without files: a hash of all its cells by name, so that no other row moves it."""
-    return _ROW_PREFIX + hashlib.blake2b(_to_json(cells), digest_size=16).hexdigest().encode()
+def make_row_path(label: bytes, cells: bytes) -> bytes:
+    """Return the path of a row without files: a hash of its label and all its cells, so that no other row moves it."""
+    content = b"%d\0%b%b" % (len(label), label, cells)
+    return _ROW_PREFIX + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def count_path(path: bytes, number: int) -> bytes:
@@ -131,5 +140,15 @@ def hash_cells(cells: bytes) -> bytes:
     return b"md5:" + hashlib.md5(cells, usedforsecurity=False).hexdigest().encode()
 
 
-def _to_json(value: Any) -> bytes:
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON: equal values are equal bytes.
+
+    Raises:
+        ValueError, TypeError, RecursionError: It is none.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+@cache
+def _head(num_numbers: int, num_contents: int) -> struct.Struct:
+    return struct.Struct(f"<{num_numbers}d{num_contents}I")

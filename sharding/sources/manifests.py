@@ -1,11 +1,12 @@
 """From the rows of a manifest to a listing: labels to classes, paths to files that are there, splits.
 
-Rows are sorted by path on disk (parts.sort_records): of a manifest of any length only classes, and groups with a given
-split, are held in memory.
+Rows are sorted by path on disk (parts.sort_records): of a manifest of any length only classes, values of categories,
+and groups with a given split, are held in memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import stat
@@ -17,9 +18,10 @@ from contracts import storage
 from contracts.config import ShardingSection
 from contracts.config.fields import find_rest
 from contracts.errors import DataError
-from sharding.limits import MAX_CATEGORIES, MAX_NAMED, encode_name, encode_path
+from sharding.limits import MAX_CATEGORIES, MAX_NAMED, encode_path
 from sharding.sources.buckets import hash_of
-from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_cells, pack_file
+from sharding.sources.cells import Values
+from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_file
 from sharding.sources.listing import Found
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import Names, StretchWriter, keep_records, sort_records
@@ -38,9 +40,10 @@ class _Item(NamedTuple):
     is_list: bool
     split: int | None
     group: bytes | None
-    values: bytes = b""
-    """Of named fields, those that a reference holds the cells of (marshalled): of a file its path. What is last decides
-    how many rows are sorted in memory."""
+    cells: bytes = b""
+    """Of named fields, the cells of the reference; where there are further files, whose sizes are not known yet, the
+    numbers and the contents (of a file its path), marshalled. What is last decides how many rows are sorted in memory.
+    """
 
 
 # Size, generation and what the listing knows of the content of a file.
@@ -64,16 +67,23 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
     vertex = is_vertex(section, uri)
     fields = Fields.of(section)
     writer = StretchWriter(folder, "stretch")
-    items = _read_items(section, fields, uri, vertex, writer.stretch.ignored)
     checks = _Checks(section, fields, shown)
-    kept = keep_records(checks.watch(map(_Item._make, sort_records(items, folder, "rows"))), folder, "rows")
+    # All rows are read here: what is known of all of them is known from then on.
+    records = sort_records(_read_items(section, fields, uri, vertex, writer.stretch.ignored, checks), folder, "rows")
     classes = checks.finish(may_mix=vertex)
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
     find = _Finder(folder_uri)
+    items = _name_repeats(map(_Item._make, records), fields, shown)
     further = fields.further_files if fields is not None else ()
-    found_further = [_find_further(kept, fields, name, folder_uri, folder, missing) for name in further if fields]
-    for item, *more in zip(map(_Item._make, kept()), *found_further, strict=True):
+    found_further = []
+    if fields is not None and further:
+        # Files are found in the order of their paths: the rows are read again for each field.
+        kept = keep_records(items, folder, "kept-rows")
+        items = map(_Item._make, kept())
+        found_further = [_find_further(kept, fields, name, folder_uri, folder, missing) for name in further]
+    more_of_items = zip(*found_further, strict=True) if found_further else itertools.repeat(())
+    for item, more in zip(items, more_of_items, strict=False):
         info: _FileInfo | None = (0, 0, b"")
         if fields is None or fields.file is not None:
             info = find(item.path)
@@ -83,10 +93,17 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
             continue
         labels = sorted({places[label] for label in item.labels}) or [NO_CLASS]
         split = checks.splitter.choose(item.path, item.group, item.split)
-        record: tuple[Any, ...] = (item.path, labels[0], split, *info, tuple(labels[1:]))
-        writer.add(
-            record if fields is None else _add_cells(record, item, fields, dict(zip(further, more, strict=True)))
-        )
+        if fields is None:
+            writer.add((item.path, labels[0], split, *info, tuple(labels[1:])))
+        elif fields.file is None:
+            own = (len(item.cells), 0, hash_cells(item.cells))
+            writer.add((item.path, labels[0], split, *own, tuple(labels[1:]), item.cells, 0))
+        else:
+            cells, more_bytes = item.cells, 0
+            if further:
+                cells, more_bytes = _add_files(item.cells, fields, dict(zip(further, more, strict=True)))
+            record = (item.path, labels[0], split, *info, tuple(labels[1:]))
+            writer.add((*record, cells, more_bytes + len(cells)) if cells else record)
     missing.check(checks.num_items)
     return Found(
         folder_uri,
@@ -106,24 +123,15 @@ def _named_columns(section: ShardingSection, uri: str) -> dict[str, tuple[str, .
     return {} if name is None else {name: tuple(name_columns(section, uri).fields[name].columns)}
 
 
-def _add_cells(record: tuple[Any, ...], item: _Item, fields: Fields, files: dict[str, _FileInfo]) -> tuple[Any, ...]:
-    """Return the record of a sample of named fields with its other cells, and with their bytes."""
-    cells: list[Any] = []
+def _add_files(marshalled: bytes, fields: Fields, files: dict[str, _FileInfo]) -> tuple[bytes, int]:
+    """Return the cells of a sample that has further files, and the bytes of these."""
+    numbers, contents = marshal.loads(marshalled)
     more_bytes = 0
-    for name, value in zip(fields.others, marshal.loads(item.values), strict=True):
+    for at, name in enumerate(fields.contents):
         if name in files:
-            cells.append(pack_file(value, *files[name]))
+            contents[at] = pack_file(contents[at], *files[name])
             more_bytes += files[name][0]
-        elif name in fields.vocabularies:
-            names = [encode_name(_to_bytes(label)) for label in value]
-            cells.append(names[0] if fields.kinds[name] == "class" else names)
-        else:
-            cells.append(value)
-    packed = pack_cells(cells)
-    if fields.file is None:
-        path, label, split, _, _, _, more_labels = record
-        return (path, label, split, len(packed), 0, hash_cells(packed), more_labels, packed, 0)
-    return (*record, packed, more_bytes + len(packed)) if packed else record
+    return fields.pack(numbers, contents), more_bytes
 
 
 def _find_further(
@@ -135,9 +143,9 @@ def _find_further(
     missing: _Missing,
 ) -> Iterator[_FileInfo | None]:
     """Yield what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
-    at = fields.others.index(name)
+    at = fields.contents.index(name)
     items = enumerate(map(_Item._make, kept()))
-    paths = ((marshal.loads(item.values)[at], number, item.place) for number, item in items)
+    paths = ((marshal.loads(item.cells)[1][at], number, item.place) for number, item in items)
     find = _Finder(folder_uri)
 
     def look_up() -> Iterator[tuple[int, _FileInfo | None]]:
@@ -184,40 +192,69 @@ def _to_bytes(name: str | int) -> bytes:
 
 
 def _read_items(
-    section: ShardingSection, fields: Fields | None, uri: str, vertex: bool, ignored: Names
-) -> Iterator[_Item]:
+    section: ShardingSection, fields: Fields | None, uri: str, vertex: bool, ignored: Names, checks: _Checks
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows, as plain tuples of `_Item`; each is shown to the checks."""
     folder_uri = uri.rpartition("/")[0]
     find_group = make_group_finder(section.group_by) if section.group_by and vertex else None
     if vertex:
         section = section.model_copy(update={"group_by": ""})
     shown = storage.display(uri)
+    is_row = fields is not None and fields.file is None
     for row in read_rows(section, uri):
-        where = f"{shown}, {row.place}"
-        if fields is not None and fields.file is None:
-            assert row.values is not None
-            path = make_row_path(row.values)
+        place, own_uri, labels, is_list, split, group, values = row
+        cells = b""
+        if values is not None and fields is not None:
+            cells = _pack(values, fields, folder_uri, f"{shown}, {place}") if fields.others else b""
+        if is_row and values is not None:
+            path = make_row_path(values.label, cells)
         else:
-            path = normalise_path(row.uri, folder_uri, where)
+            path = normalise_path(own_uri, folder_uri, f"{shown}, {place}")
             if is_ignored(path.rpartition(b"/")[2]):
                 ignored.add(path)
                 continue
-        group = find_group(path) if find_group else row.group
-        values = b"" if fields is None else marshal.dumps(_other_values(row, fields, folder_uri, where))
-        yield _Item(path, row.place, row.labels, row.is_list, row.split, group, values)
+        if find_group:
+            group = find_group(path)
+        checks.take_in(row, path, group)
+        yield path, place, labels, is_list, split, group, cells
 
 
-def _other_values(row: Row, fields: Fields, folder_uri: str, where: str) -> tuple[Any, ...]:
-    assert row.values is not None
-    return tuple(
-        normalise_path(row.values[name], folder_uri, f"{where}, field {name}")
-        if name in fields.further_files
-        else row.values[name]
-        for name in fields.others
-    )
+def _pack(values: Values, fields: Fields, folder_uri: str, where: str) -> bytes:
+    """Return the cells of a row; where there are further files, what makes them."""
+    if not fields.further_files:
+        return fields.pack(values.numbers, values.contents)
+    contents = [
+        normalise_path(own, folder_uri, f"{where}, field {name}") if name in fields.further_files else own
+        for name, own in zip(fields.contents, values.contents, strict=True)
+    ]
+    return marshal.dumps((list(values.numbers), contents))
+
+
+def _name_repeats(items: Iterable[_Item], fields: Fields | None, shown: str) -> Iterator[_Item]:
+    """Pass items on in the order of their paths; repeats of a row without files get paths of their own.
+
+    Raises:
+        DataError: Two name the same file.
+    """
+    before: _Item | None = None
+    repeats = 0
+    for item in items:
+        if before is None or before.path != item.path:
+            before, repeats = item, 0
+            yield item
+            continue
+        if fields is None or fields.file is not None:
+            raise DataError(
+                f"{shown} names {encode_path(item.path)} twice: {before.place} and {item.place}",
+                allowed="one row for each image" if fields is None else "one row for each file",
+                todo="remove one of the rows; an image with several labels has them in one row",
+            )
+        repeats += 1
+        yield item._replace(path=count_path(item.path, repeats))
 
 
 class _Checks:
-    """What all rows together must be, seen in the order of their paths."""
+    """What all rows together must be, seen in the order of the file."""
 
     def __init__(self, section: ShardingSection, fields: Fields | None, shown: str) -> None:
         self.splitter = Splitter(section.splits)
@@ -227,10 +264,13 @@ class _Checks:
         self._fields = fields
         self._shown = shown
         self._labels = _Vocabulary(shown)
-        names = fields.vocabularies if fields is not None else ()
-        self.further = {name: _Vocabulary(f"{shown}, field {name}") for name in names}
-        categories = fields.categories if fields is not None else ()
-        self._categories = {name: set[str]() for name in categories}
+        self.further: dict[str, _Vocabulary] = {}
+        self._files: list[int] = []
+        self._categories: list[tuple[int, str, set[bytes]]] = []
+        if fields is not None:
+            self.further = {name: _Vocabulary(f"{shown}, field {name}") for name in fields.vocabularies}
+            self._files = [fields.contents.index(name) for name in fields.further_files]
+            self._categories = [(fields.contents.index(name), name, set()) for name in fields.categories]
         self._first_of_form: dict[bool, str] = {}
         self._straddling: DataError | None = None
 
@@ -239,49 +279,31 @@ class _Checks:
         """Whether labels are lists. Only Vertex AI's forms show a list just where there are several labels."""
         return True in self._first_of_form
 
-    def watch(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Pass items on; repeats of a row without files get paths of their own.
+    def take_in(self, row: Row, path: bytes, group: bytes | None) -> None:
+        """Take in a row.
 
         Raises:
-            DataError: Two name the same file.
+            DataError: A category has too many values.
         """
-        before: _Item | None = None
-        repeats = 0
-        for item in items:
-            if before is not None and before.path == item.path:
-                if self._fields is None or self._fields.file is not None:
-                    raise DataError(
-                        f"{self._shown} names {encode_path(item.path)} twice: {before.place} and {item.place}",
-                        allowed="one row for each image" if self._fields is None else "one row for each file",
-                        todo="remove one of the rows; an image with several labels has them in one row",
-                    )
-                repeats += 1
-                self._take_in(item)
-                yield item._replace(path=count_path(item.path, repeats))
-                continue
-            before, repeats = item, 0
-            self._take_in(item)
-            yield item
-
-    def _take_in(self, item: _Item) -> None:
         self.num_items += 1
-        self.names_objects |= item.path.startswith(b"gs://")
-        self._first_of_form.setdefault(item.is_list, item.place)
-        self._labels.learn(item.labels, item.place)
-        if self._fields is not None:
-            for name, value in zip(self._fields.others, marshal.loads(item.values), strict=True):
-                if name in self.further:
-                    self.further[name].learn(value, item.place)
-                elif name in self._fields.further_files:
-                    self.names_objects |= value.startswith(b"gs://")
-                elif name in self._categories:
-                    self._categories[name].add(value)
-                    if len(self._categories[name]) > MAX_CATEGORIES:
-                        raise _too_many(self._shown, name, value)
-        if item.split is not None:
+        self.names_objects |= path.startswith(b"gs://")
+        if row.is_list not in self._first_of_form:
+            self._first_of_form[row.is_list] = row.place
+        self._labels.learn(row.labels, row.place)
+        if row.values is not None:
+            contents = row.values.contents
+            for vocabulary, labels in zip(self.further.values(), row.values.further, strict=True):
+                vocabulary.learn(labels, row.place)
+            for at in self._files:
+                self.names_objects |= os.fsencode(contents[at]).startswith(b"gs://")
+            for at, name, seen in self._categories:
+                seen.add(contents[at])
+                if len(seen) > MAX_CATEGORIES:
+                    raise _too_many(self._shown, name, contents[at].decode())
+        if row.split is not None:
             self.gives_splits = True
             try:
-                self.splitter.learn(item.group, item.split, item.place)
+                self.splitter.learn(group, row.split, row.place)
             except DataError as error:
                 # Mistakes that concern more rows are said first.
                 self._straddling = self._straddling or error
@@ -331,7 +353,8 @@ class _Vocabulary:
         """Take in the labels of a row."""
         for label in labels:
             self._classes.add(label)
-            self._first_of_type.setdefault(type(label), (label, place))
+            if type(label) not in self._first_of_type:
+                self._first_of_type[type(label)] = (label, place)
 
     def order(self) -> list[str | int]:
         """Return the classes in order: numbers by value, text by its bytes.

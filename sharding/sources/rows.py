@@ -6,11 +6,14 @@ import contextlib
 import json
 import os
 import posixpath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts import storage
 from contracts.config import SPLITS
 from contracts.errors import DataError
+
+if TYPE_CHECKING:
+    from sharding.sources.cells import Values
 
 # Words for a split in Vertex AI's import files, in the order of SPLITS.
 ML_USES = ("training", "validation", "test")
@@ -29,8 +32,8 @@ class Row(NamedTuple):
     split: int | None
     """Place in SPLITS; None where none is given."""
     group: bytes | None
-    values: dict[str, Any] | None = None
-    """Of named fields, the value of each; then `uri` and `labels` are those of the fields that have them, if any."""
+    values: Values | None = None
+    """Of named fields; then `uri` and `labels` are those of the fields that have them, if any."""
 
 
 def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[str | int, ...], bool]:

@@ -16,11 +16,11 @@ from typing import IO, Any, cast
 
 from contracts import storage
 from contracts.config import ShardingSection
-from contracts.config.fields import OTHER_COLUMNS, find_file, find_label, find_rest
-from contracts.errors import DataError
+from contracts.config.fields import OTHER_COLUMNS, find_rest
+from contracts.errors import ConfigError, DataError
 from sharding.limits import name_some
 from sharding.sources import vertex
-from sharding.sources.cells import parse_cells
+from sharding.sources.cells import RowParser
 from sharding.sources.rows import Row, parse_group, parse_labels, parse_list_cell, parse_own_split
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -125,6 +125,16 @@ def _open_text(uri: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(_open(uri), "utf-8-sig", "surrogateescape", newline="")
 
 
+def check_has_columns(section: ShardingSection, uri: str) -> None:
+    """Raise ConfigError where columns are mapped and the source has none."""
+    if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
+        raise ConfigError(
+            f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
+            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
+            todo="give a file, or unset sharding.fields",
+        )
+
+
 def is_vertex(section: ShardingSection, uri: str) -> bool:
     """Whether a manifest is of one of Vertex AI's forms: they have no columns."""
     if section.fields or not uri.lower().endswith((".csv", ".jsonl")):
@@ -162,6 +172,7 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
                     yield vertex.parse_csv_row(cells, f"{shown}, {place}", place)
             return
         _check_columns(section, header, shown)
+        parse = RowParser(section, shown, header).parse if section.fields else None
         for cells in reader:
             place = f"line {reader.line_num}"
             if not cells:
@@ -172,10 +183,10 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
                     allowed="as many cells as columns",
                     todo="correct the row; text that holds a comma stands in quotes",
                 )
-            values: dict[str, Any] = dict(zip(header, cells, strict=True))
-            if section.fields:
-                yield _parse_fields(section, values, shown, place, ".csv")
+            if parse is not None:
+                yield parse(cells, place)
                 continue
+            values: dict[str, Any] = dict(zip(header, cells, strict=True))
             values[section.label_column] = parse_list_cell(values[section.label_column], f"{shown}, {place}")
             yield _parse_own(section, values, shown, place)
     except csv.Error as error:
@@ -214,6 +225,8 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str, *, is_exa
     """
     own: bool | None = None
     keys: set[str] = set()
+    needed = {*_columns(section).values(), *filter(None, [section.group_by])}
+    parse = RowParser(section, shown, None, holds_json=False).parse if section.fields else None
     for place, values in _read_objects(stream, shown):
         if is_exact:
             here = values.keys() - {section.split_column}
@@ -225,9 +238,10 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str, *, is_exa
         if not own:
             yield vertex.parse_object(values, f"{shown}, {place}", place)
             continue
-        _check_columns(section, values, f"{shown}, {place}", optional_split=True)
-        if section.fields:
-            yield _parse_fields(section, values, shown, place, ".jsonl")
+        if not needed <= values.keys():
+            _check_columns(section, values, f"{shown}, {place}", optional_split=True)
+        if parse is not None:
+            yield parse(values, place)
         else:
             yield _parse_own(section, values, shown, place)
     if own is None:
@@ -240,6 +254,7 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
 
     wanted = dict.fromkeys((*_columns(section).values(), section.split_column, section.group_by))
     number = 0
+    parse = RowParser(section, shown, None).parse if section.fields else None
     try:
         with _open(uri) as stream:
             table = pyarrow.parquet.ParquetFile(stream)
@@ -249,8 +264,8 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
                 for values in batch.to_pylist():
                     number += 1
                     place = f"row {number}"
-                    if section.fields:
-                        yield _parse_fields(section, values, shown, place, ".parquet")
+                    if parse is not None:
+                        yield parse(values, place)
                     else:
                         yield _parse_own(section, values, shown, place)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -311,25 +326,6 @@ def _columns(section: ShardingSection) -> dict[str, str]:
         }
         return single | several
     return {"uri_column": section.uri_column, "label_column": section.label_column}
-
-
-def _parse_fields(section: ShardingSection, values: Mapping[str, Any], shown: str, place: str, suffix: str) -> Row:
-    where = f"{shown}, {place}"
-    is_csv = suffix == ".csv"
-    found = parse_cells(section, values, where, is_csv=is_csv, holds_json=suffix != ".jsonl")
-    kinds = {name: field.kind for name, field in section.fields.items()}
-    file, label = find_file(kinds), find_label(kinds)
-    split = parse_own_split(values.get(section.split_column), where)
-    group = parse_group(values[section.group_by], section.group_by, where) if section.group_by else None
-    return Row(
-        place,
-        found[file] if file is not None else "",
-        found[label] if label is not None else (),
-        label is not None and kinds[label] == "classes",
-        split,
-        group,
-        found,
-    )
 
 
 def _parse_own(section: ShardingSection, values: Mapping[str, Any], shown: str, place: str) -> Row:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
+from records.tokenizer import tokenizer_uri
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# In a folder that transformers saved.
-TOKENIZER_NAME = "tokenizer.json"
-# Tokens that pad in files of others, where their section `padding` does not say it.
-_PADDING_TOKENS = ("[PAD]", "<pad>")
 _ALLOWED = "a tokenizer.json of the library tokenizers, or a folder of transformers that has one"
 
 
@@ -46,12 +42,6 @@ def read_tokenizer(section: ShardingSection) -> bytes:
     return content
 
 
-def tokenizer_uri(file: str) -> str:
-    """Return the URI of the file itself, where a folder is named."""
-    uri = storage.normalise(file)
-    return uri if uri.lower().endswith(".json") else storage.join(uri, TOKENIZER_NAME)
-
-
 def hash_tokenizer(content: bytes) -> str:
     """Return the hash that stands for a given tokenizer in the fingerprint; empty where none is given."""
     return hashlib.sha256(content).hexdigest() if content else ""
@@ -73,19 +63,6 @@ def parse_tokenizer(content: bytes, shown: str) -> Tokenizer:
             allowed=_ALLOWED,
             todo="save it with Tokenizer.save or save_pretrained of a fast tokenizer, or unset the file to train one",
         ) from None
-
-
-def find_padding(content: bytes, tokenizer: Tokenizer) -> int | None:
-    """Return the identifier of the token that pads: the one that the file names, else a usual one; None: none is known.
-
-    Args:
-        content: The file.
-        tokenizer: What is in it.
-    """
-    padding = json.loads(content).get("padding")
-    if isinstance(padding, dict) and isinstance(padding.get("pad_id"), int):
-        return int(padding["pad_id"])
-    return next((own for token in _PADDING_TOKENS if (own := tokenizer.token_to_id(token)) is not None), None)
 
 
 def _require_library() -> None:

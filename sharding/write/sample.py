@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -129,19 +129,15 @@ def make_values(
             if name == fields.label:
                 named = [(label, encode_name(classes[label])) for label in reference.labels]
             else:
-                given = [cells[name]] if kind == "class" else set(cells[name])
+                given = [cells[name].decode()] if kind == "class" else set(json.loads(cells[name]))
                 named = sorted((places[name][one], one) for one in given)
             own, names = zip(*named, strict=True)
             value = (own[0], names[0]) if kind == "class" else (own, names)
-        elif kind == "number":
-            value = _number(cells[name])
-        elif kind == "numbers":
-            value = [_number(one) for one in cells[name]]
+        elif kind in ("text", "category"):
+            value = cells[name].decode()
+        elif kind == "json":
+            value = json.loads(cells[name])
         else:
             value = cells[name]
         values.append(Value(name, kind, value, image_format))
     return tuple(values)
-
-
-def _number(cell: float | None) -> float:
-    return math.nan if cell is None else cell

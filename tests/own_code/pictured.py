@@ -14,6 +14,13 @@ from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 SIDE = 16
 
 
+class FailsOnColour(nn.Module):
+    def forward(self, pixels):
+        # Batches that are not the example.
+        assert not pixels.any(), "a colour"
+        return pixels
+
+
 class Redness:
     """Images to their mean redness."""
 
@@ -24,11 +31,12 @@ class Redness:
         outputs={"redness": OutputSpec(dtype="float32", shape=["batch", 1])},
     )
 
-    def __init__(self, context, *, broken=False, without_pictures=""):
+    def __init__(self, context, *, broken="", without_pictures=""):
         self.broken, self.without_pictures = broken, without_pictures
 
     def build_model(self):
-        return nn.Sequential(nn.Conv2d(3, 4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 12 * 12, 1))
+        first = [FailsOnColour()] if self.broken == "forward" else []
+        return nn.Sequential(*first, nn.Conv2d(3, 4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 12 * 12, 1))
 
     def prepare(self, sample, mode):
         image = Image.open(io.BytesIO(sample["image"])).convert("RGB").resize((SIDE, SIDE))
@@ -41,7 +49,7 @@ class Redness:
         return {"pixels": torch.zeros(size, 3, SIDE, SIDE)}
 
     def to_model(self, batch, mode):
-        return batch
+        return {"pixels": batch["pixels"].double()} if self.broken == "to_model" else batch
 
     def loss(self, outputs, batch, mode):
         return ((outputs - self._truth(batch)) ** 2).sum(), len(outputs)
@@ -51,7 +59,7 @@ class Redness:
         return {"distance": MeanAbsoluteError(**quiet), "squares": MeanSquaredError(**quiet)}
 
     def update(self, metrics, outputs, batch):
-        if self.broken:
+        if self.broken == "update":
             raise RuntimeError("no update")
         for metric in metrics.values():
             metric.update(outputs, self._truth(batch))

@@ -16,6 +16,10 @@ from records.field_statistics import ColumnSums, FieldCounter, FieldSums, add_fi
 from records.sample import Value
 
 
+def numbers_of(row: Sequence[float]) -> Value:
+    return Value("v", "numbers", np.array(row, "<f8").tobytes())
+
+
 def count(rows: Sequence[Sequence[Value]], *, is_training: bool = True) -> dict[str, FieldSums]:
     counter = FieldCounter(is_training=is_training)
     for row in rows:
@@ -57,7 +61,7 @@ def test_equal_numbers_have_no_deviation_at_all() -> None:
 def test_blocks_are_added_up_and_kinds_are_told_apart() -> None:
     numbers = np.random.default_rng(0).normal(1e9, 1.0, (70_000, 3))
     rows = [
-        [Value("v", "numbers", row), Value("c", "category", "ab"[at % 2]), Value("t", "text", "x" * (at % 5))]
+        [numbers_of(row), Value("c", "category", "ab"[at % 2]), Value("t", "text", "x" * (at % 5))]
         for at, row in enumerate(numbers.tolist())
     ]
     found = count(rows)
@@ -74,6 +78,6 @@ def test_blocks_are_added_up_and_kinds_are_told_apart() -> None:
 
 
 def test_lists_of_different_lengths_have_no_statistics() -> None:
-    one, other = (count([[Value("v", "numbers", [1.0] * length)]]) for length in (2, 3))
+    one, other = (count([[numbers_of([1.0] * length)]]) for length in (2, 3))
     assert one["v"].columns and add_fields(one, other)["v"].columns is None
-    assert count([[Value("v", "numbers", [1.0])], [Value("v", "numbers", [1.0, 2.0])]])["v"].columns is None
+    assert count([[numbers_of([1.0])], [numbers_of([1.0, 2.0])]])["v"].columns is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import struct
 import tarfile
@@ -29,6 +30,7 @@ from tests.two_versions import write_versions
 FORMATS = ("webdataset", "tfrecord")
 WRITERS = {"webdataset": TarWriter, "tfrecord": TFRecordWriter}
 IMAGE = b"\x89PNG an image" * 50
+VECTOR = [1e300, -0.0, 5e-324, 1 / 3]
 VALUES: tuple[Value, ...] = (
     Value("note", "text", "two\nlines, ünïcode and \x00"),
     Value("blob", "bytes", b"\x00\xff" * 300),
@@ -38,10 +40,12 @@ VALUES: tuple[Value, ...] = (
     Value("kind", "class", (1, "b")),
     Value("tags", "classes", ((0, 300), ("x", "y"))),
     Value("price", "number", 0.1),
-    Value("vector", "numbers", [1e300, -0.0, 5e-324, 1 / 3]),
+    Value("city", "category", "Århus"),
+    Value("empty", "category", ""),
+    Value("vector", "numbers", struct.pack("<4d", *VECTOR)),
     Value("more", "json", {"a": [1, 1.0, None, True, "ü"], "b": {}}),
 )
-EXPECTED = {value.name: value.value for value in VALUES} | {"label": 2, "kind": 1, "tags": (0, 300)}
+EXPECTED = {value.name: value.value for value in VALUES} | {"label": 2, "kind": 1, "tags": (0, 300), "vector": VECTOR}
 VOCABULARIES = {"label": ["ant", "bee", "cow"], "kind": ["a", "b"], "tags": [str(n) for n in range(301)]}
 
 
@@ -104,11 +108,26 @@ def test_every_kind_comes_back(shard_format: str) -> None:
 def test_numbers_and_text_come_back_bit_for_bit(
     shard_format: str, number: float, numbers: list[float], text: str
 ) -> None:
-    values = (Value("x", "number", number), Value("xs", "numbers", numbers), Value("t", "text", text))
+    packed = struct.pack(f"<{len(numbers)}d", *numbers)
+    values = (Value("x", "number", number), Value("xs", "numbers", packed), Value("t", "text", text))
     found = FieldReader(manifest_of(values, shard_format)).read(write(values, shard_format), NO_LABEL)
     assert struct.pack("<d", found["x"]) == struct.pack("<d", number)
-    assert struct.pack(f"<{len(numbers)}d", *found["xs"]) == struct.pack(f"<{len(numbers)}d", *numbers)
+    assert struct.pack(f"<{len(numbers)}d", *found["xs"]) == packed
     assert found["t"] == text
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_a_missing_number_is_not_a_number(shard_format: str) -> None:
+    packed = struct.pack("<3d", 1.0, math.nan, 1e300)
+    values = (Value("x", "number", math.nan), Value("xs", "numbers", packed), Value("y", "number", -1e300))
+    stored = write(values, shard_format)
+    found = FieldReader(manifest_of(values, shard_format)).read(stored, NO_LABEL)
+    assert math.isnan(found["x"]) and math.isnan(found["xs"][1])
+    assert (found["xs"][0], found["xs"][2], found["y"]) == (1.0, 1e300, -1e300)
+    if shard_format == "tfrecord":
+        # Readers of float32 see the same, and what is beyond its range as infinite.
+        for expected in (struct.pack("<3f", 1.0, math.nan, math.inf), struct.pack("<f", -math.inf)):
+            assert expected in stored
 
 
 @pytest.mark.parametrize("shard_format", FORMATS)
@@ -224,6 +243,8 @@ def test_a_tar_has_a_member_for_each_file() -> None:
         "kind": {"index": 1, "name": "b"},
         "tags": {"index": [0, 300], "name": ["x", "y"]},
         "price": 0.1,
+        "city": "Århus",
+        "empty": "",
         "vector": EXPECTED["vector"],
         "more": EXPECTED["more"],
     }

@@ -219,7 +219,7 @@ def test_the_index_is_in_the_order_of_the_shards(make_job):
 def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, monkeypatch):
     """Another run may delete the refusal before the shards are written."""
     handle = make_job("one")
-    reads = graph.read_part
+    reads = graph.read_part_fields
 
     def refuse(folder_uri, number):
         if number == 3:
@@ -227,7 +227,7 @@ def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, mon
         return reads(folder_uri, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(graph, "read_part", refuse)
+        patch.setattr(graph, "read_part_fields", refuse)
         with pytest.raises(RuntimeError, match="no permission"):
             run_graph(handle)
     assert isinstance(find_refusal(handle.output_uri), StorageError)

@@ -78,7 +78,7 @@ def check_all_of_network(
         from trainer.check.network import check_network, check_patterns, check_task, check_weights, plan_task
         from trainer.tasks.metrics import check_metrics
 
-        task = plan_task(config, num_classes, findings) if imported else None
+        task = plan_task(config, num_classes, findings, online=online) if imported else None
         known = num_classes is not None
         model = None if task is None else check_network(config, task, classes_known=known, findings=findings)
         if model is not None:

@@ -20,8 +20,10 @@ from contracts.checked import OFFLINE, Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.config.sharding import TokenizerSection
-from contracts.errors import ModelError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
 from contracts.previous import PREVIOUS
+from records.tokenizer import TOKENIZER_NAME, count_tokens, find_padding, tokenizer_uri
+from trainer.check.own_code import has_module
 from trainer.data.evaluation import checked_batch
 from trainer.data.loader import collate
 from trainer.model.build import build_model, example_inputs
@@ -33,6 +35,7 @@ from trainer.tasks.load import calling, is_own_network, load_task, network_name,
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import SplitMetrics
 from trainer.tasks.needs import FIELDS
+from trainer.tasks.on_device import find_misfit, misfit_error
 from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.weights.fit import check_fit
@@ -47,7 +50,7 @@ MOST_WORK = 250e9
 _SOME_CLASSES = 2
 
 
-def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) -> Task | None:
+def plan_task(config: RunConfig, num_classes: int | None, findings: Findings, *, online: bool = False) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
     One of the tool is made without data.transform, which has been looked at already (own_code.py) and may lack what
@@ -58,8 +61,13 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
         config: The configuration.
         num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
+        online: Whether the bucket of a tokenizer may be asked.
     """
-    shards = _planned_shards(config, num_classes or _SOME_CLASSES)
+    section = config.sharding.tokenizer
+    if section is not None and section.file and storage.is_local(uri := tokenizer_uri(section.file)):
+        findings.files.add(str(storage.local_path(uri)))
+    tokenizer = _planned_tokenizer(section, online=online)
+    shards = _planned_shards(config, num_classes or _SOME_CLASSES, tokenizer)
     if not config.task.is_own:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
     with findings.refusals():
@@ -70,7 +78,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings) ->
     return None
 
 
-def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
+def _planned_shards(config: RunConfig, num_classes: int, tokenizer: TokenizerEntry | None) -> ShardManifest:
     classes = [f"class {number}" for number in range(num_classes)]
     given = config.sharding.fields.items()
     label = find_label({name: field.kind for name, field in given})
@@ -105,7 +113,7 @@ def _planned_shards(config: RunConfig, num_classes: int) -> ShardManifest:
         rejected=[],
         mean=[0.5] * 3,
         std=[0.25] * 3,
-        tokenizer=_planned_tokenizer(config.sharding.tokenizer),
+        tokenizer=tokenizer,
     )
 
 
@@ -113,19 +121,39 @@ def _planned_column(name: str) -> ColumnStatistics:
     return ColumnStatistics(name=name, count=2, missing=0, mean=0.0, std=1.0, least=-1.0, most=1.0)
 
 
-def _planned_tokenizer(section: TokenizerSection | None) -> TokenizerEntry | None:
-    """Return what stands for a tokenizer that is not made yet: one of as many tokens as are asked for."""
+def _planned_tokenizer(section: TokenizerSection | None, *, online: bool) -> TokenizerEntry | None:
+    """Return what stands for a tokenizer that is not with the shards yet: of as many tokens as are asked for or given.
+
+    A file that cannot be read is the shard stage's check to tell.
+    """
     if section is None:
         return None
+    given = _read_tokenizer(section, online=online)
     return TokenizerEntry(
-        name="tokenizer.json",
+        name=TOKENIZER_NAME,
         bytes=0,
         crc32c="00000000",
         field=section.field,
-        tokens=section.vocabulary,
-        padding=0,
+        tokens=section.vocabulary if given is None else given[0],
+        padding=0 if given is None else given[1],
         trained=not section.file,
     )
+
+
+def _read_tokenizer(section: TokenizerSection, *, online: bool) -> tuple[int, int] | None:
+    """Return tokens and padding of a given tokenizer; None: there is none, or it cannot be had here."""
+    try:
+        uri = tokenizer_uri(section.file) if section.file else ""
+        if not uri or not (storage.is_local(uri) or online) or not has_module("tokenizers"):
+            return None
+        from tokenizers import Tokenizer
+
+        content = storage.read_bytes(uri)
+        tokenizer = Tokenizer.from_str(content.decode())
+    except Exception:  # noqa: BLE001 - the library raises Exception itself, and a bucket what it likes
+        return None
+    padding = find_padding(content, tokenizer) or 0
+    return count_tokens(tokenizer, padding), padding
 
 
 def check_network(config: RunConfig, task: Task, *, classes_known: bool, findings: Findings) -> nn.Module | None:
@@ -161,7 +189,12 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
             _leave_large_network(findings)
         elif "cuda" in error.given.lower() and not torch.cuda.is_available():
             findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
-        elif not classes_known and is_own_network(config) and error.allowed.startswith("outputs"):
+        elif (
+            not classes_known
+            and is_own_network(config)
+            and any(kind in CLASS_KINDS for kind in task.fields.values())
+            and error.allowed.startswith("outputs")
+        ):
             findings.leave_unchecked(
                 f"the width of the last layer of {network_name(config)}",
                 "the number of classes is not known before sharding",
@@ -169,6 +202,10 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
         else:
             with findings.refusals():
                 raise
+    except ConfigError:
+        # Of its example.
+        with findings.refusals():
+            raise
     return None
 
 
@@ -263,13 +300,9 @@ def _check_batch(task: Task, config: RunConfig, *, training: bool) -> None:
         found = task.to_model(collated, Mode(training=training))
     if not training:
         checked_batch(found)
-    if missing := [name for name in task.signature.inputs if not isinstance(found.get(name), torch.Tensor)]:
-        raise task_error(
-            config,
-            "to_model",
-            f"returned no tensor {', '.join(missing)}, which the signature names as an input",
-            allowed=f"a batch with {', '.join(task.signature.inputs)}",
-        )
+    # A made-up image may have another size than those of the shards.
+    if misfit := find_misfit(found, task, shapes=False):
+        raise misfit_error(config, misfit)
 
 
 def _made_up(task: Task) -> Sample:
@@ -343,6 +376,12 @@ def check_weights(
             findings.files.update(str(storage.local_path(file)) for file in (uri, *source.files))
         if model is None or task is None:
             findings.leave_unchecked(f"whether model.weights {weights} fits", "the network could not be built")
+            return
+        section = config.sharding.tokenizer
+        if section is not None and "text" in task.fields.values() and _read_tokenizer(section, online=online) is None:
+            findings.leave_unchecked(
+                f"whether model.weights {weights} fits", "the tokenizer's size is not known before sharding"
+            )
             return
         least = config.model.min_matched_fraction
         with _memory_limited():

@@ -65,7 +65,7 @@ def _try_bf16(work: Workshop) -> bool:
 def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
     graph = work.path("int8")
     try:
-        conversion = _make_int8(work, graph, keep_fp32=ranges.nodes_beyond(found))
+        conversion = _make_int8(work, graph, keep_fp32=ranges.nodes_to_keep(found))
     except ModelError as error:
         return work.settle(Attempt(precision="int8", outcome="failed", reason=str(error)))
     gates = [*work.judge_graph(graph, "int8"), ranges.judge_ranges(found, conversion.kept_fp32, precision="int8")]

@@ -50,6 +50,9 @@ LIMITS = {
     # Scales for a whole tensor err most at its ends, so the largest difference says little; accuracy is a gate beside.
     "int8": Limits(relative_error=float("inf"), min_cosine=0.99, top1_agreement=0.98),
 }
+# A sample's outputs of fewer numbers have little direction: two classes that are nearly as likely are a vector of
+# almost no length, which any rounding turns.
+LEAST_NUMBERS = 5
 # With fewer different answers of the reference, to agree on them says nothing: a random network predicts one class.
 LEAST_CLASSES = 5
 # Of answers that are many in a sample (an image's pixels): among millions some scores are as close as fp32's last
@@ -102,7 +105,7 @@ class _Compared:
     difference: float = 0.0
     min_cosine: float = 1.0
     products: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
-    """Of outputs with one number a sample: sums of the product, and of either one's square."""
+    """Of outputs with few numbers a sample: sums of the product, and of either one's square."""
     answers: int = 0
     agreed: int = 0
     classes: set[int] = field(default_factory=set)
@@ -134,7 +137,7 @@ class _Compared:
             self.answers += answers.size
             self.classes.update(np.unique(answers).tolist())
         left, right = expected.reshape(len(expected), -1), found.reshape(len(found), -1)
-        if left.shape[1] == 1:
+        if left.shape[1] < LEAST_NUMBERS:
             self.products += [
                 float((one * other).sum()) for one, other in ((left, right), (left, left), (right, right))
             ]
@@ -158,7 +161,7 @@ class _Compared:
         span, min_cosine = abs(self.low) if is_constant else self.span, self.min_cosine
         relative_error = self.difference / span if span else sys.float_info.max if self.difference else 0.0
         if self.products[1] > 0:
-            # A single number has no direction: the samples' numbers are the vector.
+            # The samples' numbers together are the vector.
             norms = float(np.sqrt(self.products[1] * self.products[2]))
             min_cosine = float(self.products[0]) / norms if norms > 0 else 0.0
         elif is_constant and not span and self.difference:
@@ -186,7 +189,8 @@ def compare(
 ) -> Parity:
     """Compare outputs with torch's, and hold them against the limits of `precision`.
 
-    Each output is compared on its own, a sample's numbers as one vector; the worst of them counts.
+    Each output is compared on its own, a sample's numbers as one vector, where there are at least `LEAST_NUMBERS` (else
+    those of all samples); the worst of them counts.
 
     Args:
         reference: Batches of torch's outputs by name.

@@ -75,6 +75,24 @@ def describe_graph(path: Path, threads: int, reason: str) -> str:
     return f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
 
 
+def refuse_lines(options: argparse.Namespace, kind: str) -> None:
+    """Refuse --lines where samples are no texts.
+
+    Args:
+        options: Of the command.
+        kind: What samples are.
+
+    Raises:
+        ConfigError: It is there.
+    """
+    if options.lines is not None:
+        raise ConfigError(
+            f"--lines {options.lines}, and the export is of {kind}",
+            allowed="--lines for an export of text_classification",
+            todo=f"name files of {kind}",
+        )
+
+
 def find_engine(document: ExportManifest) -> tuple[EngineEntry | None, str]:
     """Return the engine for this machine's GPU, or None and the reason."""
     from trainer.export.targets import gpu_target

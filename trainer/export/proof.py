@@ -140,7 +140,8 @@ def write_graph_outputs(
 def measure_batches(graph: Path, inputs: StoredArrays, sizes: list[int], *, threads: int) -> dict[int, float]:
     """Return by batch size how far the outputs of a batch are from those of its samples one by one.
 
-    The largest difference over the range of an output, of the worst output; batches are filled by repeating samples.
+    The largest difference over the size of an output, of the worst output: over its range, or where that is smaller
+    its largest number, of which float32 rounds a part. Batches are filled by repeating samples.
     """
     run = parity.open_graph(graph, threads=threads)
     pool = inputs.fill(min(max(sizes), max(part.samples for part in inputs.parts)))
@@ -152,7 +153,8 @@ def measure_batches(graph: Path, inputs: StoredArrays, sizes: list[int], *, thre
         places = np.arange(size) % number
         together = run({name: array[places] for name, array in pool.items()})
         errors = [
-            float(np.abs(_as_float(together[name]) - array[places]).max()) / (float(np.ptp(array)) or 1.0)
+            float(np.abs(_as_float(together[name]) - array[places]).max())
+            / (max(float(np.ptp(array)), float(np.abs(array).max())) or 1.0)
             for name, array in alone.items()
         ]
         # No number in JSON is as large as what is none.

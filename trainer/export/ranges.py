@@ -24,6 +24,14 @@ from trainer.export.precision import FP16_MAX
 if TYPE_CHECKING:
     import onnx
 
+# What is done number by number. In front of the first sum of products it takes no time worth saving, and reads raw
+# inputs: of a table's column around 1000 with a deviation of 0.1, fp16 leaves nothing.
+ELEMENTWISE = frozenset(
+    {
+        *("IsNaN", "IsInf", "Where", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Min", "Max"),
+        *("Clip", "Log", "Exp", "Sqrt", "Pow", "Reciprocal", "Sign", "Floor", "Ceil", "Round"),
+    }
+)
 # Half of fp16's largest number: samples that are not among the calibration's may give twice the values.
 KEEP_ABOVE = FP16_MAX / 2
 
@@ -39,6 +47,8 @@ class NodeRange:
     """Largest size of a value that it reads, weights left out: a value that another node writes, or an input."""
     weight_bytes: int
     """Bytes of the float32 weights that it reads."""
+    prepares: bool = False
+    """Whether it works number by number on inputs of the graph, or on what such nodes have made of them."""
 
     @property
     def largest(self) -> float:
@@ -69,6 +79,7 @@ def measure_ranges(
 
     model, weights = load_parts(graph)
     described, watched = _describe(model.graph)
+    prepare = _find_preparing(model.graph)
     _watch(model.graph, watched)
     with tempfile.TemporaryDirectory(dir=graph.parent, prefix=".ranges-") as folder:
         # Weights in a file of their own: a graph that holds them would be in memory three times.
@@ -82,6 +93,7 @@ def measure_ranges(
             written=max((sizes[tensor] for tensor in outputs), default=0.0),
             read=max((sizes[tensor] for tensor in inputs), default=0.0),
             weight_bytes=weight_bytes,
+            prepares=name in prepare,
         )
         for name, (op_type, inputs, outputs, weight_bytes) in described.items()
     }
@@ -90,6 +102,12 @@ def measure_ranges(
 def nodes_beyond(ranges: Mapping[str, NodeRange], limit: float = KEEP_ABOVE) -> list[str]:
     """Return the nodes with a value larger than `limit`: those that write one, and those that read it."""
     return [name for name, found in ranges.items() if found.largest > limit]
+
+
+def nodes_to_keep(ranges: Mapping[str, NodeRange]) -> list[str]:
+    """Return the nodes that stay in fp32 from the first try on: those beyond `KEEP_ABOVE`, and those that prepare."""
+    beyond = set(nodes_beyond(ranges))
+    return [name for name, found in ranges.items() if found.prepares or name in beyond]
 
 
 def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *, precision: str = "fp16") -> Gate:
@@ -155,6 +173,17 @@ def _describe(graph: onnx.GraphProto) -> tuple[_Described, list[str]]:
         watched.update(dict.fromkeys((*values, *outputs)))
         described[node.name] = (node.op_type, values, outputs, sum(weights.get(name, 0) for name in inputs))
     return described, list(watched)
+
+
+def _find_preparing(graph: onnx.GraphProto) -> set[str]:
+    """Return the nodes that work number by number on inputs of the graph that are floats."""
+    raw = {item.name for item in graph.input} & float_tensors(graph)
+    found = set()
+    for node in graph.node:
+        if node.op_type in ELEMENTWISE and not raw.isdisjoint(node.input):
+            found.add(node.name)
+            raw.update(node.output)
+    return found
 
 
 # A NaN makes the sum one, while the others may pass over it; infinities show in all.

@@ -1,8 +1,9 @@
 """Which nodes of an fp16 graph stay in fp32: at most four tries, each with more of them.
 
 Here: `find_fp16` (convert, judge, keep more, again) and `next_kept`, its policy. Run by trainer/export/task.py. First
-stays what the range gate and weights that fp16 cannot hold demand; then norms and softmax; then the nodes with the
-largest values; then those that lose most in ONNX's reference evaluator. When all fail, the stage falls back to fp32.
+stays what the range gate and weights that fp16 cannot hold demand, and what prepares inputs; then norms and softmax;
+then the nodes with the largest values; then those that lose most in ONNX's reference evaluator. When all fail, the
+stage falls back to fp32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contracts.artifacts.export import Attempt, Gate
 from contracts.errors import ModelError
 from trainer.export.coverage import LIMITS, WEIGHT_BYTES
 from trainer.export.precision import Conversion, convert_to_fp16
-from trainer.export.ranges import NodeRange, judge_ranges, nodes_beyond
+from trainer.export.ranges import NodeRange, judge_ranges, nodes_to_keep
 
 # After the first try.
 MAX_ROUNDS = 3
@@ -39,7 +40,7 @@ NORMS_AND_SOFTMAX = frozenset(
     }
 )
 # How each round chooses, in words.
-ROUNDS = ("by range", "norms and softmax", "largest values", "largest errors")
+ROUNDS = ("by range or input", "norms and softmax", "largest values", "largest errors")
 
 
 class Convert(Protocol):
@@ -133,7 +134,7 @@ def next_kept(
         measure_errors: Error by node; called in the last round.
     """
     if number == 0:
-        return set(nodes_beyond(ranges)) - set(kept)
+        return set(nodes_to_keep(ranges)) - set(kept)
     if number == 1:
         return {name for name, item in ranges.items() if item.op_type in NORMS_AND_SOFTMAX} - set(kept)
     scores = {name: item.largest for name, item in ranges.items()} if number == 2 else measure_errors()

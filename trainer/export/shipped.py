@@ -7,6 +7,7 @@ current folder or PYTHONPATH. Used by the bundle gates of tasks (trainer/export/
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def lay_out_again(folder: Path, tried: Path, names: Iterable[str], *, program: P
         (tried / name).symlink_to(folder / name)
     (tried / PREDICT_NAME).write_bytes(program.read_bytes())
     return tried
+
+
+def name_versions(packages: Iterable[str]) -> str:
+    """Return distributions that the program needs with their versions here, in words."""
+    named = {}
+    for package in packages:
+        try:
+            named[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            # onnxruntime-gpu and others bring the same module.
+            named[package] = "of another distribution"
+    return ", ".join(f"{name} {version}" for name, version in named.items())
 
 
 class ShippedFailed(Exception):

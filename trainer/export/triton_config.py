@@ -103,12 +103,18 @@ def make_config(
     message, engine, backend = triton_messages(), engine_of(document), backend_of(document)
     config = message.ModelConfig(name=name, backend=backend, max_batch_size=engine.max_batch)
     inputs, outputs = signature
-    for tensor, (kind, shape) in inputs.items():
-        # With a max_batch_size the batch is not among the dimensions.
-        config.input.add(name=tensor, data_type=kind, dims=_known_dims(shape, document))
-    for tensor, (kind, shape) in outputs.items():
-        labels = LABELS_NAME if has_labels else ""
-        config.output.add(name=tensor, data_type=kind, dims=_known_dims(shape, document), label_filename=labels)
+    labels = LABELS_NAME if has_labels else ""
+    # With a max_batch_size the batch is not among the dimensions.
+    given = [config.input.add(name=tensor, data_type=kind) for tensor, (kind, _) in inputs.items()]
+    given += [
+        config.output.add(name=tensor, data_type=kind, label_filename=labels) for tensor, (kind, _) in outputs.items()
+    ]
+    for entry, (_, shape) in zip(given, [*inputs.values(), *outputs.values()], strict=True):
+        entry.dims.extend(_known_dims(shape, document))
+        if not entry.dims:
+            # One number for each sample: Triton refuses a tensor without dimensions, and reshapes [1] to it.
+            entry.dims.append(1)
+            entry.reshape.SetInParent()
     config.dynamic_batching.preferred_batch_size.append(engine.opt_batch)
     config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
     # A plan needs a GPU; ONNX Runtime takes what the machine has.
@@ -119,14 +125,14 @@ def make_config(
         # The model counts as ready only then: what is built at a first request is built before there is one.
         warmup = config.model_warmup.add(name=f"batch of {batch}", batch_size=batch)
         for tensor, (kind, shape) in inputs.items():
-            given = warmup.inputs[tensor]
-            given.data_type = message.DataType.Value(kind)
+            warm = warmup.inputs[tensor]
+            warm.data_type = message.DataType.Value(kind)
             # Zeros where noise may be outside of a vocabulary.
             if kind in _NOISY:
-                given.random_data = True
+                warm.random_data = True
             else:
-                given.zero_data = True
-            given.dims.extend(tuned[size] if isinstance(size, str) else size for size in shape[1:])
+                warm.zero_data = True
+            warm.dims.extend([tuned[size] if isinstance(size, str) else size for size in shape[1:]] or [1])
     return config
 
 

@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -14,7 +15,8 @@ import torch
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import FieldKind, RunConfig
-from contracts.errors import ConfigError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
+from contracts.own_code import code_folder
 from trainer.model.user_callable import load_callable
 from trainer.report.memory import is_allocation_error
 from trainer.tasks.needs import check_fields
@@ -23,6 +25,7 @@ from trainer.tasks.protocol import Task, TaskContext
 _METHODS = ("build_model", "prepare", "collate", "example", "to_model", "loss", "metrics", "update")
 _ATTRIBUTES = ("fields", "signature", "headline")
 _MISSING = object()
+_OF_MACHINE = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
 # Module and class of the tool's tasks (contracts/config/task.py, TASKS).
 _CLASSES = {
     "image_classification": ("image_classification.task", "ImageClassification"),
@@ -122,10 +125,37 @@ def calling(config: RunConfig, member: str, *, allowed: str = "a member that tak
     try:
         yield
     except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        machine = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
-        if not config.task.is_own or isinstance(error, machine) or is_allocation_error(error):
+        if not config.task.is_own or isinstance(error, _OF_MACHINE) or is_allocation_error(error):
             raise
         raise task_error(config, member, f"failed: {describe_failure(error)}", allowed=allowed) from error
+
+
+@contextmanager
+def running_network(config: RunConfig) -> Iterator[None]:
+    """Say where an own network failed that is run inside; what the machine or a peer failed at stays as it is.
+
+    Raises:
+        ModelError: It failed, in a call from a file of own code.
+    """
+    try:
+        yield
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        if not is_own_network(config) or isinstance(error, _OF_MACHINE) or is_allocation_error(error):
+            raise
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+        # gloo tells of lost peers by a RuntimeError.
+        if not own or "gloo" in str(error).lower():
+            raise
+        raise ModelError(
+            f"{network_name(config)} failed on a batch: {type(error).__name__}: {error} "
+            f"({own[-1].filename}, line {own[-1].lineno})",
+            allowed="a network that takes every batch",
+            todo="correct the network",
+        ) from error
+
+
+def _is_users(filename: str) -> bool:
+    return (folder := code_folder()) is not None and Path(filename).is_relative_to(folder)
 
 
 def _find_class(config: RunConfig) -> Any:

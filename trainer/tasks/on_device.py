@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
 import torch
 
 from contracts.config import RunConfig
@@ -10,7 +13,7 @@ from trainer.data.clock import DataClock
 from trainer.data.device import find_tensor, map_tensors
 from trainer.model.build import Inputs
 from trainer.model.precision import Numerics
-from trainer.tasks.load import calling, network_name
+from trainer.tasks.load import calling, network_name, running_network, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.optional import largest_example
 from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Task
@@ -41,6 +44,7 @@ class TaskOnDevice:
         self._task, self._config, self._device, self._numerics = task, config, device, numerics
         self._input_names = tuple(task.signature.inputs)
         self._mode = Mode(training=True, memory_format=numerics.memory_format)
+        self._has_seen_batch = False
 
     def example(self, size: int) -> Batch:
         """Return the example batch."""
@@ -62,11 +66,20 @@ class TaskOnDevice:
             with clock.copying():
                 batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
         with calling(self._config, "to_model"):
-            return self._task.to_model(batch, self._mode)
+            finished = self._task.to_model(batch, self._mode)
+        if not self._has_seen_batch:
+            if misfit := find_misfit(finished, self._task):
+                raise misfit_error(self._config, misfit)
+            self._has_seen_batch = True
+        return finished
 
     def inputs(self, batch: Batch) -> Inputs:
         """Return what the network takes of a batch; images in the memory layout of train.channels_last."""
         return tuple(self._numerics.lay_out_input(batch[name]) for name in self._input_names)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return what the network is run in (load.running_network)."""
+        return running_network(self._config)
 
     def loss(self, outputs: Outputs, batch: Batch) -> Loss:
         """Return the sum of the loss and its count.
@@ -76,3 +89,37 @@ class TaskOnDevice:
         """
         with calling(self._config, "loss"):
             return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
+
+
+def find_misfit(batch: object, task: Task, *, shapes: bool = True) -> str:
+    """Return what of a batch is no input of the signature, in the type of the example batch; empty: all is.
+
+    Args:
+        batch: As `to_model` returned it.
+        task: The task.
+        shapes: Whether sizes are compared too.
+    """
+    if not isinstance(batch, Mapping):
+        return f"a {type(batch).__name__}"
+    example, sizes = task.example(2), dict[str, int]()
+    for name, spec in task.signature.inputs.items():
+        tensor = batch.get(name)
+        if not isinstance(tensor, torch.Tensor):
+            return f"no tensor {name}"
+        fits = tensor.dtype == example[name].dtype
+        if shapes:
+            wanted = [
+                sizes.setdefault(one, size) if isinstance(one, str) else one
+                for one, size in zip(spec.shape, tensor.shape, strict=False)
+            ]
+            fits &= list(tensor.shape) == wanted and len(wanted) == len(spec.shape)
+        if not fits:
+            return f"{name} as {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    return ""
+
+
+def misfit_error(config: RunConfig, misfit: str) -> ConfigError:
+    """Return the error of a `to_model` that does not what the signature says."""
+    return task_error(
+        config, "to_model", f"returned {misfit}", allowed="each input of the signature, in its type and shape"
+    )

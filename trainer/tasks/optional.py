@@ -71,7 +71,7 @@ class SplitReport(SplitCollector, Protocol):
         """Return the places in the split of the samples that `details` names; the first rank's, after `merge`."""
 
     def details(self, origins: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Return `details` of evaluation.json, values of JSON.
+        """Return `details` of evaluation.json, values of JSON; what samples hold is none of it: pages read that.
 
         Args:
             origins: Shard (its path, seen from the shards' folder) and key of each sample of `places`.
@@ -83,7 +83,7 @@ class SplitReport(SplitCollector, Protocol):
         Args:
             writer: Of the result.
             report: The document.
-            samples: Fields of the first samples of `places`.
+            samples: Fields of the first samples of `places`; none where inspect.samples is `hide`.
             step: Of the checkpoint.
         """
 

@@ -17,7 +17,8 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifes
 from contracts.errors import ModelError
 from contracts.previous import RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
-from trainer.tasks.images.names import LABELS_NAME, PREPROCESS_NAME, class_of
+from trainer.tasks.classes.labels import LABELS_NAME
+from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
 TRANSFORMERS_CONFIG = "config.json"
 SAFETENSORS = ".safetensors"

@@ -32,7 +32,7 @@ def read(
         folder_uri: Of the shards.
         manifest: Theirs.
         evaluation: On the test split.
-        pictures: Whether to read images.
+        pictures: Whether to read what samples hold.
     """
     found = worst_samples(door, folder_uri, manifest, evaluation, pictures=pictures)
     return {"worst": [each.model_dump(mode="json") for each in found]}

@@ -156,6 +156,20 @@ def test_each_limit_is_held_on_its_own() -> None:
     assert (logits.status, top1.status) == ("failed", "passed")
 
 
+@pytest.mark.parametrize(("numbers", "kept"), [(2, True), (4, True), (5, False)])
+def test_few_numbers_have_no_direction_of_their_own(numbers: int, kept: bool) -> None:
+    """Two classes that are nearly as likely: any rounding turns so short a vector."""
+    reference = np.tile(np.linspace(-5.0, 5.0, numbers, dtype=np.float32), (64, 1))
+    reference[0] = 1e-4
+    found = reference + np.float32(1e-4) * (-1) ** np.arange(numbers)
+    parity = compare_logits(reference, found.astype(np.float32), precision="fp16")
+    assert parity.relative_error is not None and parity.min_cosine is not None
+    assert parity.relative_error < 1e-4 and (parity.min_cosine > 0.9999) == kept
+    worse = reference.copy()
+    worse[:, 0] *= -1
+    assert compare_logits(reference, worse, precision="fp16").passed is False
+
+
 def test_int8_is_held_to_cosine_and_answers_not_to_the_largest_difference() -> None:
     reference = answers(5)
     far = reference + np.float32(0.5) * (reference > 0)

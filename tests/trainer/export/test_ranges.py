@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper
 
 from tests.trainer.export.graphs import store_images, write_graph
 from trainer.export.arrays import StoredArrays
-from trainer.export.ranges import NodeRange, judge_ranges, measure_ranges, nodes_beyond
+from trainer.export.ranges import NodeRange, judge_ranges, measure_ranges, nodes_beyond, nodes_to_keep
 
 NODES = [
     helper.make_node("Mul", ["images", "factor"], ["scaled"], name="scale"),
@@ -46,12 +47,24 @@ def some_images(count: int = 5) -> np.ndarray:
 def test_the_largest_size_is_over_all_images_whatever_the_batches(tmp_path: Path, batch_size: int) -> None:
     found = measure_ranges(write(tmp_path), save(tmp_path, some_images()), batch_size=batch_size)
     assert list(found) == ["scale", "shape", "add", "mean"]  # not what touches integers only
-    assert found["scale"] == NodeRange("Mul", written=28.0, read=7.0, weight_bytes=1200)
+    assert found["scale"] == NodeRange("Mul", written=28.0, read=7.0, weight_bytes=1200, prepares=True)
     assert found["shape"] == NodeRange("Shape", written=0.0, read=28.0, weight_bytes=0)
     # A large weight is no value that a node hands on: precision.py keeps its node for it.
-    assert found["add"] == NodeRange("Add", written=1_000_012.0, read=28.0, weight_bytes=4)
+    assert found["add"] == NodeRange("Add", written=1_000_012.0, read=28.0, weight_bytes=4, prepares=True)
     assert found["mean"].read == 1_000_012.0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_prepares_inputs_stays_in_fp32(tmp_path: Path) -> None:
+    """Number by number on the graph's inputs, up to the first sum; then no more."""
+    nodes = [
+        *NODES[:3],
+        helper.make_node("ReduceMean", ["sum", "axes"], ["means"], name="mean", keepdims=0),
+        helper.make_node("Mul", ["means", "large"], ["logits"], name="behind"),
+    ]
+    found = measure_ranges(write(tmp_path, nodes=nodes), save(tmp_path, some_images() / 1e6), batch_size=2)
+    found = {name: replace(one, written=1.0, read=1.0) for name, one in found.items()}
+    assert nodes_to_keep(found) == ["scale", "add"] and nodes_beyond(found) == []
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -10,7 +10,15 @@ import pytest
 from onnx import helper
 
 from tests.trainer.export.conftest import Digits
-from tests.trainer.export.graphs import compare_logits, convolutions, judge_logits, plant, run_onnx, write_graph
+from tests.trainer.export.graphs import (
+    compare_logits,
+    convolutions,
+    judge_logits,
+    plant,
+    run_onnx,
+    run_outputs,
+    write_graph,
+)
 from trainer.export.precision import convert_to_fp16
 from trainer.export.reference import ReferenceGraph, TooSlow, Values, evaluate, measure_errors
 
@@ -163,3 +171,23 @@ def test_errors_are_measured_as_far_as_the_evaluator_goes(tmp_path: Path, monkey
 
     monkeypatch.setattr(ReferenceGraph, "run_node", lack)
     assert list(measure_errors(graph, {"images": np.ones((1, 1), np.float32)})) == ["second"]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_elements_are_gathered_along_long_dimensions(tmp_path: Path, axis: int) -> None:
+    """The evaluator's own operator fails above 64: a transformer of 128 positions has it."""
+    data = np.random.default_rng(0).standard_normal((90, 100)).astype(np.float32)
+    places = np.random.default_rng(1).integers(-90, 90, (80, 70))
+    graph = helper.make_graph(
+        [helper.make_node("GatherElements", ["data", "places"], ["out"], axis=axis)],
+        "gather",
+        [
+            helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, data.shape),
+            helper.make_tensor_value_info("places", onnx.TensorProto.INT64, places.shape),
+        ],
+        [helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, places.shape)],
+    )
+    path = tmp_path / "graph.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    found = ReferenceGraph(path).run({"data": data, "places": places})["out"]
+    assert np.array_equal(found, run_outputs(path, data=data, places=places)["out"])

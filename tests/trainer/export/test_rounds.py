@@ -137,7 +137,7 @@ def test_the_first_try_keeps_what_reads_or_writes_large_values() -> None:
     ranges = RANGES | {"conv1": NodeRange("Conv", 4e4, 1.0, 100), "conv2": NodeRange("Conv", 1.0, 4e4, 100)}
     found = Judge().search(ranges)
     assert found.attempts[0].kept_fp32 == ["conv1", "conv2"]
-    assert found.attempts[0].reason == "2 node(s) in fp32 (by range): conv1, conv2"
+    assert found.attempts[0].reason == "2 node(s) in fp32 (by range or input): conv1, conv2"
 
 
 # --- real models ----------------------------------------------------------------------------------------------------

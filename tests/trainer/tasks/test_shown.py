@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
 from contracts.own_code import append_code
 from inspection.page import render_report
 from inspection.run.door import Door
@@ -133,5 +133,21 @@ def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shar
 
 def test_own_code_that_fails_in_an_evaluation_is_named(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"update failed: .*no update") as caught:
-        train(rank, tmp_path, small_shards, config_of(broken=True))
+        train(rank, tmp_path, small_shards, config_of(broken="update"))
     assert "pictured.py" in caught.value.given
+
+
+@pytest.mark.parametrize(
+    ("broken", "given", "todo"),
+    [
+        ("to_model", r"to_model returned pixels as float64 \[\d+, 3, 16, 16\]", "correct to_model"),
+        ("forward", r"failed on a batch: AssertionError: a colour \(.*pictured\.py, line \d+\)", "correct the network"),
+    ],
+)
+def test_what_fails_on_the_first_batch_is_named(
+    rank: Rank, small_shards: str, tmp_path: Path, broken: str, given: str, todo: str
+) -> None:
+    """Where nothing of it shows on the example batch, which is tried before."""
+    with pytest.raises(UserError, match=given) as caught:
+        train(rank, tmp_path, small_shards, config_of(broken=broken))
+    assert caught.value.exit_code == 2 and todo in caught.value.todo

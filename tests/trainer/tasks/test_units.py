@@ -15,6 +15,7 @@ from contracts.errors import ConfigError
 from tests.conftest import small_config
 from tests.own_code.words import Words
 from tests.trainer.one_rank import make_training, one_rank
+from tests.trainer.test_task import run
 from tests.trainer.texts import text_of, words_config, write_shards
 from trainer.finish import finish
 from trainer.profiling.measure import ComputeTime, Failed, JointRate
@@ -31,7 +32,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def configuration(arguments: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
     own = words_config(arguments=arguments or {})
-    values = small_config(train={"global_batch_size": 8, "epochs": 2}, **sections)
+    values = small_config(**{"train": {"global_batch_size": 8, "epochs": 2}, **sections})
     return {**values, **own, "model": {}, "data": {"num_workers": values["data"].get("num_workers", 0)}}
 
 
@@ -115,3 +116,14 @@ def test_the_profile_tries_memory_on_the_longest_samples_and_counts_units(shards
         assert isinstance(running.run(Settings(slot_size=2, slots_per_rank=4, num_workers=0), windows=1), JointRate)
         starved = running.run(Settings(slot_size=64, num_workers=0), windows=1)
         assert isinstance(starved, Failed) and starved.outcome == "out of memory"
+
+
+def test_a_loader_that_is_forked_waits_for_no_thread_of_a_tokenizer(
+    shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the environment says: with threads of the library the first text of a loader process never ends."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    config = configuration(data={"num_workers": 1}, train={"global_batch_size": 8, "epochs": 1})
+    config["task"] = {"name": "encoded:Encoded"}
+    done = run(tmp_path, shards, "a", config)
+    assert done.returncode == 0, done.stderr

@@ -1,18 +1,16 @@
-"""Labels that the shipped predict.py gives to the test split, held against what training counted: the gate `bundle`.
+"""Labels that the shipped predict.py gives to the test split, held against what training has counted: gate `bundle`.
 
 Whatever is wrong with inputs or names on that way shows there; parity with torch, on tensors, sees none of it.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from contracts.artifacts import EVALUATION_NAME, ExportManifest
 from contracts.artifacts.export import Figure, Gate
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundles import GATE_NAME
 
 if TYPE_CHECKING:
     from trainer.export.arrays import StoredArrays
@@ -42,7 +40,7 @@ class Expected:
 
     @classmethod
     def of_export(cls, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Scores) -> tuple[Expected, str]:
-        """Return what training has counted, and what the fp32 graph has come to; and why one of both is missing."""
+        """Return what training has counted, and what the fp32 graph has come to; and why the former is missing."""
         evaluation, missing = inputs.find_evaluation()
         found = cls(
             None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
@@ -65,111 +63,52 @@ class Expected:
         found = {"evaluation_right": self.evaluation_right, "transformed_right": self.transformed_right}
         return {name: count for name, count in found.items() if count is not None}
 
+    def undecidable(self, samples: int) -> str:
+        """Return why nothing can be compared; empty: it can.
 
-@dataclass
-class ShippedAnswers:
-    """What came back."""
-
-    noun: str
-    """What samples are called: images, texts."""
-    samples: int = 0
-    right: int = 0
-    unanswered: int = 0
-    first_error: str = ""
-    failure: str = ""
-    """Why the program came to no end."""
-    predicted: set[str] = field(default_factory=set)
-    scores: float = 0.0
-
-    @property
-    def mean_score(self) -> float | None:
-        """The average probability of the labels."""
-        answered = self.samples - self.unanswered
-        return self.scores / answered if answered else None
-
-    def add(self, truth: str, label: str, score: float) -> None:
-        """Take in an answer: the label of a sample, and its probability."""
-        self.samples += 1
-        self.predicted.add(label)
-        self.right += label == truth
-        self.scores += score
-
-    def add_error(self, words: str) -> None:
-        """Take in that a sample got no answer."""
-        self.samples += 1
-        self.unanswered += 1
-        self.first_error = self.first_error or words
-
-    def figures(self) -> dict[str, Figure]:
-        """Return what the gate says of them."""
-        return {
-            self.noun: self.samples,
-            "right": self.right,
-            "classes_predicted": len(self.predicted),
-            "unanswered": self.unanswered,
-            "mean_score": self.mean_score,
-        }
+        Args:
+            samples: Of the test split.
+        """
+        if not samples:
+            return "the test split is empty"
+        return "" if self.right else f"no {EVALUATION_NAME} to compare with"
 
 
-def find_undecidable(samples: int, expected: Expected, *, precision: str) -> Gate | None:
-    """Return the gate where there is nothing to compare with; None: there is.
+@dataclass(frozen=True)
+class Comparison:
+    """What a gate says of answers besides how many there are."""
+
+    figures: dict[str, Figure]
+    limits: dict[str, float]
+    reasons: list[str]
+    """What is wrong."""
+
+
+def compare_answers(
+    expected: Expected, *, right: int, samples: int, mean_score: float | None, failed: bool
+) -> Comparison:
+    """Hold answers against what they should be.
 
     Args:
-        samples: Of the test split.
-        expected: What the program should come to.
-        precision: Of the graph.
+        expected: What they should be.
+        right: Right answers.
+        samples: All samples.
+        mean_score: Average probability of the labels; None: there was no answer.
+        failed: The program has failed: its own words say more than what it did not count.
     """
-    if expected.right and samples:
-        return None
-    reason = f"no {EVALUATION_NAME} to compare with" if samples else "the test split is empty"
-    return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=f"not run: {reason}", reason=reason)
-
-
-def judge_answers(
-    found: ShippedAnswers, expected: Expected, *, precision: str, packages: Sequence[str], more: Mapping[str, Figure]
-) -> Gate:
-    """Return the gate.
-
-    Figures: how many samples, right answers, classes_predicted, mean_score, unanswered; what was expected, and the
-    differences that limits are for.
-
-    Args:
-        found: What the program has answered.
-        expected: What it should come to.
-        precision: Of the graph.
-        packages: Distributions that the program needs.
-        more: Further figures.
-    """
-    figures = found.figures() | expected.right | dict(more)
-    reasons = [found.failure] if found.failure else []
-    if found.unanswered:
-        reasons.append(f"{found.unanswered} {found.noun} got no answer, the first: {found.first_error}")
-    limits = {"right_difference": 0.0}
-    difference = max(abs(found.right - int(count or 0)) for count in expected.right.values())
-    figures["right_difference"] = difference
-    # Of a program that failed, its own words say more than what it did not count.
-    if difference and not found.failure:
+    difference = max(abs(right - int(count or 0)) for count in expected.right.values())
+    figures: dict[str, Figure] = {"right": right, **expected.right, "right_difference": difference}
+    limits, reasons = {"right_difference": 0.0}, []
+    if difference and not failed:
         told = ", ".join(f"{name} is {count}" for name, count in expected.right.items())
-        reasons.append(f"{found.right} of {found.samples} answers are right, {told}")
+        reasons.append(f"{right} of {samples} answers are right, {told}")
     if expected.score is not None:
-        apart = None if found.mean_score is None else abs(found.mean_score - expected.score)
+        apart = None if mean_score is None else abs(mean_score - expected.score)
         figures |= {"expected_score": expected.score, "score_difference": apart}
         limits["score_difference"] = MAX_SCORE_DIFFERENCE
-        if (apart is None or apart > MAX_SCORE_DIFFERENCE) and not found.failure:
-            reasons.append(f"the average probability is {found.mean_score}, expected {expected.score}")
-    status: Literal["passed", "failed", "not decidable"] = "failed" if reasons else "passed"
-    if not reasons and len(found.predicted) < 2:
-        status = "not decidable"
-        reasons.append(f"every answer names one class: it says nothing about {found.noun}")
-    return Gate(
-        name=GATE_NAME,
-        precision=precision,
-        status=status,
-        ran=f"the shipped {PREDICT_NAME} with {_versions(packages)}, on the source's {found.noun}",
-        figures=figures,
-        limits=limits,
-        reason="; ".join(reasons),
-    )
+        if (apart is None or apart > MAX_SCORE_DIFFERENCE) and not failed:
+            reasons.append(f"the average probability is {mean_score}, expected {expected.score}")
+    return Comparison(figures, limits, reasons)
 
 
 def add_reason(gate: Gate, reason: str) -> Gate:
@@ -188,14 +127,3 @@ def mean_score(outputs: StoredArrays, samples: int) -> float:
         exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
         scores.append(exponentials.max(axis=1) / exponentials.sum(axis=1))
     return float(np.concatenate(scores).mean())
-
-
-def _versions(packages: Sequence[str]) -> str:
-    named = {}
-    for package in packages:
-        try:
-            named[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            # onnxruntime-gpu and others bring the same module.
-            named[package] = "of another distribution"
-    return ", ".join(f"{name} {version}" for name, version in named.items())

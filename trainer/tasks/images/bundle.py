@@ -16,8 +16,10 @@ from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifes
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from trainer.export import shipped
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.tasks.images.names import LABELS_NAME, PREPROCESS_NAME, class_of
+from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
+from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 # Of images that are read at a time for an engine.
 _READ_IMAGES = 32
 _NOISE_SEED = 0
-# Of more classes the model card lists the first ones; all of them are in labels.json.
-_MOST_CLASSES = 100
-_BAR = r"\|"
 _USE_PREPROCESSING = (
     "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
     "normalisation costs accuracy without an error."
@@ -108,9 +107,9 @@ def write_files(
     if activation != "softmax":
         # Of release 0.1.0 there is no such entry, and softmax is meant.
         preprocessing["activation"] = activation
-    (folder / LABELS_NAME).write_bytes(_as_json(labels))
-    (folder / PREPROCESS_NAME).write_bytes(_as_json(preprocessing))
-    (folder / PREDICT_NAME).write_bytes(_own_program())
+    write_json(folder / LABELS_NAME, labels)
+    write_json(folder / PREPROCESS_NAME, preprocessing)
+    (folder / PREDICT_NAME).write_bytes(_own_program().read_bytes())
     return [LABELS_NAME, PREPROCESS_NAME, PREDICT_NAME]
 
 
@@ -123,13 +122,8 @@ def lay_out_again(folder: Path, document: ExportManifest, *, model_name: str, wo
         model_name: File name of the fp32 graph.
         work: Where the folder is made.
     """
-    tried = work / GATE_NAME
-    tried.mkdir()
-    for name in (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name):
-        if not (tried / name).exists():
-            (tried / name).symlink_to(folder / name)
-    (tried / PREDICT_NAME).write_bytes(_own_program())
-    return tried
+    names = (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name)
+    return shipped.lay_out_again(folder, work / GATE_NAME, names, program=_own_program())
 
 
 def read_inputs(
@@ -178,14 +172,8 @@ def read_labels(folder: Path) -> list[str] | None:
 
 def describe_classes(checkpoint: CheckpointManifest) -> list[str]:
     """Return what the model card says of normalisation and classes."""
-    classes = checkpoint.classes
     mean, std = checkpoint.data["mean"], checkpoint.data["std"]
-    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in classes[:_MOST_CLASSES])
-    more = f" and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
-    return [
-        f"Pixels / 255 are normalised with mean {mean}, std {std}.",
-        f"{len(classes)} classes, in the order of the scores: {shown}{more} (`labels.json`).",
-    ]
+    return [f"Pixels / 255 are normalised with mean {mean}, std {std}.", list_classes(checkpoint.classes)]
 
 
 def describe_use() -> list[str]:
@@ -207,9 +195,5 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     return print_labels(folder, options)
 
 
-def _own_program() -> bytes:
-    return Path(__file__).with_name(PREDICT_NAME).read_bytes()
-
-
-def _as_json(value: object) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+def _own_program() -> Path:
+    return Path(__file__).with_name(PREDICT_NAME)

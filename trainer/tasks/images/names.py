@@ -1,7 +1,6 @@
 """Names of the files that an export of a task of images has beside its graphs, and of the classes in them."""
 
 PREPROCESS_NAME = "preprocess.json"
-LABELS_NAME = "labels.json"
 
 
 def class_of(entry: object) -> str:

@@ -6,17 +6,16 @@ Rows and answers go through predict.py beside this file, of which the export hol
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import sys
 import tempfile
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, CheckFailed, ConfigError, StorageError
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, StorageError
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
-from trainer.export.predict_task import find_engine, within_profile
+from trainer.export.predict_task import describe_graph, open_engine, refuse_lines
 from trainer.tasks.tabular import predict
 from trainer.tasks.tabular.predict import TABLE_NAME
 
@@ -31,6 +30,7 @@ def print_answers(folder: CheckedFolder, options: argparse.Namespace) -> int:
     Raises:
         DataError: The export is damaged.
     """
+    refuse_lines(options, "rows")
     try:
         table = predict.Table.read(folder.take(TABLE_NAME))
         ships = folder.document.graph().name
@@ -55,20 +55,11 @@ def print_answers(folder: CheckedFolder, options: argparse.Namespace) -> int:
 
 def _open_runner(folder: CheckedFolder, table: predict.Table) -> tuple[predict.Runner, str]:
     """Return what answers, and its description."""
-    entry, reason = find_engine(folder.document)
-    if entry is not None:
-        # Only here: it asks for a GPU.
-        from trainer.export.engine_run import open_engine
-
-        try:
-            engine = open_engine(folder.take(entry.name), entry, folder.document.model_signature)
-            return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
-        except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
-            reason = str(error).partition("\n")[0]
+    engine, said = open_engine(folder)
+    if engine is not None:
+        return engine, said
     path, threads = folder.take(table.model), threads_per_rank(1)
-    version = importlib.metadata.version("onnxruntime")
-    run = predict.open_model(path, table, threads)
-    return run, f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+    return predict.open_model(path, table, threads), describe_graph(path, threads, said)
 
 
 def _local(name: str, folder: Path) -> str:

@@ -293,6 +293,8 @@ def try_program(
     table, samples = Table.read(folder / TABLE_NAME), shards.splits["test"].samples
     found, reasons = _Findings(), []
     limit_s = _LIMIT_S + samples * _LIMIT_S_PER_ROW
+    # Not the names of table.json: those are part of what is tried.
+    classes = None if table.labels is None else shards.classes
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         names, truths = _write_rows(work, table, shards_uri, shards, data)
@@ -300,7 +302,7 @@ def try_program(
         try:
             _run(folder, work, names, answers, model_name=model_name, threads=threads, limit_s=limit_s)
             with answers.open("rb") as lines:
-                _compare(found, map(json.loads, lines), outputs, truths, table)
+                _compare(found, map(json.loads, lines), outputs, truths, classes)
         except (_Failed, ValueError, LookupError, TypeError) as failure:
             found.failure = str(failure) or type(failure).__name__
     if found.failure:
@@ -310,9 +312,9 @@ def try_program(
     # Written so that a NaN fails.
     elif not found.difference <= MAX_DIFFERENCE:
         reasons.append("its answers are not those of the graph")
-    score = found.right if table.labels is not None else found.absolute_errors
+    score = found.absolute_errors if classes is None else found.right
     figures: dict[str, Figure] = {"rows": found.rows, "difference": found.difference}
-    figures["accuracy" if table.labels is not None else "mae"] = score / found.rows if found.rows else None
+    figures["mae" if classes is None else "accuracy"] = score / found.rows if found.rows else None
     return Gate(
         name=GATE_NAME,
         precision="fp32",
@@ -353,15 +355,27 @@ def _run(
 
 
 def _compare(
-    found: _Findings, answers: Iterator[Any], outputs: Iterator[Arrays], truths: Sequence[float], table: Table
+    found: _Findings,
+    answers: Iterator[Any],
+    outputs: Iterator[Arrays],
+    truths: Sequence[float],
+    classes: Sequence[str] | None,
 ) -> None:
-    """Compare answers with the outputs of a graph, both in the order of the split."""
+    """Compare answers with the outputs of a graph, both in the order of the split.
+
+    Args:
+        found: Gets what differs.
+        answers: Of the program.
+        outputs: Of the graph.
+        truths: Labels of all rows.
+        classes: Names of the classes; None: a regression.
+    """
     import numpy as np
 
     from trainer.tasks.tabular.predict import softmax
 
     differences, least, most = [0.0], math.inf, -math.inf
-    places = {} if table.labels is None else {label: place for place, label in enumerate(table.labels)}
+    places = {label: place for place, label in enumerate(classes or ())}
     for batch in outputs:
         (given,) = batch.values()
         said = list(islice(answers, len(given)))
@@ -369,7 +383,7 @@ def _compare(
         found.rows += len(said)
         if not said:
             break
-        if table.labels is None:
+        if classes is None:
             values = np.array([one["value"] for one in said], np.float64)
             differences.append(float(np.abs(values - given[: len(said)]).max()))
             found.absolute_errors += float(np.abs(values - own).sum())
@@ -380,7 +394,7 @@ def _compare(
             # The probability that the graph gives to the program's answer: two that are alike may change places.
             differences.append(float(np.abs(scores - [one["score"] for one in said]).max()))
             found.right += int((labels == own).sum())
-    scale = most - least if table.labels is None and most > least else 1.0
+    scale = most - least if classes is None and most > least else 1.0
     found.difference = float(np.max(differences)) / scale
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +18,8 @@ from torch import nn
 from contracts.artifacts.shards import ColumnStatistics
 from contracts.config import ModelSection
 from contracts.errors import ModelError
+from trainer.model.architecture import build_from_callable, is_own, refused
 from trainer.model.build import MISFITS
-from trainer.model.user_callable import load_callable
 from trainer.tasks.tabular.inputs import TableInputs
 from trainer.tasks.tabular.mlp import Mlp
 from trainer.tasks.tabular.table_transformer import TableTransformer
@@ -94,36 +93,29 @@ def build_network(
     Raises:
         ModelError: The architecture is unknown, or does not take these arguments.
     """
+    given = {
+        "num_numbers": len(inputs.statistics),
+        "vocabulary_sizes": inputs.vocabulary_sizes,
+        "num_outputs": num_outputs,
+    }
     name = section.architecture
-    if ":" in name:
-        builder: Callable[..., Any] = load_callable("model.architecture", name, ModelError)
+    if is_own(section):
+        body = build_from_callable(
+            section,
+            allowed="a torch.nn.Module that maps numbers [B, N] and categories [B, K] to outputs [B, num_outputs]",
+            **given,
+        )
     elif name in ARCHITECTURES:
-        builder = ARCHITECTURES[name]
+        try:
+            body = ARCHITECTURES[name](**given, **section.arguments)
+        except MISFITS as error:
+            raise refused(section, error) from error
     else:
         close = difflib.get_close_matches(name, ARCHITECTURES, n=1)
         raise ModelError(
             f"model.architecture {name!r} is no network for tables",
             allowed=f"{', '.join(ARCHITECTURES)}, or module:callable",
             todo=f"did you mean {close[0]}?" if close else "set model.architecture=mlp",
-        )
-    try:
-        body = builder(
-            num_numbers=len(inputs.statistics),
-            vocabulary_sizes=inputs.vocabulary_sizes,
-            num_outputs=num_outputs,
-            **section.arguments,
-        )
-    except MISFITS as error:
-        raise ModelError(
-            f"{name!r} with model.arguments {section.arguments} cannot be built: {error}",
-            allowed="arguments that the architecture takes",
-            todo="correct model.arguments",
-        ) from error
-    if not isinstance(body, nn.Module):
-        raise ModelError(
-            f"{name} returned a {type(body).__name__}",
-            allowed="a torch.nn.Module that maps numbers [B, N] and categories [B, K] to outputs [B, num_outputs]",
-            todo="return the module itself",
         )
     return TableNetwork(inputs, body, target)
 

@@ -12,26 +12,21 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
-from contracts.artifacts.export import Gate
+from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again
+from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.classes.labels import read_labels as read_labels
-from trainer.tasks.classes.shipped_answers import (
-    Expected,
-    ShippedAnswers,
-    add_reason,
-    find_undecidable,
-    judge_answers,
-)
+from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -93,7 +88,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         model_name: File name of the graph that ships.
         max_batch: Most texts at a time.
     """
-    (tokens, mask), (output,), length = signature.inputs, signature.outputs, signature.dimensions["length"]
+    (output,), length = signature.outputs, signature.dimensions["length"]
     entry, data = inputs.shards.tokenizer, inputs.checkpoint.data
     assert entry is not None
     preparation = {
@@ -101,8 +96,8 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         "model": model_name,
         "labels": LABELS_NAME,
         "tokenizer": TOKENIZER_NAME,
-        "tokens": tokens,
-        "mask": mask,
+        "tokens": "tokens",
+        "mask": "mask",
         "output": output,
         "max_batch": max_batch,
         "max_length": data["max_length"],
@@ -192,9 +187,9 @@ def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
     """Compare text.json with the manifest."""
     said, ships = json.loads((folder / TEXT_NAME).read_bytes()), document.graph().name
     found = [] if said.get("model") == ships else [f"{TEXT_NAME} names the model {said.get('model')}, {ships} ships"]
-    names = [said.get("tokens"), said.get("mask")]
-    if names != list(document.model_signature.inputs):
-        found.append(f"{TEXT_NAME} names the inputs {names}, the manifest {list(document.model_signature.inputs)}")
+    names, known = [said.get("tokens"), said.get("mask")], list(document.model_signature.inputs)
+    if set(names) != set(known):
+        found.append(f"{TEXT_NAME} names the inputs {names}, the manifest {known}")
     return found
 
 
@@ -269,35 +264,99 @@ def try_program(
     Raises:
         DataError: A shard is damaged.
     """
-    undecidable = find_undecidable(shards.splits["test"].samples, expected, precision=precision)
-    if undecidable is not None:
-        return undecidable
-    found = ShippedAnswers(_NOUN)
+    if undecidable := expected.undecidable(shards.splits["test"].samples):
+        ran = f"not run: {undecidable}"
+        return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=ran, reason=undecidable)
+    found = _ask(folder, shards_uri, shards, data, model_name=model_name, threads=threads)
+    compared = compare_answers(
+        expected, right=found.right, samples=found.texts, mean_score=found.mean_score, failed=bool(found.failure)
+    )
+    reasons = [*found.reasons(), *compared.reasons]
+    status: Literal["passed", "failed", "not decidable"] = "failed" if reasons else "passed"
+    if not reasons and len(found.predicted) < 2:
+        status, reasons = "not decidable", ["every answer names one class: it says nothing about tokens"]
+    return Gate(
+        name=GATE_NAME,
+        precision=precision,
+        status=status,
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on the source's texts",
+        figures=found.figures() | compared.figures,
+        limits=compared.limits,
+        reason="; ".join(reasons),
+    )
+
+
+@dataclass
+class _Findings:
+    """What came back."""
+
+    texts: int = 0
+    right: int = 0
+    unanswered: int = 0
+    first_error: str = ""
+    failure: str = ""
+    """Why the program came to no end."""
+    predicted: set[str] = field(default_factory=set)
+    scores: float = 0.0
+
+    @property
+    def mean_score(self) -> float | None:
+        answered = self.texts - self.unanswered
+        return self.scores / answered if answered else None
+
+    def add(self, truth: str, answer: dict[str, Any]) -> None:
+        self.texts += 1
+        if "error" in answer:
+            self.unanswered += 1
+            self.first_error = self.first_error or str(answer["error"])
+            return
+        label, score = str(answer["label"]), float(answer["score"])
+        self.predicted.add(label)
+        self.right += label == truth
+        self.scores += score
+
+    def reasons(self) -> Iterator[str]:
+        if self.failure:
+            yield self.failure
+        if self.unanswered:
+            yield f"{self.unanswered} texts got no answer, the first: {self.first_error}"
+
+    def figures(self) -> dict[str, Figure]:
+        return {
+            "texts": self.texts,
+            "classes_predicted": len(self.predicted),
+            "unanswered": self.unanswered,
+            "mean_score": self.mean_score,
+        }
+
+
+def _ask(
+    folder: Path, shards_uri: str, shards: ShardManifest, data: DataSection, *, model_name: str, threads: int
+) -> _Findings:
+    """Ask the shipped program about every text of the test split."""
+    found, truths = _Findings(), list[int]()
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
-        work, truths = Path(name), []
+        work = Path(name)
         # In a file: answers to long texts and the texts themselves would fill the pipes on both sides.
         with (work / "texts").open("w", encoding="utf-8") as lines:
             for texts in _read_texts(shards_uri, shards, data):
                 lines.writelines(f"{json.dumps(text)}\n" for text, _ in texts)
                 truths += [label for _, label in texts]
-        options = ("--json-lines=texts",)
+        program = ShippedProgram(folder, ["--json-lines=texts"], work=work, model_name=model_name, threads=threads)
         try:
-            with ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads) as program:
+            with program:
                 for start in range(0, len(truths), _READ_TEXTS):
                     labels = truths[start : start + _READ_TEXTS]
-                    names = [f"text {start + place}" for place in range(len(labels))]
+                    names = [f"text {place}" for place in range(start, start + len(labels))]
                     for label, what, answer in zip(labels, names, program.answers(names), strict=True):
                         try:
-                            if "error" in answer:
-                                found.add_error(str(answer["error"]))
-                            else:
-                                found.add(shards.classes[label], str(answer["label"]), float(answer["score"]))
+                            found.add(shards.classes[label], answer)
                         except (LookupError, TypeError, ValueError):
                             raise program.misunderstood(what, answer) from None
                 program.finish()
         except ShippedFailed as failure:
             found.failure = str(failure)
-    return judge_answers(found, expected, precision=precision, packages=_PACKAGES, more={})
+    return found
 
 
 def _read_texts(shards_uri: str, shards: ShardManifest, data: DataSection) -> Iterator[list[tuple[str, int]]]:

@@ -264,6 +264,8 @@ def open_folder(folder: Path, *, model: str | None = None, threads: int = 1) -> 
     """
     said = Preparation.read(folder / TEXT_NAME)
     labels, encoder = read_labels(folder / said.labels), open_encoder(folder / said.tokenizer, said)
+    if not (folder / said.model).is_file():
+        raise BadFolder(f"{folder / said.model} is not there", allowed=f"the model that {TEXT_NAME} names")
     return Classifier(said, encoder, labels, open_model(folder / (model or said.model), said, threads))
 
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import google_crc32c
 import torch
 from torch import nn
 
@@ -57,6 +56,7 @@ class TextClassification:
     fields: Mapping[str, str] = {"text": "text", "label": "class"}  # nobody changes it
     headline = "accuracy"
     uses_global_generators = False
+    unit = "tokens"
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TextClassification:
         entry, content = self._entry, b""
         with suppress(FileNotFoundError):
             content = storage.read_bytes(entry.uri(self._shards_uri))
-        if f"{google_crc32c.value(content):08x}" != entry.crc32c:
+        if storage.crc32c(content) != entry.crc32c:
             raise DataError(
                 f"the shards in {storage.display(self._shards_uri)} are damaged: {entry.name} "
                 + ("has other bytes than the manifest says" if content else "is missing"),
@@ -160,6 +160,10 @@ class TextClassification:
             "mask": torch.from_numpy(mask),
             "label": torch.tensor([sample["label"] for sample in samples]),
         }
+
+    def count_units(self, batch: Batch) -> int:
+        """Return the tokens of a batch, without those that pad it."""
+        return int(batch["mask"].sum())
 
     # --- on the device ------------------------------------------------------------------------------------------------
 

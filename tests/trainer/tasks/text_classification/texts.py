@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, FileEntry, ShardManifest
-from contracts.artifacts.shards import TokenizerEntry
 from contracts.resolve import parse_config
 from contracts.stage import run_stage
 
 CLASSES = ("kitchen", "sport", "weather")
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 # BERT with 20,000 parameters besides its tokens.
 BERT: dict[str, Any] = {
     "hidden_size": 32,
@@ -32,6 +30,7 @@ SECTIONS: dict[str, Any] = {
             "text": {"column": "text", "kind": "text", "missing": "keep"},
             "label": {"column": "label", "kind": "class"},
         },
+        "tokenizer": {"vocabulary": 400},
         "splits": {"train": 0.6, "validation": 0.2, "test": 0.2},
     },
     "data": {"num_workers": 0},
@@ -79,49 +78,25 @@ def write_table(path: Path, rows: list[tuple[str, str]]) -> Path:
     return path
 
 
-def train_tokenizer(texts: list[str], *, tokens: int = 400) -> bytes:
-    """Return a byte-level BPE that puts [CLS] and [SEP] around a text."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=tokens,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return str(tokenizer.to_str()).encode()
+def word_piece() -> Tokenizer:
+    """Another kind of tokenizer: words of a dictionary, unknown ones as a whole."""
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    for piece in "abcdefghijklmnoprstuvwz":
+        vocabulary |= {piece: len(vocabulary), f"##{piece}": len(vocabulary) + 1}
+    vocabulary |= {"abcd": len(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
 
 
 def make_shards(folder: Path, rows: list[tuple[str, str]], **sharding: Any) -> str:
-    """Return the URI of the shards of texts, with a tokenizer."""
+    """Return the URI of the shards of texts, with their tokenizer; `sharding` are further settings."""
     from sharding.task import shard
 
     table = write_table(folder / "texts.csv", rows)
     values = {**SECTIONS["sharding"], "source": str(table), **sharding}
     arguments = ["--output", str(folder / "shards"), "--config-json", json.dumps({"sharding": values})]
     assert run_stage("shard", shard, arguments) == 0
-    add_tokenizer(folder / "shards", train_tokenizer([text for text, _ in rows]))
     return storage.normalise(folder / "shards")
-
-
-def add_tokenizer(folder: Path, content: bytes, *, tokens: int | None = None, padding: int = 0) -> None:
-    """Lay a tokenizer with shards."""
-    from tokenizers import Tokenizer
-
-    uri, name = storage.normalise(folder), "tokenizer.json"
-    (folder / name).write_bytes(content)
-    entry = TokenizerEntry(
-        **FileEntry.of(uri, name).model_dump(),
-        field="text",
-        tokens=tokens or Tokenizer.from_str(content.decode()).get_vocab_size(),
-        padding=padding,
-        trained=True,
-    )
-    manifest = ShardManifest.load(uri).model_copy(update={"tokenizer": entry})
-    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())

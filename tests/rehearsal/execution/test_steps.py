@@ -1,0 +1,60 @@
+"""How far a training is, read below a folder in which others write and delete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from contracts.events import EVENTS_NAME
+from rehearsal.execution.steps import StepWatch
+
+
+def leave(folder: Path, step: int) -> None:
+    folder.mkdir(parents=True)
+    event = {"event": "progress", "unit": "steps", "done": step, "total": 90}
+    (folder / EVENTS_NAME).write_text(json.dumps(event) + "\n")
+
+
+def test_the_newest_step_counts_of_what_is_new(tmp_path: Path) -> None:
+    leave(tmp_path / "before", 70)
+    watch = StepWatch(tmp_path)
+    watch.look()
+    assert (watch.step, watch.total) == (0, 0)
+    leave(tmp_path / "a" / "b", 12)
+    (tmp_path / "a" / "b" / "heartbeat-0.json").write_text('{"step": 14}')
+    (tmp_path / "a" / "b" / "heartbeat-1.json").write_text('{"step"')
+    watch.look()
+    assert (watch.step, watch.total) == (14, 90)
+
+
+def test_a_folder_may_vanish_while_it_is_looked_for(tmp_path: Path) -> None:
+    """The heartbeat of the folder that is read first is a pipe: while it is read, the other folder goes."""
+    watch, folders = StepWatch(tmp_path), [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        leave(folder / "attempt", 5)
+        os.mkfifo(folder / "attempt" / "heartbeat-0.json")
+
+    def answer() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for folder, other in (folders, reversed(folders)):
+                try:
+                    pipe = os.open(folder / "attempt" / "heartbeat-0.json", os.O_WRONLY | os.O_NONBLOCK)
+                except OSError:
+                    # Nobody reads it yet.
+                    continue
+                shutil.rmtree(other)
+                os.write(pipe, b'{"step": 8}')
+                os.close(pipe)
+                return
+            time.sleep(0.005)
+
+    helper = threading.Thread(target=answer)
+    helper.start()
+    watch.look()
+    helper.join()
+    assert watch.step == 8

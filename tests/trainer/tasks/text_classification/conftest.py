@@ -1,0 +1,12 @@
+"""Shards of texts that several files read."""
+
+import pytest
+
+from tests.trainer.tasks.text_classification.texts import make_shards, make_texts
+
+
+@pytest.fixture(scope="session")
+def text_shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URI of the shards of 90 texts, the first of which is empty; read only."""
+    rows = make_texts(90)
+    return make_shards(tmp_path_factory.mktemp("texts"), [("", rows[0][1]), *rows[1:]])
