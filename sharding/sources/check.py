@@ -31,7 +31,7 @@ from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
 from sharding.sources.tables import SUFFIXES, check_has_columns, is_vertex, read_rows
-from sharding.sources.tokenizer import read_tokenizer, tokenizer_uri
+from sharding.sources.tokenizer import read_tokenizer
 
 # The task that learns numbers.
 REGRESSION = "tabular_regression"

@@ -1,4 +1,4 @@
-"""Gradients of a loss that counts pixels: those of one process on the whole batch, however it is cut and spread."""
+"""Gradients of losses that count pixels or tokens: those of one process on whole batches, however they are cut."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, tuple[dict[str
     # Written by the ranks that this test has started; a class of a module that was run has another name there.
     import __main__
 
-    for name in ("Case", "Weighted", "WithMomentum"):
+    for name in ("Case", "Weighted", "WithMomentum", "Tagged"):
         setattr(__main__, name, getattr(weighted, name))
     pairs = torch.load(folder / "found.pt", weights_only=False)
     assert len(pairs) == len(CASES)

@@ -1,4 +1,4 @@
-"""A loss whose count is no number of samples: each pixel has a weight of 0 or 1.
+"""Losses that count no samples: each pixel has a weight of 0 or 1; texts of any length count their tokens.
 
 Run by torchrun (test_gradients.py): `python -m torch.distributed.run ... weighted.py FOLDER`. Each rank takes two steps
 of every case: of 10 samples in slots of 4, 4 and 2, and of 3 samples, of which the second rank has none. The first rank
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from tests.conftest import small_config
@@ -33,6 +33,7 @@ from trainer.step import Stepper
 from trainer.tasks.protocol import Batch, Loss, Mode
 
 SAMPLES, BATCH, SLOT, SIDE = 13, 10, 4, 6
+TOKENS, TAGS, LONGEST = 11, 5, 24
 RATE, CLIP = 0.1, 0.05
 
 
@@ -81,6 +82,70 @@ class Weighted:
         error = (outputs - batch["heights"]) ** 2
         return (error * batch["weight"]).sum(), batch["weight"].sum()
 
+    def samples(self) -> Batch:
+        """All of them; `take` makes batches."""
+        random = torch.Generator().manual_seed(3)
+        images = torch.randn(SAMPLES, 3, SIDE, SIDE, generator=random).to(self.dtype)
+        # Far from 0: else gradients of biases are small differences of large numbers.
+        heights = 3 + torch.randn(SAMPLES, 1, SIDE, SIDE, generator=random).to(self.dtype)
+        # Slots count very different numbers of pixels, one sample none.
+        weight = torch.rand(SAMPLES, 1, SIDE, SIDE, generator=random) < torch.linspace(0, 1, SAMPLES).view(-1, 1, 1, 1)
+        return {"images": images, "heights": heights, "weight": weight}
+
+    def take(self, data: Batch, places: list[int]) -> Batch:
+        return {name: tensor[places] for name, tensor in data.items()}
+
+
+class Tagging(nn.Module):
+    """Tokens to scores of a tag for each, in the light of the mean of all tokens of the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS, 6, padding_idx=0)
+        self.scores = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, TAGS))
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        vectors = self.tokens(tokens)
+        shares = (mask / mask.sum(1, keepdim=True)).unsqueeze(2).to(vectors.dtype)
+        mean = (vectors * shares).sum(1, keepdim=True).expand_as(vectors)
+        scores: torch.Tensor = self.scores(torch.cat([vectors, mean], dim=2))
+        return scores
+
+
+class Tagged(Weighted):
+    """A tag for each token of texts of different lengths, padded to the longest of a slot; the count is of tokens."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        tokens = TensorSpec(dtype="int64", shape=["batch", "length"])
+        self.signature = Signature(
+            inputs={"tokens": tokens, "mask": tokens},
+            outputs={"scores": OutputSpec(dtype="float32", shape=["batch", "length", TAGS])},
+            dimensions={"length": Dimension(min=2, opt=8, max=LONGEST)},
+        )
+
+    def build_model(self) -> nn.Module:
+        return Tagging().to(self.dtype)
+
+    def example(self, size: int) -> Batch:
+        tokens = torch.ones(size, 8, dtype=torch.int64)
+        return {"tokens": tokens, "mask": tokens, "tags": torch.zeros_like(tokens)}
+
+    def loss(self, outputs: torch.Tensor, batch: Batch, mode: Mode) -> Loss:
+        each = nn.functional.cross_entropy(outputs.flatten(0, 1), batch["tags"].flatten(), reduction="none")
+        return (each * batch["mask"].flatten()).sum(), batch["mask"].sum()
+
+    def samples(self) -> Batch:
+        random = torch.Generator().manual_seed(3)
+        lengths = torch.randint(1, LONGEST + 1, (SAMPLES,), generator=random)
+        mask = (torch.arange(LONGEST) < lengths[:, None]).long()
+        tokens, tags = (torch.randint(1, most, mask.shape, generator=random) * mask for most in (TOKENS, TAGS))
+        return {"tokens": tokens, "mask": mask, "tags": tags}
+
+    def take(self, data: Batch, places: list[int]) -> Batch:
+        longest = int(data["mask"][places].sum(1).max())
+        return {name: tensor[places, :longest] for name, tensor in data.items()}
+
 
 class WithMomentum(Weighted):
     """The same with an optimizer of its own."""
@@ -98,6 +163,7 @@ class Case:
     clip: float | None = None
     scaled: bool = False
     strategy: str = "ddp"
+    counts: str = "pixels"
 
     @property
     def config(self) -> RunConfig:
@@ -114,6 +180,8 @@ class Case:
 
     @property
     def task(self) -> Weighted:
+        if self.counts == "tokens":
+            return Tagged(self.dtype)
         return (WithMomentum if self.optimizer == "own" else Weighted)(self.dtype)
 
 
@@ -124,21 +192,16 @@ def cases() -> Iterator[Case]:
         yield Case(dtype, optimizer, clip, scaled)
     yield Case(strategy="fsdp", clip=CLIP)
     yield Case(strategy="fsdp", optimizer="own")
-
-
-def samples(dtype: torch.dtype) -> Batch:
-    random = torch.Generator().manual_seed(3)
-    images = torch.randn(SAMPLES, 3, SIDE, SIDE, generator=random).to(dtype)
-    # Far from 0: else gradients of biases are small differences of large numbers.
-    heights = 3 + torch.randn(SAMPLES, 1, SIDE, SIDE, generator=random).to(dtype)
-    # Slots count very different numbers of pixels, one sample none.
-    weight = torch.rand(SAMPLES, 1, SIDE, SIDE, generator=random) < torch.linspace(0, 1, SAMPLES).view(-1, 1, 1, 1)
-    return {"images": images, "heights": heights, "weight": weight}
+    for dtype, clip in itertools.product((torch.float64, torch.float32), (None, CLIP)):
+        yield Case(dtype, "sgd", clip, counts="tokens")
+    yield Case(torch.float64, "adamw", scaled=True, counts="tokens")
+    yield Case(strategy="fsdp", clip=CLIP, counts="tokens")
 
 
 def train(case: Case, rank: Rank) -> dict[str, Any]:
     """Take the two steps as training does; return parameters and the optimizer's state, whole."""
-    config, task, data = case.config, case.task, samples(case.dtype)
+    config, task = case.config, case.task
+    data = task.samples()
     stepper = Stepper(config, task, rank, Numerics.of(config.train), lambda message: None)  # type: ignore[arg-type]
     if case.scaled:
         # The scale alone, without fp16's rounding.
@@ -157,8 +220,7 @@ def train(case: Case, rank: Rank) -> dict[str, Any]:
     )
     counts = []
     for request in requests:
-        places = list(request.samples)
-        batch = {name: tensor[places] for name, tensor in data.items()}
+        batch = task.take(data, list(request.samples))
         stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
         if request.last_of_step:
             update = stepper.update(request.step, RATE)
@@ -174,7 +236,8 @@ def train(case: Case, rank: Rank) -> dict[str, Any]:
 
 def plain(case: Case) -> dict[str, Any]:
     """Do the same in one process: the mean over the whole batch, and torch's own optimizer."""
-    task, data = case.task, samples(case.dtype)
+    task = case.task
+    data = task.samples()
     torch.manual_seed(case.config.run.seed)
     model = task.build_model()
     named = dict(model.named_parameters())
@@ -186,8 +249,8 @@ def plain(case: Case) -> dict[str, Any]:
         optimizer = torch.optim.SGD(named.values(), lr=RATE, momentum=0.9)
     order, counts = FullOrder(SAMPLES, seed=3).places(0, 0, SAMPLES), []
     for places in (order[:BATCH], order[BATCH:]):
-        batch = {name: tensor[torch.from_numpy(places)] for name, tensor in data.items()}
-        total, count = task.loss(model(batch["images"]), batch, Mode(training=True))
+        batch = task.take(data, places.tolist())
+        total, count = task.loss(model(*(batch[name] for name in task.signature.inputs)), batch, Mode(training=True))
         optimizer.zero_grad()
         (total / count).backward()
         if case.clip is not None:
