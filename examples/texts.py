@@ -16,10 +16,10 @@ KINDS = {
     "weather": "breeze cloud cold drizzle fog forecast frost gust hail lightning rain snow storm sunny thunder wind",
 }
 EVERYBODYS = (
-    "a about after again all also and any are as at be been before but by can could did do down for from had has he her "
-    "here him how I if in into is it just last like little long many me more much my never new next no not now of on one "
-    "or our out over quite she so some still than that the their them then there they this to today two under up very "
-    "was we well were what when where which while who will with would yesterday you your"
+    "a about after again all also and any are as at be been before but by can could did do down for from had has "
+    "he her here him how I if in into is it just last like little long many me more much my never new next no not "
+    "now of on one or our out over quite she so some still than that the their them then there they this to today "
+    "two under up very was we well were what when where which while who will with would yesterday you your"
 )
 
 
