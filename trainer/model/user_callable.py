@@ -12,6 +12,9 @@ from contracts.errors import UserError
 from contracts.installed_code import find_installed
 from contracts.own_code import code_folder, missing_code, shadowed
 
+# In a message.
+_MOST_NAMED = 10
+
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     """Import what `name` says, from the copy of own code that this process has installed, or an installed distribution.
@@ -49,10 +52,18 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
 
 
 def _explain(setting: str, name: str, failure: Exception, where: str, error: type[UserError]) -> UserError:
+    todo = "correct the module"
+    if isinstance(failure, ImportError):
+        todo = "install the package that is missing, or correct the import"
+    elif isinstance(failure, AttributeError) and (module := sys.modules.get(name.partition(":")[0])) is not None:
+        there = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        todo = (
+            f"name what it has: {', '.join(sorted(there)[:_MOST_NAMED])}" if there else "write it, or correct the name"
+        )
     return error(
         f"{setting} {name!r} ({where}): {type(failure).__name__}: {failure}",
         allowed="module:callable, importable in this environment",
-        todo="install the package that holds it, or correct the name",
+        todo=todo,
     )
 
 

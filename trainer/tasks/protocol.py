@@ -151,7 +151,9 @@ class Task(Protocol):
         """
 
     def metrics(self) -> Mapping[str, Metric]:
-        """Return new metrics of torchmetrics by name, made with sync_on_compute=False and validate_args=False.
+        """Return new metrics of torchmetrics by name, made with sync_on_compute=False.
+
+        And with validate_args=False, where the class takes it: else each update looks at the values of all tensors.
 
         Each must say whether higher is better (`higher_is_better`).
         """

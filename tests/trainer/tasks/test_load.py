@@ -50,7 +50,7 @@ def test_a_class_of_ones_own_is_made_with_its_arguments() -> None:
         ("OddKind", {}, "fields is {'image': 'picture'}", "image, text, class", "correct fields"),
         ("NumberHeadline", {}, "headline is a int", "a str", "correct headline"),
         ("Refuses", {}, "^no such scale$", "another", "choose it"),
-        ("Missing", {}, f"task.name '{OWN}:Missing'", "", "correct the name"),
+        ("Missing", {}, f"task.name '{OWN}:Missing'", "", "name what it has: "),
     ],
 )
 def test_what_is_no_task_is_refused(name: str, arguments: dict[str, Any], given: str, allowed: str, todo: str) -> None:

@@ -61,7 +61,8 @@ class TableTransformer(nn.Module):
         Returns:
             [B, num_outputs]
         """
-        tokens = [self.summary.expand(len(first), 1, -1)]
+        # Not len(): in an exported graph it would be a constant.
+        tokens = [self.summary.expand(first.shape[0], 1, -1)]
         if self._has_numbers:
             tokens.append(first[:, :, None] * self.weight + self.bias)
         if self._has_categories:

@@ -67,7 +67,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     root = tmp_path_factory.mktemp("exported")
     uri = write_shards(root / "raw", request.param)
     shards = ShardManifest.load(uri)
-    task = table_task(request.param, shards, model={"arguments": {"width": 8}})
+    architecture = {"tabular_classification": "mlp", "tabular_regression": "table_transformer"}[request.param]
+    task = table_task(request.param, shards, model={"architecture": architecture, "arguments": {"width": 8}})
     torch.manual_seed(0)
     network, folder = task.build_model(), root / "export"
     folder.mkdir()
