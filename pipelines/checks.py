@@ -165,7 +165,10 @@ def _sections_of_network(config: RunConfig) -> dict[str, object]:
 
 
 def _fields_of(config: RunConfig) -> dict[str, object]:
-    return {"sharding": config.sharding.model_dump(mode="json", include={"fields"})} if config.sharding.fields else {}
+    if not config.sharding.fields:
+        return {}
+    # A tokenizer is of one of the fields.
+    return {"sharding": config.sharding.model_dump(mode="json", include={"fields", "tokenizer"}, exclude_none=True)}
 
 
 def _sections_of_place(config: RunConfig) -> dict[str, object]:

@@ -6,10 +6,7 @@ signature.json says names, types and shapes; predict.py maps arrays to arrays. S
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +18,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.scores import allowed_loss, judge_scores
+from trainer.export.shipped import ShippedFailed, name_versions, run_shipped
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -169,12 +167,11 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         np.savez(work / "inputs.npz", **given)  # type: ignore[arg-type]
-        command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), "inputs.npz", "outputs.npz"]
-        command += [f"--model={model_name}", f"--threads={threads}"]
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-        reason = ""
-        if done.returncode:
-            reason = f"{PREDICT_NAME} ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+        arguments, reason = ("inputs.npz", "outputs.npz"), ""
+        try:
+            run_shipped(folder, arguments, work=work, model_name=model_name, threads=threads, limit_s=_LIMIT_S)
+        except ShippedFailed as failure:
+            reason = str(failure)
         else:
             with np.load(work / "outputs.npz") as file:
                 found = {name: file[name] for name in file.files}
@@ -182,12 +179,11 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
             figures["relative_difference"] = difference
             if difference is None or difference > MAX_DIFFERENCE:
                 reason = "its outputs are not those of the graph"
-    version = importlib.metadata.version("onnxruntime")
     return Gate(
         name=GATE_NAME,
         precision="fp32",
         status="failed" if reason else "passed",
-        ran=f"the shipped {PREDICT_NAME} with onnxruntime {version}, on inputs of the test split",
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(['onnxruntime'])}, on inputs of the test split",
         figures=figures,
         limits={"relative_difference": MAX_DIFFERENCE},
         reason=reason,

@@ -1,7 +1,8 @@
-"""Runs the predict.py of an export directory, as a process of its own: lines in, lines of JSON out.
+"""Runs the predict.py of an export directory, as a process of its own.
 
-Here: `ShippedProgram`. It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the
-current folder or PYTHONPATH. Used by the bundle gates of tasks (trainer/export/bundles.py, `check_bundle`).
+Here: `run_shipped`, from files to its end, and `ShippedProgram`, lines in and lines of JSON out. It is isolated
+(`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or PYTHONPATH. Used by
+the bundle gates of tasks (trainer/export/bundles.py, `check_bundle`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainer.export.bundles import PREDICT_NAME
 
@@ -59,6 +61,40 @@ class ShippedFailed(Exception):
     """predict.py ended too early, or said something else than answers; the message has its own last words."""
 
 
+def run_shipped(
+    folder: Path,
+    arguments: Sequence[str],
+    *,
+    work: Path,
+    model_name: str,
+    threads: int,
+    limit_s: float,
+    answers: Path | None = None,
+) -> None:
+    """Run it to its end.
+
+    Args:
+        folder: The export's folder.
+        arguments: Of the program.
+        work: Its current folder.
+        model_name: File name of the graph to run.
+        threads: Intra-op threads of ONNX Runtime.
+        limit_s: Seconds after which it is killed.
+        answers: File that gets what it prints; None: that is let go.
+
+    Raises:
+        ShippedFailed: It fails, or takes longer.
+    """
+    command = _command(folder, arguments, model_name=model_name, threads=threads)
+    with open(answers or os.devnull, "wb") as out, tempfile.TemporaryFile() as said:
+        try:
+            code = subprocess.run(command, cwd=work, stdout=out, stderr=said, timeout=limit_s, check=False).returncode
+        except subprocess.TimeoutExpired:
+            raise ShippedFailed(f"{PREDICT_NAME} was killed after {limit_s:.0f} s") from None
+        if code:
+            raise _failed(code, said)
+
+
 class ShippedProgram:
     """A predict.py that is running. Use it as a context: nothing of it is left at its end.
 
@@ -74,8 +110,7 @@ class ShippedProgram:
     """
 
     def __init__(self, folder: Path, options: Sequence[str], *, work: Path, model_name: str, threads: int) -> None:
-        self._command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), *options]
-        self._command += [f"--model={model_name}", f"--threads={threads}"]
+        self._command = _command(folder, options, model_name=model_name, threads=threads)
         self._work, self._stack = work, contextlib.ExitStack()
         self._process: subprocess.Popen[bytes]
 
@@ -148,10 +183,7 @@ class ShippedProgram:
             raise self._ended()
 
     def _ended(self) -> ShippedFailed:
-        code = self._process.wait()
-        self._said.seek(0)
-        words = self._said.read().decode(errors="replace").strip()[-_SAID_CHARACTERS:]
-        return ShippedFailed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")
+        return _failed(self._process.wait(), self._said)
 
     def _kill(self) -> None:
         self._process.kill()
@@ -160,3 +192,14 @@ class ShippedProgram:
             # What it did not take any more is lost with it.
             with contextlib.suppress(BrokenPipeError):
                 stream.close()  # type: ignore[union-attr]
+
+
+def _command(folder: Path, arguments: Sequence[str], *, model_name: str, threads: int) -> list[str]:
+    program = str(folder.resolve() / PREDICT_NAME)
+    return [sys.executable, "-I", program, *arguments, f"--model={model_name}", f"--threads={threads}"]
+
+
+def _failed(code: int, said: IO[bytes]) -> ShippedFailed:
+    said.seek(0)
+    words = said.read().decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+    return ShippedFailed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, StorageError
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, StorageError
 from contracts.process import threads_per_rank
 from trainer.export.checked_folder import CheckedFolder
 from trainer.export.predict_task import describe_graph, open_engine, refuse_lines
@@ -28,9 +28,16 @@ def print_answers(folder: CheckedFolder, options: argparse.Namespace) -> int:
         options: Of the command (trainer/export/predict_task.py).
 
     Raises:
+        ConfigError: An option is not for tables.
         DataError: The export is damaged.
     """
     refuse_lines(options, "rows")
+    if options.top is not None:
+        raise ConfigError(
+            f"--top {options.top}, and an answer to a row is its likeliest class, or a value",
+            allowed="no --top for an export of a table's task",
+            todo="leave it out",
+        )
     try:
         table = predict.Table.read(folder.take(TABLE_NAME))
         ships = folder.document.graph().name

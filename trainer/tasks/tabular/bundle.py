@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib.metadata
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +26,9 @@ from contracts.config import DataSection, RunConfig
 from trainer.export.arrays_bundle import hold_to_evaluation
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.scores import judge_scores
+from trainer.export.shipped import ShippedFailed, lay_out_again, name_versions, run_shipped
 from trainer.tasks.classes.accuracy import judge_accuracy
+from trainer.tasks.classes.labels import write_json
 
 if TYPE_CHECKING:
     from trainer.data.reader import ShardReader
@@ -50,13 +49,14 @@ MAX_DIFFERENCE = 1e-5
 _ROWS = 256
 # Seconds that the program may take, and more for each row.
 _LIMIT_S, _LIMIT_S_PER_ROW = 600.0, 0.02
-# Of what it said on stderr; the cause is at the end.
-_SAID_CHARACTERS = 2000
+# That the program needs.
+_PACKAGES = ("onnxruntime", "numpy")
 _NOISE_SEED = 0
 # Of noise, cells that are missing.
 _MISSING_SHARE = 0.1
 # Of more columns or classes the model card lists the first ones; all of them are in table.json.
 _MOST_SHOWN = 100
+_BAR = r"\|"
 _USE_TABLE = (
     "`table.json` names the columns and the values of categories. Raw values go in: imputation and normalisation are "
     "part of the model."
@@ -90,17 +90,25 @@ def judge_metric(*, precision: str, reference: Scores, found: Scores, samples: i
     if "accuracy" not in reference.values:
         return judge_scores(precision=precision, reference=reference, found=found, samples=samples, ran=ran)
     right = [round(scores.values["accuracy"] * samples) for scores in (reference, found)]
-    return judge_accuracy(precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran)
+    return judge_accuracy(
+        precision=precision, reference_right=right[0], right=right[1], samples=samples, ran=ran, noun="rows"
+    )
 
 
 def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, max_batch: int) -> list[str]:
-    """Write table.json and predict.py into a folder; return their names."""
-    checkpoint = inputs.checkpoint
-    (output,) = signature.outputs
+    """Write table.json and predict.py into a folder; return their names.
+
+    Args:
+        folder: Where the graphs lie.
+        inputs: The checkpoint's columns, and its classes or target.
+        signature: Name of the output.
+        model_name: File name of the graph that ships.
+        max_batch: Most rows at a time.
+    """
+    (output,), checkpoint = signature.outputs, inputs.checkpoint
     said: dict[str, Any] = {"format_version": 1, "model": model_name, "max_batch": max_batch, "output": output}
     said |= {"target": checkpoint.data["target"]} if "target" in checkpoint.data else {"labels": checkpoint.classes}
-    said |= {"fields": checkpoint.data["fields"]}
-    (folder / TABLE_NAME).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / TABLE_NAME, said | {"fields": checkpoint.data["fields"]})
     (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
     return [TABLE_NAME, PREDICT_NAME]
 
@@ -144,12 +152,8 @@ def check_again(
     """Run this package's own predict.py on the folder's files, and compare its answers with the fp32 graph's."""
     from trainer.export import proof
 
-    tried = work / GATE_NAME
-    tried.mkdir()
-    for name in (model_name, TABLE_NAME, document.graph().name):
-        if not (tried / name).exists():
-            (tried / name).symlink_to(folder / name)
-    (tried / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
+    names = (model_name, TABLE_NAME, document.graph().name)
+    tried = lay_out_again(folder, work / GATE_NAME, names, program=Path(__file__).with_name(PREDICT_NAME))
     given = read_inputs(folder, document, shards_uri, shards, work)
     found = proof.write_graph_outputs(
         folder / model_name, given, work / "test-outputs", batch_size=_ROWS, threads=threads
@@ -292,7 +296,6 @@ def try_program(
 
     table, samples = Table.read(folder / TABLE_NAME), shards.splits["test"].samples
     found, reasons = _Findings(), []
-    limit_s = _LIMIT_S + samples * _LIMIT_S_PER_ROW
     # Not the names of table.json: those are part of what is tried.
     classes = None if table.labels is None else shards.classes
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
@@ -300,10 +303,18 @@ def try_program(
         names, truths = _write_rows(work, table, shards_uri, shards, data)
         answers = work / "answers.jsonl"
         try:
-            _run(folder, work, names, answers, model_name=model_name, threads=threads, limit_s=limit_s)
+            run_shipped(
+                folder,
+                names,
+                work=work,
+                model_name=model_name,
+                threads=threads,
+                limit_s=_LIMIT_S + samples * _LIMIT_S_PER_ROW,
+                answers=answers,
+            )
             with answers.open("rb") as lines:
                 _compare(found, map(json.loads, lines), outputs, truths, classes)
-        except (_Failed, ValueError, LookupError, TypeError) as failure:
+        except (ShippedFailed, ValueError, LookupError, TypeError) as failure:
             found.failure = str(failure) or type(failure).__name__
     if found.failure:
         reasons.append(found.failure)
@@ -319,39 +330,11 @@ def try_program(
         name=GATE_NAME,
         precision="fp32",
         status="failed" if reasons else "passed",
-        ran=f"the shipped {PREDICT_NAME} with onnxruntime {importlib.metadata.version('onnxruntime')}, on test rows",
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on rows of the test split",
         figures=figures,
         limits={"difference": MAX_DIFFERENCE},
         reason="; ".join(reasons),
     )
-
-
-class _Failed(Exception):
-    """predict.py failed; the message has its own last words."""
-
-
-def _run(
-    folder: Path, work: Path, names: Sequence[str], answers: Path, *, model_name: str, threads: int, limit_s: float
-) -> None:
-    """Run predict.py on files of a folder; what it prints is written to `answers`.
-
-    It is isolated (`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or
-    PYTHONPATH.
-
-    Raises:
-        _Failed: It failed.
-    """
-    command = [sys.executable, "-I", str(folder.resolve() / PREDICT_NAME), *names]
-    command += [f"--model={model_name}", f"--threads={threads}"]
-    said = work / "stderr"
-    try:
-        with answers.open("wb") as out, said.open("wb") as err:
-            code = subprocess.run(command, cwd=work, stdout=out, stderr=err, timeout=limit_s, check=False).returncode
-    except subprocess.TimeoutExpired:
-        raise _Failed(f"{PREDICT_NAME} was killed after {limit_s:.0f} s") from None
-    if code:
-        words = said.read_text(errors="replace").strip()[-_SAID_CHARACTERS:]
-        raise _Failed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")
 
 
 def _compare(
@@ -482,7 +465,7 @@ def _chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{' '.join(name.replace('|', chr(92) + '|').split())}`" for name in names[:_MOST_SHOWN])
+    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in names[:_MOST_SHOWN])
     return shown + (f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else "")
 
 
