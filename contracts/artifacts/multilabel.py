@@ -21,9 +21,9 @@ THRESHOLDS = "thresholds"
 DEFAULT_THRESHOLD = 0.5
 
 
-def thresholds_of(calibration: Mapping[str, Any], num_classes: int) -> list[float]:
+def thresholds_of(calibration: Mapping[str, Any], num_labels: int) -> list[float]:
     """Return the thresholds that were chosen on the validation split; where none were, 0.5 for each class."""
-    thresholds: list[float] = calibration.get(THRESHOLDS, [DEFAULT_THRESHOLD] * num_classes)
+    thresholds: list[float] = calibration.get(THRESHOLDS, [DEFAULT_THRESHOLD] * num_labels)
     return thresholds
 
 
