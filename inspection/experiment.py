@@ -53,7 +53,7 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     run.log_metrics(describe_metrics(record, view))
     run.log(pipeline_job=job)
     pages = find_pages(view.evaluation.task) if view.evaluation is not None else None
-    if view.evaluation is not None and pages is not None and not _has_classification(run):
+    if view.evaluation is not None and pages and pages.classification and not _has_classification(run):
         told = pages.classification(view.evaluation)
         run.log_classification_metrics(display_name=CLASSIFICATION_NAME, **_figures(told))
     states: Any = aiplatform.gapic.Execution.State

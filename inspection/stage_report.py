@@ -249,7 +249,7 @@ def _classify(evaluation: EvaluationReport | str) -> dict[str, Any]:
     if isinstance(evaluation, str):
         return {"note": str(evaluation)}
     pages = find_pages(evaluation.task)
-    if pages is None:
-        return {"note": f"The task {shorten(evaluation.task, 200)} is no classification."}
-    found = _look("the classification", lambda: pages.classification(evaluation))
+    if pages is None or (classify := pages.classification) is None:
+        return {"note": f"The task {shorten(evaluation.task, 200)} is no classification into one class each."}
+    found = _look("the classification", lambda: classify(evaluation))
     return {"note": str(found)} if isinstance(found, Said) else found

@@ -94,8 +94,8 @@ def _fields(shards: ShardManifest) -> Iterator[str]:
 
 def _classes(shards: ShardManifest) -> Iterator[str]:
     if shards.multi_label:
-        yield "A sample may have several labels: they are not counted by class."
-        return
+        yield "A sample may have several labels, and counts for each."
+        yield ""
     if not shards.classes:
         yield "No field of the samples is of classes."
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
+from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from inspection.run.door import Door
 from pages.markup import Html
 
@@ -31,14 +32,18 @@ class TaskPages:
     """Parts of section Results, before the metrics of the best checkpoint."""
     summary: Callable[[EvaluationReport], list[str]]
     """Lines of Markdown for the summary of training, with their titles."""
-    classification: Callable[[EvaluationReport], dict[str, Any]]
-    """Metadata of Vertex AI's artifact of a classification."""
+    classification: Callable[[EvaluationReport], dict[str, Any]] | None
+    """Metadata of Vertex AI's artifact of a classification; None: the task is none, as it knows them."""
 
 
 def find_pages(task: str) -> TaskPages | None:
     """Return the pages of a task by its name; None: it has none of its own."""
     if task in CLASSIFICATIONS:
         from inspection.tasks.classification.pages import PAGES
+
+        return PAGES
+    if task in SEVERAL_LABELS:
+        from inspection.tasks.multilabel.pages import PAGES
 
         return PAGES
     return None

@@ -1,0 +1,63 @@
+"""The samples with the largest loss, with their images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.artifacts import Document, EvaluationReport, ShardManifest
+from contracts.artifacts.multilabel import LabelScore, MultilabelDetails
+from inspection.run.door import Door
+from inspection.run.pictures import NAME, require_index
+from inspection.run.view import PictureView
+from inspection.tasks.pictures import picture_of
+
+WORST = 24
+# Classes shown of a sample.
+LABELS = 5
+
+
+class SaidLabel(Document):
+    """A class and its probability."""
+
+    name: str
+    probability: float
+
+
+class WorstView(Document):
+    """A sample with a large loss."""
+
+    picture: PictureView | None
+    """None: the image could not be read."""
+    key: str
+    loss: float
+    labels: list[str]
+    missed: list[SaidLabel]
+    wrong: list[SaidLabel]
+
+
+def worst_samples(
+    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
+) -> list[WorstView]:
+    """Return the samples with the largest loss; one whose image cannot be read has no picture."""
+    details = MultilabelDetails.of(evaluation)
+    assert details is not None, evaluation.task
+    names = [outcome.name[:NAME] for outcome in details.classes]
+    require_index(door, folder_uri, manifest)
+
+    def name_of(place: int) -> str:
+        return names[place] if 0 <= place < len(names) else str(place)
+
+    def named(labels: Sequence[LabelScore]) -> list[SaidLabel]:
+        return [SaidLabel(name=name_of(one.label), probability=one.probability) for one in labels[:LABELS]]
+
+    return [
+        WorstView(
+            picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else None,
+            key=sample.key[:NAME],
+            loss=sample.loss,
+            labels=[name_of(place) for place in sample.labels[:LABELS]],
+            missed=named(sample.missed),
+            wrong=named(sample.wrong),
+        )
+        for sample in details.worst[:WORST]
+    ]
