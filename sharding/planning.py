@@ -11,7 +11,7 @@ from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage
 from sharding.increment.choice import Choice
 from sharding.limits import encode_name, encode_path, is_worth_probing
-from sharding.sources.fields import Fields
+from sharding.sources.fields import Fields, add_frames
 
 if TYPE_CHECKING:
     from sharding.job import PlannedJob
@@ -131,9 +131,11 @@ def arrange(stage: Stage, choice: Choice) -> Plan:
     """Return the shards of what is written."""
     from sharding.plan import make_plan
 
-    section = stage.config.sharding
+    section, listing = stage.config.sharding, choice.listing
+    fields = Fields.of(section)
+    framed = fields is not None and fields.file is None
     return make_plan(
-        choice.listing,
+        (lambda: add_frames(listing.samples())) if framed else listing,
         seed=stage.config.run.seed,
         target_shard_bytes=section.target_shard_bytes,
         # The least number is one of a whole source, not of what is new in it.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
 from apache_beam.runners.runner import PipelineState
 
 from contracts import storage
@@ -99,6 +99,10 @@ def fnapi_pipeline(threads: int = 1, flags: tuple[str, ...] = ()) -> Iterator[be
         flags: Further flags for Beam.
     """
     mode = "multi_threading" if threads > 1 else "in_memory"
+    # In that mode another thread empties the buffers of a bundle every second, and Beam 2.77 takes no lock between
+    # reading a buffer and clearing it (worker/data_plane.py): of elements of megabytes some are lost. A buffer that is
+    # full is emptied all the same.
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
     # Flags are given, if none: left out, Beam would read this process's own command line.
     options = PipelineOptions([f"--direct_num_workers={threads}", f"--direct_running_mode={mode}", *flags])
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:

@@ -74,8 +74,9 @@ class RowParser:
         self._keys: Mapping[str, Any] | None = None
         if header is not None:
             self._keys = {name: at for at, name in enumerate(header)}
+        self._has_splits = header is None or section.split_column in header
         numbers = [section.fields[name] for name in fields.numbers]
-        self._pick_numbers = self._pick([field.column for field in numbers])
+        self._pick_numbers = self._pick([field.column for field in numbers]) if numbers else None
         self._keeps_all = all(field.missing == "keep" for field in numbers)
         self._contents = [self._maker(name) for name in fields.contents]
         self._named = [fields.contents.index(name) for name in fields.vocabularies]
@@ -90,7 +91,9 @@ class RowParser:
             DataError: A cell is empty, or does not fit its kind.
         """
         try:
-            numbers = self._parse_numbers(self._pick_numbers(cells), keeps=self._keeps_all)
+            numbers: Sequence[float] = ()
+            if self._pick_numbers is not None:
+                numbers = self._parse_numbers(self._pick_numbers(cells), keeps=self._keeps_all)
             contents = [make(cells) for make in self._contents]
             labels, label = self._label(cells) if self._label is not None else ((), b"")
             further = self._take_labels(contents) if self._named else []
@@ -101,11 +104,11 @@ class RowParser:
 
     def _row(self, cells: _Cells, place: str, uri: str | bytes, labels: tuple[str | int, ...], values: Values) -> Row:
         section = self._section
-        split = self._cell(cells, section.split_column, optional=True)
-        own_split = None
-        if split is not None and split != "":
-            own_split = parse_own_split(split, f"{self._shown}, {place}")
-        group = None
+        own_split = group = None
+        if self._has_splits:
+            split = self._cell(cells, section.split_column, optional=True)
+            if split is not None and split != "":
+                own_split = parse_own_split(split, f"{self._shown}, {place}")
         if section.group_by:
             group = parse_group(self._cell(cells, section.group_by), section.group_by, f"{self._shown}, {place}")
         return Row(place, uri, labels, self._is_list, own_split, group, values)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -25,6 +25,9 @@ from sharding.sources.reference import Reference, SourceFile
 
 # Starts the path of a row without files: a relative path of a file has it only where somebody named a folder so.
 _ROW_PREFIX = b"row:"
+# What a row takes in a shard beside its cells: names of features, float32 beside float64, its path. Of 13 columns it is
+# 214 bytes in a TFRecord; without it, shards of tables were twice as large as they were meant to be.
+_FRAME_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ def make_row_path(label: bytes, cells: bytes) -> bytes:
     """Return the path of a row without files: a hash of its label and all its cells, so that no other row moves it."""
     content = b"%d\0%b%b" % (len(label), label, cells)
     return _ROW_PREFIX + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
+
+
+def add_frames(samples: Iterable[tuple[bytes, int, int]]) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (path, split, bytes) of rows without files with what they take in a shard, whatever its format."""
+    return ((path, split, size + _FRAME_BYTES) for path, split, size in samples)
 
 
 def count_path(path: bytes, number: int) -> bytes:

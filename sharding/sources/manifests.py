@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from contracts import storage
 from contracts.config import ShardingSection
@@ -30,22 +30,11 @@ from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
 from sharding.sources.tables import is_vertex, name_columns, read_rows
 
-
-class _Item(NamedTuple):
-    """A row whose path is known."""
-
-    path: bytes
-    place: str
-    labels: tuple[str | int, ...]
-    is_list: bool
-    split: int | None
-    group: bytes | None
-    cells: bytes = b""
-    """Of named fields, the cells of the reference; where there are further files, whose sizes are not known yet, the
-    numbers and the contents (of a file its path), marshalled. What is last decides how many rows are sorted in memory.
-    """
-
-
+# A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
+# and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
+# not known yet, the numbers and the contents, of a file its path, marshalled). What is last decides how many rows are
+# sorted in memory.
+_Item = tuple[Any, ...]
 # Size, generation and what the listing knows of the content of a file.
 _FileInfo = tuple[int, int, bytes]
 
@@ -74,36 +63,34 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
     find = _Finder(folder_uri)
-    items = _name_repeats(map(_Item._make, records), fields, shown)
+    items = _name_repeats(records, fields, shown)
     further = fields.further_files if fields is not None else ()
     found_further = []
     if fields is not None and further:
         # Files are found in the order of their paths: the rows are read again for each field.
         kept = keep_records(items, folder, "kept-rows")
-        items = map(_Item._make, kept())
+        items = kept()
         found_further = [_find_further(kept, fields, name, folder_uri, folder, missing) for name in further]
     more_of_items = zip(*found_further, strict=True) if found_further else itertools.repeat(())
-    for item, more in zip(items, more_of_items, strict=False):
-        info: _FileInfo | None = (0, 0, b"")
-        if fields is None or fields.file is not None:
-            info = find(item.path)
-            if info is None:
-                missing.add(item.path, item.place)
+    for (path, place, labels, _, given_split, group, cells), more in zip(items, more_of_items, strict=False):
+        label, *more_labels = sorted({places[name] for name in labels}) if labels else [NO_CLASS]
+        split = checks.splitter.choose(path, group, given_split)
+        if fields is not None and fields.file is None:
+            own = (len(cells), 0, hash_cells(cells))
+            writer.add((path, label, split, *own, tuple(more_labels), cells, 0))
+            continue
+        info = find(path)
+        if info is None:
+            missing.add(path, place)
         if info is None or None in more:
             continue
-        labels = sorted({places[label] for label in item.labels}) or [NO_CLASS]
-        split = checks.splitter.choose(item.path, item.group, item.split)
-        if fields is None:
-            writer.add((item.path, labels[0], split, *info, tuple(labels[1:])))
-        elif fields.file is None:
-            own = (len(item.cells), 0, hash_cells(item.cells))
-            writer.add((item.path, labels[0], split, *own, tuple(labels[1:]), item.cells, 0))
-        else:
-            cells, more_bytes = item.cells, 0
+        record: tuple[Any, ...] = (path, label, split, *info, tuple(more_labels))
+        if fields is not None and cells:
+            more_bytes = 0
             if further:
-                cells, more_bytes = _add_files(item.cells, fields, dict(zip(further, more, strict=True)))
-            record = (item.path, labels[0], split, *info, tuple(labels[1:]))
-            writer.add((*record, cells, more_bytes + len(cells)) if cells else record)
+                cells, more_bytes = _add_files(cells, fields, dict(zip(further, more, strict=True)))
+            record = (*record, cells, more_bytes + len(cells))
+        writer.add(record)
     missing.check(checks.num_items)
     return Found(
         folder_uri,
@@ -144,8 +131,7 @@ def _find_further(
 ) -> Iterator[_FileInfo | None]:
     """Yield what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
     at = fields.contents.index(name)
-    items = enumerate(map(_Item._make, kept()))
-    paths = ((marshal.loads(item.cells)[1][at], number, item.place) for number, item in items)
+    paths = ((marshal.loads(item[-1])[1][at], number, item[1]) for number, item in enumerate(kept()))
     find = _Finder(folder_uri)
 
     def look_up() -> Iterator[tuple[int, _FileInfo | None]]:
@@ -193,8 +179,8 @@ def _to_bytes(name: str | int) -> bytes:
 
 def _read_items(
     section: ShardingSection, fields: Fields | None, uri: str, vertex: bool, ignored: Names, checks: _Checks
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows, as plain tuples of `_Item`; each is shown to the checks."""
+) -> Iterator[_Item]:
+    """Yield the rows; each is shown to the checks."""
     folder_uri = uri.rpartition("/")[0]
     find_group = make_group_finder(section.group_by) if section.group_by and vertex else None
     if vertex:
@@ -236,21 +222,22 @@ def _name_repeats(items: Iterable[_Item], fields: Fields | None, shown: str) -> 
     Raises:
         DataError: Two name the same file.
     """
-    before: _Item | None = None
+    before, before_place = b"", ""
     repeats = 0
     for item in items:
-        if before is None or before.path != item.path:
-            before, repeats = item, 0
+        path, place, *others = item
+        if path != before:
+            before, before_place, repeats = path, place, 0
             yield item
             continue
         if fields is None or fields.file is not None:
             raise DataError(
-                f"{shown} names {encode_path(item.path)} twice: {before.place} and {item.place}",
+                f"{shown} names {encode_path(path)} twice: {before_place} and {place}",
                 allowed="one row for each image" if fields is None else "one row for each file",
                 todo="remove one of the rows; an image with several labels has them in one row",
             )
         repeats += 1
-        yield item._replace(path=count_path(item.path, repeats))
+        yield count_path(path, repeats), place, *others
 
 
 class _Checks:
@@ -347,10 +334,14 @@ class _Vocabulary:
     def __init__(self, shown: str) -> None:
         self._shown = shown
         self._classes: set[str | int] = set()
+        self._last: tuple[str | int, ...] = ()
         self._first_of_type: dict[type, tuple[str | int, str]] = {}
 
-    def learn(self, labels: Iterable[str | int], place: str) -> None:
+    def learn(self, labels: tuple[str | int, ...], place: str) -> None:
         """Take in the labels of a row."""
+        if labels == self._last:
+            return
+        self._last = labels
         for label in labels:
             self._classes.add(label)
             if type(label) not in self._first_of_type:

@@ -40,7 +40,7 @@ PLAIN_FIELDS = 7
 # Paths and times have much in common: the fastest level takes most of it out.
 _LEVEL = 1
 # Bytes that are compressed to see what it brings, and the share that must be left at most.
-_SAMPLE_BYTES, _WORTH = 1 << 14, 0.6
+_SAMPLE_BYTES, _WORTH = 1 << 14, 0.5
 # Of marshal: later ones write an object once that is referred to several times, so equal records may give other bytes.
 _MARSHAL_VERSION = 2
 # Records that are sorted in memory, about 60 MB; and those of each sorted run that a merge holds: 10^8 records are 760

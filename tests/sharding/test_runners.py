@@ -3,10 +3,14 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+from apache_beam.runners.worker import data_plane
+from apache_beam.testing.util import assert_that, equal_to
 
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
@@ -16,7 +20,7 @@ from contracts.resolve import parse_config
 from sharding.runners import dataflow
 from sharding.runners import work as work_module
 from sharding.runners.dataflow import dataflow_flags
-from sharding.runners.run import portable_flags, run_graph
+from sharding.runners.run import fnapi_pipeline, portable_flags, run_graph
 from sharding.runners.work import Work, choose_processes
 
 GIB = 1 << 30
@@ -187,3 +191,24 @@ def test_a_job_service_that_is_not_there_is_for_another_attempt(source, tmp_path
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 75, done.stderr
     assert "job service at localhost:1 cannot be reached" in done.stderr
+
+
+def _wait_and_say(number):
+    time.sleep(1.3)
+    return [(0, threading.current_thread().name + str(number))]
+
+
+def test_no_other_thread_empties_the_buffers_of_a_bundle(monkeypatch):
+    """Beam clears a buffer that it has read without a lock: what was written in between is lost (runners/run.py)."""
+    flushed_by = []
+    flush = data_plane.SizeBasedBufferingClosableOutputStream.flush
+
+    def spy(stream):
+        flushed_by.append(type(threading.current_thread()))
+        flush(stream)
+
+    monkeypatch.setattr(data_plane.SizeBasedBufferingClosableOutputStream, "flush", spy)
+    with fnapi_pipeline(2) as pipeline:
+        grouped = pipeline | beam.Create([1, 2]) | beam.FlatMap(_wait_and_say) | beam.GroupByKey()
+        assert_that(grouped | beam.Map(lambda one: len(one[1])), equal_to([2]))
+    assert data_plane.PeriodicThread not in flushed_by
