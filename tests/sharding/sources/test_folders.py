@@ -111,7 +111,7 @@ def test_a_manifest_sorted_on_disk_gives_what_one_in_memory_gives(forty, listing
     found = write(names[::-1])
     assert list(found.references()) == list(expected.references()) and found.sha256 == expected.sha256
     with pytest.raises(DataError, match=f"names {names[3]} twice: line 4 and line"):
-        write([*names, names[3]]) if form == "jsonl" else write([names[0], names[1], names[3], names[3]])
+        write([*names, names[3]]) if form == "jsonl" else write([names[0], names[-1], names[3], names[3]])
 
 
 def test_a_manifest_in_memory_stays_there(forty, listing_of, monkeypatch):

@@ -9,7 +9,7 @@ from torch import nn
 from contracts.config import TrainSection
 from contracts.errors import ConfigError, DataError
 from tests.trainer.one_rank import one_rank
-from tests.trainer.tasks.weighted import SLOT, Case, Momentum, Weighted, samples
+from tests.trainer.tasks.weighted import SLOT, Case, Momentum, Weighted
 from trainer.checkpoint.loading import require_optimizer_state
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch
@@ -97,7 +97,7 @@ def test_a_step_that_counts_nothing_is_left_out_and_ends_nothing() -> None:
         stepper.warm_up(SLOT)
         readings = Readings(rank.device, stepper.guard)
         before = {name: tensor.clone() for name, tensor in stepper.model.state_dict().items()}
-        batch = {name: tensor[:SLOT] for name, tensor in samples(case.dtype).items()}
+        batch = {name: tensor[:SLOT] for name, tensor in case.task.samples().items()}
         losses = []
         for step, weight in enumerate((torch.zeros_like(batch["weight"]), torch.ones_like(batch["weight"]))):
             request = SlotRequest(step, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=True)
@@ -118,7 +118,7 @@ def test_a_slot_may_be_tried_before_the_warm_up_and_no_step_taken() -> None:
     case = Case()
     with one_rank() as rank:
         stepper = Stepper(case.config, case.task, rank, Numerics.of(case.config.train), lambda message: None)  # type: ignore[arg-type]
-        batch = {name: tensor[:SLOT] for name, tensor in samples(case.dtype).items()}
+        batch = {name: tensor[:SLOT] for name, tensor in case.task.samples().items()}
         request = SlotRequest(0, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=False)
         stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
         stepper.drop_slots()
