@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from contracts.artifacts.multilabel import thresholds_of
 from contracts.errors import ConfigError
+from trainer.model.build import is_of_transformers
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.image_multilabel.losses import make_loss, positive_weights
 from trainer.tasks.image_multilabel.scores import fits_memory
@@ -59,6 +61,13 @@ class ImageMultilabel(ImageTask):
         from trainer.tasks.image_multilabel.metrics import BINNED, EXACT
 
         return EXACT if self._is_exact else BINNED
+
+    def build_model(self) -> nn.Module:
+        """Return the network of section `model`; one of transformers says to its pipelines that labels are several."""
+        network = super().build_model()
+        if is_of_transformers(network):
+            network.config.problem_type = "multi_label_classification"  # type: ignore[union-attr]
+        return network
 
     def _stack_labels(self, labels: Sequence[Sequence[int]]) -> torch.Tensor:
         """Return [B, classes] float32: 1 for each class of a sample; there may be none."""

@@ -2,6 +2,8 @@
 
 import html
 import io
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +11,14 @@ import torch
 from PIL import Image
 
 from contracts.errors import ConfigError, DataError
+from tests.conftest import small_config
 from tests.trainer.tasks.for_tests import planned_manifest
 from tests.trainer.tasks.image_multilabel.made import CPU, labels_task, manifest_of
 from trainer.tasks.image_multilabel.scores import PAIR_BYTES
 from trainer.tasks.metrics import MAX_LIST_BYTES, SplitMetrics
 from trainer.tasks.optional import make_calibration
 from trainer.tasks.protocol import Mode
+from trainer.weights.save import save_weights
 
 SMALL = {"data": {"image_size": 8}}
 
@@ -61,6 +65,13 @@ def test_the_first_images_are_shown_with_all_their_labels() -> None:
     slot.keep({"images": torch.zeros(2, 3, 8, 8), "label": labels, "shares": torch.tensor([1.0, 0.25])})
     said = html.unescape(str(slot.take()))
     assert "class 0 + class 2" in said and "25 % none, 75 % class 0 + class 2" in said
+
+
+def test_an_exported_network_tells_transformers_that_labels_are_several(tmp_path: Path) -> None:
+    network = labels_task(manifest_of(3), sections={**SMALL, "model": small_config()["model"]}).build_model()
+    save_weights(network, ["a", "b", "c"], tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["problem_type"], config["id2label"]["2"]) == ("multi_label_classification", "c")
 
 
 def test_without_a_validation_split_thresholds_are_one_half() -> None:
