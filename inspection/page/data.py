@@ -11,7 +11,7 @@ from statistics import median
 from inspection.page.chart import bars
 from inspection.page.subject import Subject, left_out, tile
 from inspection.run.view import DataView, PictureView, ShardView, shows_samples
-from pages.markup import Html, element, figure, join, section, shorten, table
+from pages.markup import Html, bar, element, figure, join, section, shorten, table
 from pages.quantities import count, number, percent, several, size
 
 TITLE = "Data"
@@ -34,6 +34,7 @@ def data(subject: Subject) -> Html:
         _shards(subject, found),
         _rejected(subject, found),
         _images(found),
+        *(_lengths(name, counts) for name, counts in found.lengths.items()),
     )
 
 
@@ -232,6 +233,32 @@ def _other(files: int) -> str:
 def kind_of(reason: str) -> str:
     """Return a reason without what differs from file to file: numbers, and what is quoted."""
     return re.sub(r"'[^']*'|\"[^\"]*\"", "…", re.sub(r"\d+", "N", reason[:500]))
+
+
+def _lengths(name: str, counts: list[int]) -> Html:
+    """Return samples by the length of a text: each row holds lengths up to twice those of the one before."""
+    most = max(counts, default=0) or 1
+    first = next((bits for bits, samples in enumerate(counts) if samples), 0)
+    rows = [
+        [
+            element("span", _span(bits)),
+            figure(f"data.lengths.{name}.{bits}", counts[bits], count),
+            bar(counts[bits] / most),
+        ]
+        for bits in range(first, len(counts))
+    ]
+    caption = f"Samples of all splits by the length of {name}"
+    return join(
+        [
+            element("h3", f"Lengths of {name}"),
+            table(caption, ["Bytes", "Samples", "to scale"], rows, id_=f"lengths-{name}"),
+        ]
+    )
+
+
+def _span(bits: int) -> str:
+    least, most = 1 << bits >> 1, (1 << bits) - 1
+    return f"{least:,}" if least >= most else f"{least:,} to {most:,}"
 
 
 def _images(found: DataView) -> Html:

@@ -69,7 +69,9 @@ b.good,b.bad{color:var(--c)}
 .sheet li{display:flex;flex-direction:column;align-items:center;width:76px;overflow-wrap:anywhere;
 font-size:13px;text-align:center}
 .sheet img{border:1px solid var(--line);border-radius:4px;max-height:140px;object-fit:contain;image-rendering:auto}
-.worst li{width:132px}.picture{width:72px;height:72px;display:grid;place-items:center;border:1px dashed var(--line)}
+.worst li{width:132px}.words li{flex:1 1 360px;width:auto;align-items:flex-start;text-align:left;
+border-left:3px solid var(--line);padding-left:10px}.words q{white-space:pre-line}
+.picture{width:72px;height:72px;display:grid;place-items:center;border:1px dashed var(--line)}
 .stack{display:flex;height:34px;margin:0 0 12px;border-radius:6px;overflow:hidden;gap:1px}
 .stack i{font-style:normal;font-size:13px;line-height:34px;overflow:hidden;white-space:nowrap;text-align:center;
 min-width:2px;background:var(--k);color:#10161f}

@@ -16,6 +16,8 @@ MOST_REJECTED = 200
 MOST_REASONS = 30
 MOST_SIZES = 2000
 _NAME = 200
+# No field has 2**64 bytes.
+_MOST_BITS, _MOST_FIELDS = 64, 64
 
 T = TypeVar("T")
 
@@ -60,6 +62,11 @@ def describe_data(uri: str, manifest: ShardManifest) -> DataView:
         leaking_groups=copies.leaking_groups if copies else None,
         mean=manifest.mean,
         std=manifest.std,
+        lengths={
+            name: entry.lengths[:_MOST_BITS]
+            for name, entry in list(manifest.sample_fields.items())[:_MOST_FIELDS]
+            if entry.kind == "text" and entry.lengths
+        },
     )
 
 

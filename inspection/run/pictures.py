@@ -102,7 +102,7 @@ def draw(
     from records.index import key_of
 
     drawn = []
-    for uri in {manifest.shards[_shard(record, manifest)].uri(folder_uri) for record in records}:
+    for uri in {shard_uri(folder_uri, manifest, record) for record in records}:
         door.require(uri)
     for record, content in zip(records, read_images(folder_uri, manifest, records), strict=True):
         try:
@@ -116,8 +116,13 @@ def draw(
     return drawn
 
 
-def _shard(record: object, manifest: ShardManifest) -> int:
+def shard_uri(folder_uri: str, manifest: ShardManifest, record: object) -> str:
+    """Return the URI of the shard that a sample lies in.
+
+    Raises:
+        ShardlineError: There is no such shard.
+    """
     number = int(record["shard"])  # type: ignore[index]
     if not 0 <= number < len(manifest.shards):
         raise ShardlineError(f"{manifest.index_files()[0].name} names shard {number} of {len(manifest.shards)}")
-    return number
+    return manifest.shards[number].uri(folder_uri)

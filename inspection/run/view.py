@@ -144,6 +144,8 @@ class DataView(Document):
     """Groups with images in more than one split."""
     mean: list[float] | None
     std: list[float] | None
+    lengths: dict[str, list[int]] = Field(default={})
+    """Of each field of text: samples by the number of bits that their length in bytes takes."""
 
 
 class Curve(Document):

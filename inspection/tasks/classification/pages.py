@@ -1,4 +1,4 @@
-"""Image classification on a run's page: figures, the confusion matrix, curves, classes, and the worst samples."""
+"""Classifications on a run's page: figures, the confusion matrix, curves, classes, and the worst samples."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from inspection.tasks.classification.roc import roc
 from inspection.tasks.classification.summary import summary
 from inspection.tasks.classification.vertex import tell_classification
 from inspection.tasks.classification.worst import WorstView, worst_samples
+from inspection.tasks.pictures import WORDS
 from pages.markup import Html, bar, element, figure, join, shorten, table
 from pages.quantities import count, exact_percent, number, percent
 
@@ -108,19 +109,23 @@ def _worst(subject: Subject) -> Html:
         return Html("")
     shown = found[: subject.limits.worst]
     more = left_out(len(shown), len(found), "samples")
+    class_ = "sheet worst" if all(each.words is None for each in shown) else "sheet worst words"
     return join(
         [
             element("h3", "Worst classified"),
-            element("ul", *(_sample(each) for each in shown), class_="sheet worst", id="worst"),
+            element("ul", *(_sample(each) for each in shown), class_=class_, id="worst"),
             element("p", f"Samples whose label got the lowest probability, the lowest first. {more}", class_="note"),
         ]
     )
 
 
 def _sample(each: WorstView) -> Html:
-    shown = (
-        picture(each.picture, 96) if each.picture is not None else element("span", "no image", class_="missing picture")
-    )
+    if each.picture is not None:
+        shown = picture(each.picture, 96)
+    elif each.words is not None:
+        shown = element("q", shorten(each.words, WORDS)) if each.words else element("span", "empty", class_="missing")
+    else:
+        shown = element("span", "not shown", class_="missing picture")
     right = each.label == each.predicted
     return element(
         "li",

@@ -1,4 +1,4 @@
-"""The samples that were classified worst, with their images."""
+"""The samples that were classified worst, with their images, texts or rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contracts.artifacts.classification import ClassificationDetails
 from inspection.run.door import Door
 from inspection.run.pictures import NAME, require_index
 from inspection.run.view import PictureView
-from inspection.tasks.pictures import picture_of
+from inspection.tasks.pictures import picture_of, words_of
 
 WORST = 24
 
@@ -16,7 +16,9 @@ class WorstView(Document):
     """A sample whose label got a low probability."""
 
     picture: PictureView | None
-    """None: the image could not be read."""
+    """None: the image could not be read, or there is none."""
+    words: str | None = None
+    """Of a sample without an image: the beginning of its text, or of its row; None: it could not be read."""
     key: str
     label: str
     predicted: str
@@ -27,18 +29,27 @@ class WorstView(Document):
 def worst_samples(
     door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
 ) -> list[WorstView]:
-    """Return the samples with the lowest probability of their label; one whose image cannot be read has no picture."""
+    """Return the samples with the lowest probability of their label.
+
+    One whose image, text or row cannot be read, or is not to be (`pictures`), has none.
+    """
     details = ClassificationDetails.of(evaluation)
     assert details is not None, evaluation.task
     names = [outcome.name[:NAME] for outcome in details.classes]
     require_index(door, folder_uri, manifest)
+    has_image = manifest.image_field is not None
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)
 
     return [
         WorstView(
-            picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else None,
+            picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key)
+            if pictures and has_image
+            else None,
+            words=words_of(door, folder_uri, manifest, evaluation, sample.place, sample.key)
+            if pictures and not has_image
+            else None,
             key=sample.key[:NAME],
             label=name_of(sample.label),
             predicted=name_of(sample.predicted),
