@@ -28,6 +28,9 @@ from records.whole_sample import IMAGE_FEATURE, extract_image
 ReadPart = Callable[[int, int, int], bytes]
 """Returns the bytes [offset, offset + size) of a part by number, offset and size; fewer where its file ends before."""
 
+# Of records that `PartedIndex.take` keeps: those of a million and a half samples.
+MOST_HELD_BYTES = 64 << 20
+
 # What a record has before the row: shard and label.
 _HEAD = struct.Struct("<Ii")
 _LABEL = struct.Struct("<i")
@@ -65,6 +68,8 @@ class PartedIndex:
         self._count = check_parts(manifest)
         self._layouts: dict[int, PartLayout] = {}
         self._last: tuple[int, Any] = (-1, None)
+        self._held: dict[int, Index] = {}
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -86,6 +91,28 @@ class PartedIndex:
             record = self._one(place)
             self._last = (place, record)
         return record
+
+    def take(self, places: npt.NDArray[np.int64]) -> Index:
+        """Return the records [n] of samples anywhere; parts are kept in memory, up to `MOST_HELD_BYTES`.
+
+        Raises:
+            DataError: A part cannot be read, or was cut short.
+        """
+        numbers = np.searchsorted(self._firsts, places, side="right") - 1
+        found = np.empty(len(places), RECORD)
+        for part in np.unique(numbers).tolist():
+            own = numbers == part
+            found[own] = self._of_part(part, places[own])
+        return found
+
+    def _of_part(self, part: int, places: npt.NDArray[np.int64]) -> Index:
+        if part not in self._held:
+            entry = self._parts[part]
+            if self._held_bytes + entry.samples * RECORD.itemsize > MOST_HELD_BYTES:
+                return np.array([self._one(place) for place in places.tolist()], RECORD)
+            self._held_bytes += entry.samples * RECORD.itemsize
+            self._held[part] = self._run(entry.first, entry.samples)
+        return self._held[part][places - self._firsts[part]]
 
     def labels(self, first: int, count: int) -> npt.NDArray[np.int32]:
         """See `SampleIndex`."""

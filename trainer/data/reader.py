@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,9 +18,10 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import DataError
+from records.columns import ColumnReader, Columns, Stored
 from records.decode import UndecodableImage
 from records.fields import FieldReader
-from records.index import DamagedSample, key_of, read_payload
+from records.index import RECORD, DamagedSample, Index, key_of, read_fully, read_payload
 from records.index_file import IndexFile, PartFiles
 from records.samples import PartedIndex, SampleIndex, count_samples
 from trainer.data.bucket.cache_folder import CacheFolder
@@ -34,6 +36,8 @@ from trainer.data.order.resolve import Order, split_size
 
 # Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
 MAX_OPEN_SHARDS = 64
+# Samples of one shard are read as one where what lies between them is at most as much again.
+_DENSE = 2
 # Labels looked at in one go for the next sample of a class: more than most collections have classes.
 _LABELS_AT_A_TIME = 4096
 # By one request to a bucket: 4 MB.
@@ -48,6 +52,9 @@ class Shards(Protocol):
 
     def read(self, place: int) -> bytes:
         """Return the bytes of one sample; DataError when they are damaged."""
+
+    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
+        """Return the bytes of samples, whose records are given; None where some are damaged."""
 
 
 class ShardReader:
@@ -80,6 +87,7 @@ class ShardReader:
     ) -> None:
         self.data = data or DataSection()
         self._fields = FieldReader(manifest, fields)
+        self._columns = ColumnReader(manifest, tuple(manifest.sample_fields if fields is None else fields))
         self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
         self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
         self.fetcher: Fetcher | None = None
@@ -98,6 +106,11 @@ class ShardReader:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the shards are files of this machine."""
+        return self.fetcher is None
 
     def fetch_index(self) -> int:
         """Fetch all parts of the index that hold the split, for an order that reads all over it; return their bytes.
@@ -146,6 +159,19 @@ class ShardReader:
         )
         plan = ReadPlan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
+
+    def columns(self, places: Sequence[int]) -> Columns | None:
+        """Return the fields of samples as columns, their bytes checked against the index.
+
+        None where they are to be read one by one: for fields and shards that are not read so, and where anything is
+        wrong, which `sample` tells.
+        """
+        if not self._columns.possible or not places or min(places) < 0 or max(places) >= self._count:
+            return None
+        shifted = [self._first + place for place in places]
+        records = take_records(self.index, shifted)
+        stored = self._shards.read_many(shifted, records)
+        return None if stored is None else self._columns.read(stored, records["label"])
 
     def sample(self, place: int) -> dict[str, Any]:
         """Return the fields of the sample at `place` by name, its bytes checked against the index.
@@ -271,6 +297,16 @@ def open_bucket_index(shards_uri: str, manifest: ShardManifest, folder: CacheFol
     return _checked_index(IndexFile(path, index_path), path, manifest)
 
 
+def take_records(index: SampleIndex, places: Sequence[int]) -> Index:
+    """Return the records [n] of samples anywhere in an index, at least one."""
+    if places[-1] - places[0] + 1 == len(places) and all(one < other for one, other in pairwise(places)):
+        found: Index = index[places[0] : places[-1] + 1]
+        return found
+    if isinstance(index, PartedIndex):
+        return index.take(np.array(places, np.int64))
+    return np.array([index[place] for place in places], RECORD)
+
+
 def _local_part(shards_uri: str, manifest: ShardManifest, number: int) -> Path:
     return storage.local_path(manifest.index_parts[number].uri(shards_uri))
 
@@ -319,6 +355,33 @@ class LocalShards:
         else:
             self._descriptors.move_to_end(number)
         return read_payload(descriptor, record, name=self._shards[number].relative_path)
+
+    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
+        """Return the bytes of samples, checked; None where some are damaged."""
+        try:
+            found = self._read_many(records)
+        except OSError:
+            return None
+        return found if found.is_as(records) else None
+
+    def _read_many(self, records: Index) -> Stored:
+        shards, offsets, sizes = (records[name].astype(np.int64) for name in ("shard", "offset", "size"))
+        first, end = int(offsets.min()), int((offsets + sizes).max())
+        if (shards == shards[0]).all() and end - first <= _DENSE * int(sizes.sum()):
+            # Samples that lie side by side are read as one.
+            content = read_fully(self._descriptor(int(shards[0]), records[0]), first, end - first)
+            return Stored(content, offsets - first, sizes)
+        columns = zip(shards.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
+        return Stored.join(
+            [
+                os.pread(self._descriptor(number, records[place]), size, offset)
+                for place, (number, offset, size) in enumerate(columns)
+            ]
+        )
+
+    def _descriptor(self, number: int, record: Any) -> int:
+        descriptor = self._descriptors.get(number)
+        return self._open(number, record) if descriptor is None else descriptor
 
     def _open(self, number: int, record: Any) -> int:
         """Open a shard, and keep it open; the least recently used one is closed when there are many."""

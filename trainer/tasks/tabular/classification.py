@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from contracts.artifacts.signature import OutputSpec, Signature
+from records.columns import Columns
 from trainer.tasks.classes import losses
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, Sample, TaskContext
 from trainer.tasks.tabular.inputs import LABEL, TableInputs
@@ -81,6 +82,11 @@ class TabularClassification:
         """Return `numbers` [B, N] float32, `categories` [B, K] int64 and `label` [B] int64."""
         batch = self.inputs.batch_of([row for row, _ in samples])
         return batch | {LABEL: torch.tensor([label for _, label in samples])}
+
+    def collate_columns(self, columns: Columns) -> dict[str, torch.Tensor] | None:
+        """Return what `prepare` and `collate` make of the same samples."""
+        batch = self.inputs.batch_of_columns(columns)
+        return None if batch is None else batch | {LABEL: torch.from_numpy(columns[LABEL])}
 
     def example(self, size: int) -> Batch:
         """Return rows of the first class in which all is missing."""

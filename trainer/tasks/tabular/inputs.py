@@ -16,6 +16,7 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.shards import ColumnStatistics, FieldEntry
 from contracts.artifacts.signature import TensorSpec
 from contracts.errors import DataError
+from records.columns import Columns
 from trainer.tasks.needs import require_table_inputs
 from trainer.tasks.protocol import Batch, RefusedSample, Sample
 
@@ -121,6 +122,37 @@ class TableInputs:
             places = np.fromiter(chain.from_iterable(places for _, places in rows), np.int64, len(rows) * width)
             found[CATEGORIES] = torch.from_numpy(places.reshape(-1, width))
         return found
+
+    def batch_of_columns(self, columns: Columns) -> dict[str, torch.Tensor] | None:
+        """Return what `batch_of` makes of the same rows; None where one of them cannot be used.
+
+        Args:
+            columns: Of the fields (records/columns.py).
+        """
+        numbers: list[npt.NDArray[np.float64]] = []
+        places: list[list[int]] = []
+        for name, kind, count, known in self._columns:
+            if kind == "category":
+                places.append([known.get(value, 0) for value in columns[name]])
+                continue
+            values = columns[name].reshape(len(columns[name]), -1)
+            if values.shape[1] != count:
+                return None
+            numbers.append(values)
+        found: dict[str, torch.Tensor] = {}
+        if numbers:
+            found[NUMBERS] = torch.from_numpy(self._narrow(np.concatenate(numbers, axis=1)))
+        if places:
+            found[CATEGORIES] = torch.from_numpy(np.array(places, np.int64).T.copy())
+        return found
+
+    @cached_property
+    def _columns(self) -> list[tuple[str, str, int, dict[bytes, int]]]:
+        """As `_readers`, with values as columns have them."""
+        return [
+            (name, kind, count, {value.encode(): place for value, place in places.items()})
+            for name, kind, count, places in self._readers
+        ]
 
     def _narrow(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
         with np.errstate(over="ignore"):

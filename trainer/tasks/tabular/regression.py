@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from contracts.artifacts.shards import ColumnStatistics
 from contracts.artifacts.signature import OutputSpec, Signature
 from contracts.errors import DataError
+from records.columns import Columns
 from trainer.tasks.needs import FIELDS, check_fields
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, Sample, TaskContext
 from trainer.tasks.tabular.inputs import LABEL, TableInputs, columns_of, missing_statistics, require_float32
@@ -79,6 +81,13 @@ class TabularRegression:
         """Return `numbers` [B, N] float32, `categories` [B, K] int64 and `label` [B] float64."""
         batch = self.inputs.batch_of([row for row, _ in samples])
         return batch | {LABEL: torch.tensor([target for _, target in samples], dtype=torch.float64)}
+
+    def collate_columns(self, columns: Columns) -> dict[str, torch.Tensor] | None:
+        """Return what `prepare` and `collate` make of the same samples; None where a target is missing."""
+        targets, batch = columns[LABEL], self.inputs.batch_of_columns(columns)
+        if batch is None or np.isnan(targets).any():
+            return None
+        return batch | {LABEL: torch.from_numpy(targets.copy())}
 
     def example(self, size: int) -> Batch:
         """Return rows in which all is missing, and 0 as their targets."""

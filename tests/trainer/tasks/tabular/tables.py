@@ -85,23 +85,25 @@ def make_rows(count: int) -> list[list[Any]]:
     return rows
 
 
-def write_table(path: Path, rows: Sequence[Sequence[Any]]) -> Path:
-    """Write rows as CSV."""
+def write_table(path: Path, rows: Sequence[Sequence[Any]], more: Sequence[str] = ()) -> Path:
+    """Write rows as CSV; `more` are names of further columns."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
+        writer.writerow([*COLUMNS, *more])
         for row in rows:
             writer.writerow(["" if one is None else json.dumps(one) if isinstance(one, list) else one for one in row])
     return path
 
 
-def write_shards(folder: Path, task: str, *, count: int = 120, **sharding: Any) -> str:
+def write_shards(
+    folder: Path, task: str, *, count: int = 120, label: dict[str, Any] | None = None, **sharding: Any
+) -> str:
     """Shard a small table for a task; return the URI of the shards."""
     folder.mkdir()
     source = write_table(folder / "table.csv", make_rows(count))
     section = {
         "source": str(source),
-        "fields": {**FIELDS, "label": LABELS[task]},
+        "fields": {**FIELDS, "label": label or LABELS[task]},
         "splits": {"train": 0.5, "validation": 0.2, "test": 0.3},
         **sharding,
     }
