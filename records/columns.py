@@ -61,7 +61,7 @@ class Stored:
             return False
         value, content = google_crc32c.value, self.content
         places = zip(self.starts.tolist(), (self.starts + self.sizes).tolist(), strict=True)
-        found = [value(content[first:end]) for first, end in places]
+        found = np.array([value(content[first:end]) for first, end in places], np.int64)
         return bool((found == records["crc32c"]).all())
 
 
