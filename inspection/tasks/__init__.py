@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
+from contracts.artifacts.regression import TASKS as REGRESSIONS
 from inspection.run.door import Door
 from pages.markup import Html
 
@@ -44,6 +45,10 @@ def find_pages(task: str) -> TaskPages | None:
         return PAGES
     if task in SEVERAL_LABELS:
         from inspection.tasks.multilabel.pages import PAGES
+
+        return PAGES
+    if task in REGRESSIONS:
+        from inspection.tasks.regression.pages import PAGES
 
         return PAGES
     return None
