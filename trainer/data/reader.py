@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +20,9 @@ from contracts.errors import DataError
 from records.columns import ColumnReader, Columns, Stored
 from records.decode import UndecodableImage
 from records.fields import FieldReader
-from records.index import RECORD, DamagedSample, Index, key_of, read_fully, read_payload
+from records.index import DamagedSample, Index, key_of, read_fully, read_payload
 from records.index_file import IndexFile, PartFiles
-from records.samples import PartedIndex, SampleIndex, count_samples
+from records.samples import PartedIndex, SampleIndex, count_samples, take_records
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, evaluation_bytes
@@ -295,16 +294,6 @@ def open_bucket_index(shards_uri: str, manifest: ShardManifest, folder: CacheFol
     index_path = partial(folder.index_path, shards_uri, manifest.index)
     path = index_path()
     return _checked_index(IndexFile(path, index_path), path, manifest)
-
-
-def take_records(index: SampleIndex, places: Sequence[int]) -> Index:
-    """Return the records [n] of samples anywhere in an index, at least one."""
-    if places[-1] - places[0] + 1 == len(places) and all(one < other for one, other in pairwise(places)):
-        found: Index = index[places[0] : places[-1] + 1]
-        return found
-    if isinstance(index, PartedIndex):
-        return index.take(np.array(places, np.int64))
-    return np.array([index[place] for place in places], RECORD)
 
 
 def _local_part(shards_uri: str, manifest: ShardManifest, number: int) -> Path:

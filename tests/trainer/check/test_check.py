@@ -67,7 +67,7 @@ def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
         ({"model": {"architecture": "resnet", "arguments": {"depth": [1]}}}, "model.arguments.depth", "depths"),
         ({"model": {"architecture": "resnet", "arguments": {"layer_type": "odd"}}}, "cannot be built", "arguments"),
         ({"model": {"architecture": f"{OWN}:without_batchnorm", "arguments": {"drop": 1}}}, "cannot be built", "drop"),
-        ({"model": {"architecture": f"{OWN}:nothing_here"}}, "nothing_here", "correct the name"),
+        ({"model": {"architecture": f"{OWN}:nothing_here"}}, "nothing_here", "name what it has: "),
         ({"model": {"architecture": "no_such_module:net"}}, "holds no module no_such_module", "install the package"),
         (
             {"model": {"architecture": "networks:of_ten"}},

@@ -1,0 +1,247 @@
+"""The gate `bundle` of a table's task: the shipped predict.py on rows of the test split, as a user would run it.
+
+Here: `try_program`, and what reads rows back out of shards. Its answers are compared with what the graph gives for the
+same rows. It runs code of the folder that it is given: only a folder whose checksums agree with its manifest is for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.artifacts.export import Figure, Gate
+from contracts.config import DataSection
+from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.shipped import ShippedFailed, name_versions, run_shipped
+
+if TYPE_CHECKING:
+    from trainer.data.reader import ShardReader
+    from trainer.export.arrays import Arrays
+    from trainer.tasks.tabular.predict import Table
+
+TABLE_NAME = "table.json"
+LABEL = "label"
+# The same graph in the same runtime; batches may be cut elsewhere.
+MAX_DIFFERENCE = 1e-5
+# Rows that are read, and whose outputs are compared, at a time.
+ROWS = 256
+# Seconds that the program may take, and more for each row.
+_LIMIT_S, _LIMIT_S_PER_ROW = 600.0, 0.02
+# That the program needs.
+_PACKAGES = ("onnxruntime", "numpy")
+
+
+@dataclass
+class _Findings:
+    """What came back of the program."""
+
+    rows: int = 0
+    difference: float = 0.0
+    """Largest difference of a score, or of a value over the range of all values."""
+    right: int = 0
+    absolute_errors: float = 0.0
+    failure: str = ""
+
+
+def try_program(
+    folder: Path,
+    shards_uri: str,
+    shards: ShardManifest,
+    outputs: Iterator[Arrays],
+    *,
+    model_name: str,
+    data: DataSection,
+    threads: int,
+) -> Gate:
+    """Run the shipped predict.py on the rows of the test split, and compare its answers with what the graph gives.
+
+    The rows are written as a user would have them, half of them as CSV and half as JSON lines; numbers as the shards
+    hold them.
+
+    Args:
+        folder: The export's folder on this machine.
+        shards_uri: Folder of the shards.
+        shards: Their manifest.
+        outputs: Of the graph for the rows of the test split, in their order.
+        model_name: File name of the graph to run; the fp32 one.
+        data: How shards in a bucket are read.
+        threads: Intra-op threads of ONNX Runtime.
+
+    Returns:
+        The gate. Figures: rows; difference (of a class's probability, or of a value over the range of all values);
+        accuracy, or mae (mean absolute error).
+    """
+    from trainer.tasks.tabular.predict import Table
+
+    table, samples = Table.read(folder / TABLE_NAME), shards.splits["test"].samples
+    found, reasons = _Findings(), []
+    # Not the names of table.json: those are part of what is tried.
+    classes = None if table.labels is None else shards.classes
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+        work = Path(name)
+        names, truths = _write_rows(work, table, shards_uri, shards, data)
+        answers = work / "answers.jsonl"
+        try:
+            run_shipped(
+                folder,
+                names,
+                work=work,
+                model_name=model_name,
+                threads=threads,
+                limit_s=_LIMIT_S + samples * _LIMIT_S_PER_ROW,
+                answers=answers,
+            )
+            with answers.open("rb") as lines:
+                _compare(found, map(json.loads, lines), outputs, truths, classes)
+        except (ShippedFailed, ValueError, LookupError, TypeError) as failure:
+            found.failure = str(failure) or type(failure).__name__
+    if found.failure:
+        reasons.append(found.failure)
+    elif found.rows != samples:
+        reasons.append(f"{found.rows} of {samples} rows were answered")
+    # Written so that a NaN fails.
+    elif not found.difference <= MAX_DIFFERENCE:
+        reasons.append("its answers are not those of the graph")
+    score = found.absolute_errors if classes is None else found.right
+    figures: dict[str, Figure] = {"rows": found.rows, "difference": found.difference}
+    figures["mae" if classes is None else "accuracy"] = score / found.rows if found.rows else None
+    return Gate(
+        name=GATE_NAME,
+        precision="fp32",
+        status="failed" if reasons else "passed",
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on rows of the test split",
+        figures=figures,
+        limits={"difference": MAX_DIFFERENCE},
+        reason="; ".join(reasons),
+    )
+
+
+def _compare(
+    found: _Findings,
+    answers: Iterator[Any],
+    outputs: Iterator[Arrays],
+    truths: Sequence[float],
+    classes: Sequence[str] | None,
+) -> None:
+    """Compare answers with the outputs of a graph, both in the order of the split.
+
+    Args:
+        found: Gets what differs.
+        answers: Of the program.
+        outputs: Of the graph.
+        truths: Labels of all rows.
+        classes: Names of the classes; None: a regression.
+    """
+    import numpy as np
+
+    from trainer.tasks.tabular.predict import softmax
+
+    differences, least, most = [0.0], math.inf, -math.inf
+    places = {label: place for place, label in enumerate(classes or ())}
+    for batch in outputs:
+        (given,) = batch.values()
+        said = list(islice(answers, len(given)))
+        own = np.array(truths[found.rows : found.rows + len(said)])
+        found.rows += len(said)
+        if not said:
+            break
+        if classes is None:
+            values = np.array([one["value"] for one in said], np.float64)
+            differences.append(float(np.abs(values - given[: len(said)]).max()))
+            found.absolute_errors += float(np.abs(values - own).sum())
+            least, most = min(least, float(given.min())), max(most, float(given.max()))
+        else:
+            labels = np.array([places[one["label"]] for one in said])
+            scores = softmax(given)[np.arange(len(said)), labels]
+            # The probability that the graph gives to the program's answer: two that are alike may change places.
+            differences.append(float(np.abs(scores - [one["score"] for one in said]).max()))
+            found.right += int((labels == own).sum())
+    scale = most - least if classes is None and most > least else 1.0
+    found.difference = float(np.max(differences)) / scale
+
+
+def hold_to_manifest(gate: Gate, document: ExportManifest) -> Gate:
+    """Add to the gate whether accuracy, or mean absolute error, is what the export has measured."""
+    name = "accuracy" if "accuracy" in gate.figures else "mae"
+    measured, found = document.metrics.get("fp32", {}).get(name), gate.figures[name]
+    if measured is None or not isinstance(found, float):
+        return gate
+    apart = abs(found - measured) / (1.0 if name == "accuracy" else max(abs(measured), 1e-30))
+    update: dict[str, object] = {
+        "figures": gate.figures | {f"manifest {name}": measured, "manifest_difference": apart},
+        "limits": gate.limits | {"manifest_difference": MAX_DIFFERENCE},
+    }
+    if not apart <= MAX_DIFFERENCE:
+        reason = f"{name} of the program's answers is {found}, and {measured} in the manifest"
+        update |= {"status": "failed", "reason": "; ".join(part for part in (gate.reason, reason) if part)}
+    return gate.model_copy(update=update)
+
+
+def read_rows(
+    table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None = None
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yield the cells of each row of the test split by column, None where one is missing, and its label."""
+    reader = open_reader(table, shards_uri, shards, data)
+    with reader.read_ahead() as advance:
+        for place in range(len(reader)):
+            if place % ROWS == 0:
+                reader.prepare(list(range(place, min(place + ROWS, len(reader)))))
+                advance(place)
+            sample = reader.sample(place)
+            yield cells_of(table, sample), sample[LABEL]
+
+
+def open_reader(table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None) -> ShardReader:
+    """Return what reads the columns and the labels of the test split."""
+    # Here: it brings the cache of a bucket with it.
+    from trainer.data.reader import ShardReader
+
+    return ShardReader(shards_uri, shards, "test", data, fields=[*(one.name for one in table.fields), LABEL])
+
+
+def cells_of(table: Table, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of a sample by column; None where one is missing."""
+    cells: dict[str, Any] = {}
+    for one in table.fields:
+        value = sample[one.name]
+        if one.kind == "numbers" and not one.is_list:
+            cells |= zip(one.columns, map(_known, value), strict=True)
+        else:
+            cells[one.columns[0]] = list(map(_known, value)) if one.is_list else _known(value)
+    return cells
+
+
+def _known(value: Any) -> Any:
+    """Return a value; None for one that is missing."""
+    return None if value != value or value == "" else value
+
+
+def _write_rows(
+    work: Path, table: Table, shards_uri: str, shards: ShardManifest, data: DataSection
+) -> tuple[list[str], list[float]]:
+    """Write the rows of the test split into two files; return their names, and the labels of all rows."""
+    names = ["rows.csv", "rows.jsonl"]
+    truths: list[float] = []
+    half = (shards.splits["test"].samples + 1) // 2
+    with (
+        (work / names[0]).open("w", encoding="utf-8", newline="") as first,
+        (work / names[1]).open("w", encoding="utf-8") as second,
+    ):
+        writer = csv.writer(first)
+        writer.writerow(table.columns)
+        for cells, label in read_rows(table, shards_uri, shards, data):
+            if len(truths) < half:
+                lists = {one.columns[0] for one in table.fields if one.is_list}
+                writer.writerow([json.dumps(cells[name]) if name in lists else cells[name] for name in table.columns])
+            else:
+                second.write(json.dumps(cells) + "\n")
+            truths.append(label)
+    return names, truths
