@@ -213,8 +213,9 @@ def test_under_a_limit_of_memory_slots_are_smaller_and_more(small_shards: str, t
     assert (unlimited.choice.slot_size, unlimited.choice.slots_per_rank) == (16, 1)
     [memory] = unlimited.memory
     assert 12e6 < memory.bytes_per_sample < 48e6
-    # Room for twelve samples, not for sixteen: after a slot that did not fit, a process was seen to keep two samples.
-    limit = int(memory.base_bytes + 12 * memory.bytes_per_sample)
+    # Room for thirteen samples, not for sixteen: after a slot that did not fit, a process was seen to keep two samples,
+    # and once, on busy cores, eight did not fit where there was room for twelve.
+    limit = int(memory.base_bytes + 13 * memory.bytes_per_sample)
     limited = {**free, "profile": {**free["profile"], "memory_bytes": limit}}
     assert profile(small_shards, tmp_path / "limited", **limited) == 0
     found = report_of(tmp_path / "limited")
