@@ -5,13 +5,9 @@ Nothing but the tasks that have one class a sample, and the pages that show them
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import ValidationError
-
 from contracts.artifacts.document import Document
-from contracts.artifacts.evaluation import FORMER_TASK, EvaluationReport
-from contracts.errors import DataError
+from contracts.artifacts.evaluation import FORMER_TASK
+from contracts.artifacts.task_details import TaskDetails
 
 TASKS = (FORMER_TASK, "text_classification", "tabular_classification")
 """Names of the tasks whose samples have one class each."""
@@ -60,8 +56,10 @@ class WorstSample(Document):
     predicted_probability: float
 
 
-class ClassificationDetails(Document):
+class ClassificationDetails(TaskDetails):
     """Outcomes by class, confusion, and the worst samples."""
+
+    OF_TASKS = TASKS
 
     classes: list[ClassOutcome]
     """In the order of the checkpoint's classes, which labels and predictions count from 0."""
@@ -76,23 +74,3 @@ class ClassificationDetails(Document):
     def right(self) -> int:
         """Samples whose largest logit is their label."""
         return sum(outcome.right for outcome in self.classes)
-
-    @classmethod
-    def of(cls, report: EvaluationReport) -> Self | None:
-        """Return the details of an evaluation; None where it is of another task.
-
-        Raises:
-            DataError: They are damaged.
-        """
-        if report.task not in TASKS:
-            return None
-        try:
-            return cls.model_validate(report.details)
-        except ValidationError as error:
-            finding = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in finding["loc"])
-            raise DataError(
-                f"the evaluation is damaged at details.{place}: {finding['msg']}",
-                allowed="the details of a classification",
-                todo="train again with --fresh",
-            ) from None

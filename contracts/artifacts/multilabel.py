@@ -6,13 +6,10 @@ Nothing but that task, and the pages that show it, reads them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
-
-from pydantic import ValidationError
+from typing import Any
 
 from contracts.artifacts.document import Document
-from contracts.artifacts.evaluation import EvaluationReport
-from contracts.errors import DataError
+from contracts.artifacts.task_details import TaskDetails
 
 TASKS = ("image_multilabel",)
 """Names of the tasks whose samples have any number of labels."""
@@ -75,8 +72,10 @@ class WorstSample(Document):
     """Classes that were said and are not of it, the highest probability first; at most 20."""
 
 
-class MultilabelDetails(Document):
+class MultilabelDetails(TaskDetails):
     """Every class at its threshold, and the worst samples."""
+
+    OF_TASKS = TASKS
 
     classes: list[LabelOutcome]
     """In the order of the checkpoint's classes, which labels count from 0."""
@@ -84,23 +83,3 @@ class MultilabelDetails(Document):
     """Samples that were said to have their classes and no others."""
     worst: list[WorstSample]
     """The samples with the largest loss, the largest first."""
-
-    @classmethod
-    def of(cls, report: EvaluationReport) -> Self | None:
-        """Return the details of an evaluation; None where it is of another task.
-
-        Raises:
-            DataError: They are damaged.
-        """
-        if report.task not in TASKS:
-            return None
-        try:
-            return cls.model_validate(report.details)
-        except ValidationError as error:
-            finding = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in finding["loc"])
-            raise DataError(
-                f"the evaluation is damaged at details.{place}: {finding['msg']}",
-                allowed="the details of a task with several labels",
-                todo="train again with --fresh",
-            ) from None

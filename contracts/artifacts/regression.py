@@ -5,13 +5,8 @@ Nothing but the tasks that learn a number for each sample, and the pages that sh
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import ValidationError
-
 from contracts.artifacts.document import Document
-from contracts.artifacts.evaluation import EvaluationReport
-from contracts.errors import DataError
+from contracts.artifacts.task_details import TaskDetails
 
 TASKS = ("tabular_regression",)
 """Names of the tasks whose samples have one number each."""
@@ -31,8 +26,10 @@ class WorstValue(Document):
     """What the model said."""
 
 
-class RegressionDetails(Document):
+class RegressionDetails(TaskDetails):
     """Residuals (value less target), values against targets, and the worst samples, all in the target's unit."""
+
+    OF_TASKS = TASKS
 
     target: str
     """Name of the target's column."""
@@ -57,23 +54,3 @@ class RegressionDetails(Document):
     """Cells that are not empty: place of the target, place of the value, samples. In this order."""
     worst: list[WorstValue]
     """The samples with the largest residuals, the largest first."""
-
-    @classmethod
-    def of(cls, report: EvaluationReport) -> Self | None:
-        """Return the details of an evaluation; None where it is of another task.
-
-        Raises:
-            DataError: They are damaged.
-        """
-        if report.task not in TASKS:
-            return None
-        try:
-            return cls.model_validate(report.details)
-        except ValidationError as error:
-            finding = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in finding["loc"])
-            raise DataError(
-                f"the evaluation is damaged at details.{place}: {finding['msg']}",
-                allowed="the details of a regression",
-                todo="train again with --fresh",
-            ) from None

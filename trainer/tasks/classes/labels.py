@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LABELS_NAME = "labels.json"
-# Of more classes the model card lists the first ones; all of them are in labels.json.
-_MOST_CLASSES = 100
+# Of more names the model card lists the first ones; all of them are in files beside it.
+_MOST_NAMES = 100
 _BAR = r"\|"
 
 
@@ -24,6 +24,10 @@ def read_labels(folder: Path) -> list[str]:
 
 def list_classes(classes: Sequence[str]) -> str:
     """Return the sentence of the model card that names the classes."""
-    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in classes[:_MOST_CLASSES])
-    more = f" and {len(classes) - _MOST_CLASSES} more" if len(classes) > _MOST_CLASSES else ""
-    return f"{len(classes)} classes, in the order of the scores: {shown}{more} (`{LABELS_NAME}`)."
+    return f"{len(classes)} classes, in the order of the scores: {list_names(classes)} (`{LABELS_NAME}`)."
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names as the model card lists them, the first ones of many."""
+    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in names[:_MOST_NAMES])
+    return shown + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")

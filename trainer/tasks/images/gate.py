@@ -9,7 +9,6 @@ manifest is for it.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.shipped import ShippedFailed, ShippedProgram
+from trainer.export.shipped import ShippedFailed, ShippedProgram, name_versions
 
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 CHUNK_IMAGES = 256
@@ -29,6 +28,9 @@ _CHUNK_BYTES = 1 << 26
 # Two sums over the same probabilities, in float32 and by other kernels, were seen 1e-7 apart; a mean that is off by
 # 0.05 of the range moves the average probability by more than a thousandth.
 MAX_SCORE_DIFFERENCE = 1e-4
+
+# That the program needs.
+_PACKAGES = ("onnxruntime", "numpy", "Pillow")
 
 Predictions = list[tuple[str, float]]
 """Labels with their scores, the highest first."""
@@ -204,7 +206,7 @@ def conclude(
         name=GATE_NAME,
         precision=precision,
         status=status,
-        ran=f"the shipped {PREDICT_NAME} with {_versions()}, on the source's files",
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on the source's files",
         figures={**found.figures(), **figures},
         limits=dict(limits),
         reason="; ".join(wrong),
@@ -260,14 +262,3 @@ def _is_coloured(content: bytes) -> bool:
         # Sharded without a look at it; the program will say so too.
         return False
     return bool((pixels != pixels[..., :1]).any())
-
-
-def _versions() -> str:
-    named = {}
-    for package in ("onnxruntime", "numpy", "Pillow"):
-        try:
-            named[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            # onnxruntime-gpu and others bring the same module.
-            named[package] = "of another distribution"
-    return ", ".join(f"{name} {version}" for name, version in named.items())

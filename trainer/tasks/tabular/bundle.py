@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.scores import judge_scores
 from trainer.export.shipped import lay_out_again
 from trainer.tasks.classes.accuracy import judge_accuracy
-from trainer.tasks.classes.labels import write_json
+from trainer.tasks.classes.labels import list_names, write_json
 from trainer.tasks.tabular.gate import ROWS, TABLE_NAME, hold_to_manifest, read_rows, try_program
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 _NOISE_SEED = 0
 # Of noise, cells that are missing.
 _MISSING_SHARE = 0.1
-# Of more columns or classes the model card lists the first ones; all of them are in table.json.
-_MOST_SHOWN = 100
-_BAR = r"\|"
 _USE_TABLE = (
     "`table.json` names the columns and the values of categories. Raw values go in: imputation and normalisation are "
     "part of the model."
@@ -200,11 +197,13 @@ def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -
     if checkpoint is None:
         return kind, lines
     columns = [column for one in checkpoint.data["fields"] for column in one["columns"]]
-    lines.append(f"{len(columns)} columns: {_listed(columns)} (`{TABLE_NAME}`).")
+    lines.append(f"{len(columns)} columns: {list_names(columns)} (`{TABLE_NAME}`).")
     if is_regression:
-        lines.append(f"The value is that of column {_listed([checkpoint.data['target']])}, in its unit.")
+        lines.append(f"The value is that of column {list_names([checkpoint.data['target']])}, in its unit.")
     else:
-        lines.append(f"{len(checkpoint.classes)} classes, in the order of the scores: {_listed(checkpoint.classes)}.")
+        lines.append(
+            f"{len(checkpoint.classes)} classes, in the order of the scores: {list_names(checkpoint.classes)}."
+        )
     return kind, lines
 
 
@@ -240,11 +239,6 @@ def _chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(rows)
     while chunk := list(islice(remaining, size)):
         yield chunk
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in names[:_MOST_SHOWN])
-    return shown + (f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else "")
 
 
 if TYPE_CHECKING:
