@@ -20,7 +20,7 @@ help: ## show this list
 $(STAMP): pyproject.toml constraints/constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints/constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints/constraints.txt --editable ".[dev,tensorrt]"
+	$(BIN)/python -m pip install --quiet --constraint constraints/constraints.txt --editable ".[dev,rtx]"
 	@touch $(STAMP)
 
 install: $(STAMP) ## create .venv and install everything

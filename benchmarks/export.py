@@ -2,13 +2,17 @@
 
     python benchmarks/export.py                                       # ResNet-50 and ViT-B; half an hour and more
     python benchmarks/export.py --only wall --models resnet --rounds 3 --record benchmarks/results
+    python benchmarks/export.py --only gates --models resnet --rounds 3
 
 `wall`: seconds of an fp16 export for one target without its gates over those of export_by_hand.py, a process of its own
 with torch.onnx.export, one conversion and one engine build. Only steps that are named here as gates are left out; all
 else counts as ours: the stage's start, the bundle's files, the Triton repository, publishing. What judges and what
 serves the judging are said apart: `samples` decodes the test and calibration images that gates run on, `ranges` and
-`fp16 errors` decide which nodes stay in fp32. A second ratio has what serves among ours. The arm by hand runs twice in
+`layers` decide which nodes stay in fp32. A second ratio has what serves among ours. The arm by hand runs twice in
 each round: its ratio to itself (A/A) is what noise alone makes.
+Beside seconds stand processor seconds (user and system, of all processes): other work changes them less.
+`gates`: seconds of all gates of an fp16 export on 512 test images, decoding and ranges included, over those of
+gates_by_hand.py: torch and each graph that ships see each image once.
 `memory`: the largest process of an fp16 and of an int8 export of ViT-B over its weights in fp32.
 `gpu`: latency of the engine beside torch eager, torch.compile and ONNX Runtime, by the stage's own bench; only where a
 GPU is. An engine that does not run there is said with its reason, and the others are compared.
@@ -21,6 +25,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -47,11 +53,13 @@ SIZE = 224
 PROFILE = (1, 8, 32)
 # As export_checkpoint.py writes it; imported it would bring torch into this process.
 WEIGHTS_NAME = "model.safetensors"
-PARTS = ("wall", "memory", "gpu")
+PARTS = ("wall", "gates", "memory", "gpu")
+# Test images of `gates`.
+GATED_IMAGES = 512
 # Steps of an export whose result is proof; "... outputs" beside them: of each graph, and of an engine that runs.
-GATES = ("torch", "batches", "coverage", "fp16 reference", "bundle", "bench")
+GATES = ("torch", "batches", "coverage", "engine metrics", "engine speed", "bundle", "bench")
 # Steps whose result the gates need. A step that is in neither counts as making what ships.
-SERVING_GATES = ("samples", "ranges", "fp16 errors")
+SERVING_GATES = ("samples", "ranges", "layers")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "transformers", "tensorrt_rtx_cu13")
 FP16_WEIGHTS, FP16_MORE_BYTES, INT8_WEIGHTS = 3, 1e9, 12
 
@@ -74,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         for part in PARTS if options.only is None else (options.only,):
-            measure = {"wall": measure_wall, "memory": measure_memory, "gpu": measure_gpu}[part]
+            measure = {"wall": measure_wall, "gates": measure_gates, "memory": measure_memory, "gpu": measure_gpu}[part]
             models = ["vit"] if part == "memory" else options.models
             for model in models:
                 found = measure(place, model, options.rounds, options.images)
@@ -90,9 +98,13 @@ def measure_wall(place: Path, model: str, rounds: int, images: int) -> dict[str,
     checkpoint = make_checkpoint(place, model, shards)
     gates: list[float] = []
     serving: list[float] = []
+    processor: dict[str, list[float]] = {"shardline": [], "by hand": []}
 
     def ours() -> float:
+        before = _processor_s()
         wall_s, document = export(place, model, checkpoint, shards, {})
+        left_out = sum(gate_seconds(document, "processor_s"))
+        processor["shardline"].append(_processor_s() - before - left_out)
         gates_s, serving_s = gate_seconds(document)
         gates.append(gates_s)
         serving.append(serving_s)
@@ -110,9 +122,11 @@ def measure_wall(place: Path, model: str, rounds: int, images: int) -> dict[str,
             "profile": PROFILE,
         }
         command = [sys.executable, str(HERE / "export_by_hand.py"), json.dumps(given)]
+        before = _processor_s()
         began = time.perf_counter()
         said = run([*command, str(Path(checkpoint) / WEIGHTS_NAME), str(folder)], _threads())
         seconds = time.perf_counter() - began
+        processor["by hand"].append(_processor_s() - before)
         calls.append(json.loads(said.splitlines()[-1]))
         return seconds
 
@@ -125,8 +139,46 @@ def measure_wall(place: Path, model: str, rounds: int, images: int) -> dict[str,
         "of which by hand: export, conversion, build, s": [summary(values) for values in zip(*calls, strict=True)],
         "time over that by hand": judge(quotients(found["shardline"], found["by hand"]), again, at_most=1.3),
         "the same with what serves the gates": judge(quotients(with_serving, found["by hand"]), again, at_most=1.3),
+        "processor seconds": {name: summary(values) for name, values in processor.items()},
+        "processor seconds over those by hand": round(
+            statistics.median(processor["shardline"]) / statistics.median(processor["by hand"]), 3
+        ),
         "gates, s": summary(gates),
         "what serves the gates, s": summary(serving),
+    }
+
+
+def measure_gates(place: Path, model: str, rounds: int, images: int) -> dict[str, object]:
+    """Return the seconds of the gates on `GATED_IMAGES` images over the same passes by hand."""
+    shards = make_shards(place, GATED_IMAGES)
+    checkpoint = make_checkpoint(place, model, shards)
+    samples = ShardManifest.load(shards).splits["test"].samples
+    graphs: list[str] = []
+
+    def ours() -> float:
+        _, document = export(place, model, checkpoint, shards, {"proof_samples": GATED_IMAGES})
+        folder = max(place.glob(f"tmp*/{document.fingerprint}"), key=lambda path: path.stat().st_mtime)
+        graphs[:] = [str(folder / entry.name) for entry in document.graphs]
+        return sum(gate_seconds(document))
+
+    def by_hand() -> float:
+        given = {
+            "architecture": model,
+            "classes": len(ShardManifest.load(shards).classes),
+            "size": SIZE,
+            "threads": available_cores(),
+            "samples": min(samples, GATED_IMAGES),
+        }
+        command = [sys.executable, str(HERE / "gates_by_hand.py"), json.dumps(given)]
+        return float(run([*command, str(Path(checkpoint) / WEIGHTS_NAME), *graphs], _threads()).splitlines()[-1])
+
+    # In this order: the graphs of an export are what the passes by hand run.
+    found = {"shardline": [ours() for _ in range(rounds)], "by hand": [by_hand() for _ in range(rounds)]}
+    again = quotients(found["by hand"][1:], found["by hand"][:-1]) or [1.0]
+    return {
+        "test images": samples,
+        "seconds": {name: summary(values) for name, values in found.items()},
+        "time over that by hand": judge(quotients(found["shardline"], found["by hand"]), again, at_most=1.3),
     }
 
 
@@ -137,7 +189,9 @@ def measure_memory(place: Path, model: str, rounds: int, images: int) -> dict[st
     weights = (Path(checkpoint) / WEIGHTS_NAME).stat().st_size
     lines: dict[str, object] = {"weights, bytes": weights}
     for precision, most in (("fp16", FP16_WEIGHTS * weights + FP16_MORE_BYTES), ("int8", INT8_WEIGHTS * weights)):
-        _, document = export(place, model, checkpoint, shards, {"precision": precision})
+        # TensorRT-RTX has no int8.
+        other = {"runtime": "onnxruntime_tensorrt", "targets": []} if precision == "int8" else {}
+        _, document = export(place, model, checkpoint, shards, {"precision": precision, **other})
         peaks = {step: int(cost["peak_bytes"]) for step, cost in document.steps.items()}
         step = max(peaks, key=lambda name: peaks[name])
         lines[precision] = {
@@ -162,7 +216,7 @@ def measure_gpu(place: Path, model: str, rounds: int, images: int) -> dict[str, 
     found: dict[str, list[float]] = {}
     left_out: dict[str, str] = {}
     for number in range(rounds):
-        _, document = export(place, model, checkpoint, shards, {"bench": True, "targets": []})
+        _, document = export(place, model, checkpoint, shards, {"bench": True, "targets": [], "runtime": "auto"})
         left_out |= document.latency_left_out
         for latency in document.latency:
             name = f"{latency.runner}, {latency.precision}, batch {latency.batch}"
@@ -186,9 +240,9 @@ def measure_gpu(place: Path, model: str, rounds: int, images: int) -> dict[str, 
     return lines
 
 
-def gate_seconds(document: ExportManifest) -> tuple[float, float]:
-    """Return the seconds of an export's gates, and of the steps that serve them."""
-    costs = {step: cost["seconds"] for step, cost in document.steps.items()}
+def gate_seconds(document: ExportManifest, what: str = "seconds") -> tuple[float, float]:
+    """Return the seconds of an export's gates, and of the steps that serve them; of a clock, or of processors."""
+    costs = {step: cost[what] for step, cost in document.steps.items()}
     gates = sum(seconds for step, seconds in costs.items() if step in GATES or step.endswith(" outputs"))
     return gates, sum(costs.get(step, 0.0) for step in SERVING_GATES)
 
@@ -201,6 +255,7 @@ def export(
     least, opt, most = PROFILE
     fields = {
         "precision": "fp16",
+        "runtime": "tensorrt_rtx",
         "targets": ["sm89"],
         "min_batch": least,
         "opt_batch": opt,
@@ -243,6 +298,12 @@ def make_checkpoint(place: Path, model: str, shards: str) -> str:
     if not folder.exists():
         run([sys.executable, str(HERE / "export_checkpoint.py"), model, str(SIZE), shards, str(folder)])
     return str(folder)
+
+
+def _processor_s() -> float:
+    """Return the seconds of cores that all processes have taken which this one has started."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
 
 
 def _threads() -> dict[str, str]:

@@ -114,7 +114,7 @@ def export(model: torch.nn.Module, folder: Path, image_size: int) -> Path:
 
 def run_graph(path: Path, images: np.ndarray) -> np.ndarray:
     """Return the logits of a graph."""
-    run = open_graph(path, threads=1)
+    run = open_graph(path, threads=1, precision="int8")
     starts = range(0, len(images), BATCH_SIZE)
     return np.concatenate([run({INPUT: images[at : at + BATCH_SIZE]})[OUTPUT] for at in starts])
 

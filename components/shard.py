@@ -1,4 +1,4 @@
-"""The component of stage shard: images into shards and their manifest."""
+"""The component of stage shard: the source into shards and their manifest."""
 
 from kfp import dsl
 
@@ -7,7 +7,7 @@ from components.launch import BASE_IMAGE
 
 @dsl.component(base_image=BASE_IMAGE, install_kfp_package=False)
 def shard(config: str, line: str, run_id: str, flags: str) -> str:
-    """Turn images into shards and their manifest; return the URI of the finished folder.
+    """Turn the source into shards and their manifest; return the URI of the finished folder.
 
     Args:
         config: URI of the stage's sections and the hash of their content.

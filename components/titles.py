@@ -9,7 +9,7 @@ from typing import Any
 
 TITLES: dict[str, str] = {
     "begin": "Begin the run",
-    "shard": "Shard the images",
+    "shard": "Shard the data",
     "shard-what-is-new": "Shard what is new",
     "list-source": "List the source",
     "launch-dataflow": "Start Dataflow",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from contracts.config import RunConfig, TaskSection
@@ -149,8 +150,16 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
     }
 
 
-def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[str, str]:
-    """Hashes that decide an export: its section, the model, the transform, the weights, and what builds the engines."""
+def export_inputs(config: RunConfig, *, checkpoint: str, builder: str, tools: Mapping[str, str]) -> dict[str, str]:
+    """Hashes that decide an export: its section, the model, the transform, the weights, and what makes and judges it.
+
+    Args:
+        config: The configuration.
+        checkpoint: Hash of the weights.
+        builder: What builds engines, and for which GPUs.
+        tools: What else makes graphs and runs the gates, by name: versions of packages, a hash of this code. A
+            corrected gate so runs again.
+    """
     return {
         # A permission changes no file.
         "export": fingerprint(config.export.model_dump(mode="json", exclude={"allow_unproven"})),
@@ -161,6 +170,7 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str) -> dict[s
         "transform": fingerprint(config.data.model_dump(mode="json", include={"image_size", "mean", "std"})),
         "checkpoint": checkpoint,
         "builder": builder,
+        **tools,
         **task_inputs(config),
         **code_inputs(config),
     }

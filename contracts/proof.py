@@ -1,16 +1,17 @@
 """How far an export is proven: what its manifest says, and what `shardline verify` found on GPUs since.
 
-The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`).
+The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`). Whether what would
+be served is what was proven is told by its hashes: `require_proven` compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from contracts import storage
-from contracts.artifacts import EngineEntry, ExportManifest, Verification
+from contracts.artifacts import EngineEntry, ExportManifest, Verification, hash_content
 from contracts.errors import ConfigError, DataError
+from contracts.serving import REPOSITORY
 
 VERIFIED_FOLDER = "verified"
 
@@ -20,18 +21,8 @@ def verification_uri(uri: str, target: str) -> str:
     return storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
 
 
-def verdict_of(uri: str, document: ExportManifest) -> Literal["proven", "unproven"]:
-    """Return whether every engine of an export ran on its GPU and passed.
-
-    Args:
-        uri: The export's folder; its files are not looked at.
-        document: Its manifest.
-    """
-    return "unproven" if find_unproven(uri, document) else "proven"
-
-
 def find_unproven(uri: str, document: ExportManifest) -> list[str]:
-    """Return what is not proven: the targets of engines that nothing proves, or why nothing is."""
+    """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven."""
     wanted = (entry.target for entry in document.engines if not _ran_when_built(document, entry))
     return find_unproven_targets(document, (found for target in wanted if (found := _read(uri, target)) is not None))
 
@@ -40,20 +31,28 @@ def find_unproven_targets(document: ExportManifest, verifications: Iterable[Veri
     """Return the same as `find_unproven`, from verifications that were read already."""
     if contradiction := document.find_contradiction():
         return [contradiction]
-    if not document.engines:
-        return ["no engine"]
     found = {verification.target: verification for verification in verifications}
-    return [entry.target for entry in document.engines if not _is_proven(document, entry, found.get(entry.target))]
+    engines = [entry.target for entry in document.engines if not _is_proven(document, entry, found.get(entry.target))]
+    # int8 that nothing has timed may be slower than fp16.
+    engines += [
+        f"{gate.name} of {gate.precision}"
+        for gate in document.gates
+        if gate.name == "speed" and gate.precision == document.precision and gate.status != "passed"
+    ]
+    if document.served is None:
+        return engines if document.engines else ["no engine"]
+    return engines + document.served.lacks
 
 
 def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) -> None:
     """Refuse an export that is not proven, unless the configuration allows it (export.allow_unproven).
 
     Raises:
-        ConfigError: It is not proven. A manifest that was changed is refused whatever the configuration allows.
+        ConfigError: It is not proven. A manifest that was changed is refused whatever the configuration allows, and so
+            is a Triton repository with any other file than those of the manifest.
     """
     where = storage.display(uri)
-    if contradiction := document.find_contradiction():
+    if contradiction := document.find_contradiction() or _find_change(uri, document):
         raise ConfigError(
             f"the export in {where} is damaged: {contradiction}",
             allowed="an export as its stage left it",
@@ -62,14 +61,31 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
     if not allow_unproven and (unproven := find_unproven(uri, document)):
         raise ConfigError(
             f"the export in {where} is unproven: {', '.join(unproven)}",
-            allowed="engines that ran on their GPU and passed, or export.allow_unproven: true",
-            todo=f"run `shardline verify {where}` on a GPU of each target, or set export.allow_unproven",
+            allowed="a served model and engines that ran on their GPU and passed, or export.allow_unproven: true",
+            todo=f"run `shardline verify {where}` on a GPU of each target, export with export.runtime=tensorrt on the "
+            "GPU that serves, or set export.allow_unproven",
         )
 
 
+def _find_change(uri: str, document: ExportManifest) -> str | None:
+    """Return what the Triton repository holds that the manifest does not: all of it is read."""
+    known = {entry.name: entry.sha256 for entry in document.shipped_files() if entry.name.startswith(f"{REPOSITORY}/")}
+    lacking = set(known)
+    # Not the manifest's files alone: Triton would serve a version that was added.
+    for found in storage.list_objects(storage.join(uri, REPOSITORY)):
+        name = f"{REPOSITORY}/{found.name}"
+        if name not in known:
+            return f"{name} is not of this export"
+        if (sha256 := hash_content(storage.join(uri, *name.split("/")))) != known[name]:
+            return f"{name} has sha256 {sha256}, its manifest says {known[name]}"
+        lacking.remove(name)
+    return f"{min(lacking)} is missing" if lacking else None
+
+
 def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:
-    name = f"engine {entry.target}"
-    return any(gate.name == name and gate.status == "passed" for gate in document.gates)
+    # Engines of tries that failed have gates of the same name.
+    wanted = (f"engine {entry.target}", entry.precision, "passed")
+    return any((gate.name, gate.precision, gate.status) == wanted for gate in document.gates)
 
 
 def _read(uri: str, target: str) -> Verification | None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config.base import REFUSED
 from contracts.config.profile import read_off
 from contracts.errors import ConfigError
 from contracts.pinned import unpin
@@ -215,7 +216,7 @@ def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> Co
     # The branches of a union add their own names to the location ("int", "literal[...]"): keep what the user wrote.
     path = _written_path(finding["loc"])
     name = ".".join(path) or "configuration"
-    where = _origin(path, where, overrides)
+    where, context = _origin(path, where, overrides), finding.get("ctx", {})
     if finding["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         close = difflib.get_close_matches(path[-1], known, n=1)
@@ -226,6 +227,8 @@ def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> Co
         return ConfigError(
             f"{where}: unknown key {name}", allowed=f"{prefix + ': ' if prefix else ''}{', '.join(known)}", todo=todo
         )
+    if finding["type"] == REFUSED:
+        return ConfigError(f"{where}: {context['given']}", allowed=context["allowed"], todo=context["todo"])
     allowed = dict.fromkeys(_in_words(item, path) for item in findings if _written_path(item["loc"]) == path)
     shown = "" if finding["type"] in ("value_error", "missing") else f" = {finding['input']!r}"
     # The branches of a union count as findings of their own.

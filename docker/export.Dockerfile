@@ -1,5 +1,5 @@
-# The export: torch, ONNX, and an engine builder of NVIDIA's. TensorRT-RTX by default; with
-# --build-arg TENSORRT=11.3.0 the TensorRT of a Triton release, whose plans its tensorrt backend loads (docs/export.md).
+# The export: torch, ONNX, and TensorRT-RTX for engines of workstations. With --build-arg TENSORRT=11.3.0 the TensorRT of
+# a Triton release too, whose plans its tensorrt backend loads: on a machine with a GPU it is the default (docs/export.md).
 # Both are proprietary: an image that holds them is for your own registry.
 # Context: the repository, as `shardline images build` stages it.
 ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime
@@ -20,7 +20,7 @@ COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
 ARG TENSORRT=
-RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[export,bucket,tensorrt]" \
+RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[export,bucket,rtx]" \
     && if [ -n "${TENSORRT}" ]; then python -m pip install --no-cache-dir "tensorrt==${TENSORRT}.*"; fi \
     && python -c "import sys, torch; assert sys.version_info >= (3, 11) and torch.version.cuda, (sys.version, torch.__version__)"
 

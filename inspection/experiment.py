@@ -82,14 +82,14 @@ def describe_params(
             one recipe have the same, in whatever line, region or on whatever machines they ran. The hash of the
             configuration is one of all its fields, those included.
     """
-    training, machine = config.train, config.resources.machine
+    task, training, machine = config.task, config.train, config.resources.machine
     made_from = {name: value for name, value in record.made_from.items() if name in ("shard", "config")}
     return {
         "line": config.run.name,
-        "task": config.task.name,
+        "task": task.name,
         "seed": config.run.seed,
         "architecture": config.model.architecture or "own",
-        "image_size": config.data.image_size,
+        **({"image_size": config.data.image_size} if task.may_read_images else {}),
         "optimizer": training.optimizer,
         "learning_rate": training.learning_rate,
         "schedule": training.schedule,

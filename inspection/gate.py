@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Literal
 
 from contracts import storage
@@ -11,14 +10,14 @@ from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.proof import find_unproven, require_proven
 from contracts.resolve import read_stage_config
+from contracts.serving import NO_RELEASE, REPOSITORY, image_of
 from inspection.outputs import write_parameter
 from inspection.registration import Registration, find_registration, leave_registration
 
 UPLOAD: Literal["upload"] = "upload"
 REFUSE: Literal["refuse"] = "refuse"
-TRITON_FOLDER = "triton"
-# The command in the repository's README names the image that loads it.
-_IMAGE = re.compile(r"nvcr\.io/[\w./-]+:[\w.-]+")
+# Its gates ran the graphs, not what Triton loads with Triton's settings.
+FORMER = "what Triton loads, which release 0.1.0 did not run"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -26,22 +25,31 @@ def run(options: argparse.Namespace) -> None:
 
     Raises:
         ConfigError, DataError: The export or the configuration cannot be read, or was changed: then nobody may decide.
+            Or no Triton is known that loads it.
     """
     uri = storage.normalise(options.export)
     document = ExportManifest.load(uri)
     allowed = read_stage_config(options.config, None, None).export.allow_unproven
     # What is damaged is refused whatever is allowed: an error, not a verdict.
     require_proven(uri, document, allow_unproven=True)
-    unproven = find_unproven(uri, document)
+    unproven = find_unproven(uri, document) + ([FORMER] if document.served is None else [])
     verdict = REFUSE if unproven and not allowed else UPLOAD
     if unproven:
         told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"
         print(f"gate: {storage.display(uri)} is unproven: {', '.join(unproven)}; {told}")
+    if document.served is not None:
+        print(f"gate: serves {document.served.in_words()}")
+    image = options.serving_image or image_of(document)
+    if not image:
+        raise ConfigError(
+            f"the export in {storage.display(uri)} names no image: {NO_RELEASE}",
+            allowed="a plan of a TensorRT that a known release of Triton has, or vertex.images.serving",
+            todo="set vertex.images.serving to a Triton image with this TensorRT in your Artifact Registry",
+        )
     leave_registration(options.line, options.run_id, Registration(verdict=verdict, unproven=unproven))
-    repository = storage.join(uri, TRITON_FOLDER)
     write_parameter(options.write_verdict, verdict)
-    write_parameter(options.write_artifact_uri, repository)
-    write_parameter(options.write_image, options.serving_image or _find_image(repository))
+    write_parameter(options.write_artifact_uri, storage.join(uri, REPOSITORY))
+    write_parameter(options.write_image, image)
 
 
 def run_registered(options: argparse.Namespace) -> None:
@@ -69,21 +77,7 @@ def run_refused(options: argparse.Namespace) -> None:
             f"the gate said {options.verdict!r}, which is neither {UPLOAD!r} nor {REFUSE!r}: nothing is uploaded"
         )
     print("refused: the export is unproven, and no model was uploaded")
-    print("  to do: run `shardline verify` on a GPU of each target, or set export.allow_unproven=true")
-
-
-def _find_image(repository: str) -> str:
-    readme = storage.join(repository, "README.md")
-    try:
-        found = _IMAGE.search(storage.read_bytes(readme).decode("utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"{readme} is not there", allowed="an export as its stage left it", todo="run the export again"
-        ) from None
-    if found is None:
-        raise ConfigError(
-            f"{readme} names no image",
-            allowed="an export as its stage left it, or vertex.images.serving",
-            todo="set vertex.images.serving to the Triton image in your Artifact Registry",
-        )
-    return found[0]
+    print(
+        "  to do: export with export.runtime=tensorrt on the GPU that serves, run `shardline verify` on a GPU of each"
+    )
+    print("  target, or set export.allow_unproven=true")

@@ -55,6 +55,7 @@ def result_rows(record: RunRecord) -> list[Row]:
     """Return what came out, as far as the run got."""
     results = record.results
     rows = [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
+    rows += [Row("warning", None, f"training: {text}") for text in results.get("warnings", [])]
     if (found := record.find_headline()) is not None:
         headline, value = found
         rows.append(Row(f"test {headline.metric.replace('_', ' ')}", None, f"{value:.4f}"))
@@ -66,6 +67,10 @@ def result_rows(record: RunRecord) -> list[Row]:
         fell = exported["precision"] != exported["asked_precision"]
         why = f"; {exported['asked_precision']} was asked for and failed its gates" if fell else ""
         rows.append(Row("export", None, f"{exported['precision']}, {exported['verdict']}{why}"))
+        if served := exported.get("served"):
+            rows.append(
+                Row("serves", None, f"{served['model']}, runtime {served['runtime']}, sha256 {served['sha256'][:12]}")
+            )
     for engine in results.get("engines", []):
         size = f"{engine['bytes'] / 1e6:.2f} MB"
         rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))

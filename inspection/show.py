@@ -14,8 +14,10 @@ from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import CLASS_KINDS
 from contracts.errors import ConfigError, DataError
 from inspection.payloads import read_images
+from inspection.run.data import list_columns
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
+from inspection.run.view import ColumnView
 from records.decode import decode_rgb
 from records.index import RECORD, Index
 from records.samples import open_samples
@@ -59,12 +61,16 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     """Yield lines about counts, classes, sizes, and what was left out."""
     numbers = list(shard_numbers(manifest.shards))
     megabytes = sum(one.bytes for one in numbers) / 1e6
-    yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB, {len(manifest.classes)} classes" + (
-        ", several labels a sample" if manifest.multi_label else ""
+    yield f"{manifest.format}, {len(manifest.shards)} shards, {megabytes:.1f} MB" + (
+        (f", {len(manifest.classes)} classes" if manifest.classes else "")
+        + (", several labels a sample" if manifest.multi_label else "")
     )
     for name, field in manifest.sample_fields.items():
         classes = f", {len(field.classes)} classes" if field.kind in CLASS_KINDS else ""
         yield f"field {name}: {field.kind}{classes}"
+    for column in list_columns(manifest):
+        if said := _describe_column(column):
+            yield f"column {column.name}: {said}"
     if manifest.parent is not None:
         reused = sum(bool(entry.folder) for entry in manifest.shards)
         tombstones = sum(one.tombstones for one in numbers)
@@ -91,7 +97,8 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     if manifest.prepared is not None:
         changed = ", ".join(f"{name} {count}" for name, count in manifest.prepared.changed.items()) or "none"
         yield f"changed images: {changed}"
-    yield f"verified: {manifest.verify}; {manifest.count_rejected} rejected, {manifest.count_ignored} ignored by name"
+    verified = f"verified: {manifest.verify}; " if manifest.image_field is not None else ""
+    yield f"{verified}{manifest.count_rejected} rejected, {manifest.count_ignored} ignored by name"
     for entry in manifest.rejected[:MAX_SHOWN]:
         yield f"  {entry.path}: {entry.reason}"
     if manifest.count_rejected > MAX_SHOWN:
@@ -165,6 +172,18 @@ def _take_in_turn(labels: np.ndarray[tuple[int, ...], np.dtype[np.int32]], count
     # Rank within the class: distance from the class's first place.
     ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     return [int(place) for place in order[np.lexsort((ordered, ranks))][:count]]
+
+
+def _describe_column(column: ColumnView) -> str:
+    """Return the figures of a number, a category or a text, of the training split; empty for other kinds."""
+    figures = (("mean", column.mean), ("deviation", column.std), ("least", column.least), ("most", column.most))
+    parts = [f"{name} {value:.6g}" for name, value in figures if value is not None]
+    if column.kind == "category":
+        parts.append(f"{column.categories} categories")
+    if column.missing is not None:
+        parts.append(f"{column.missing} missing")
+    parts += [f"{samples} unseen in {split}" for split, samples in column.unseen.items() if samples]
+    return ", ".join(parts)
 
 
 def _describe_duplicates(found: Duplicates) -> str:

@@ -126,6 +126,7 @@ def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, 
     ranks = int(environment["ranks"])
     num_slots = math.ceil(batch / slot_size)
     return {
+        **({"warnings": trained.warnings} if trained.warnings else {}),
         "metrics": trained.metrics,
         "headline": trained.headline.model_dump() if trained.headline is not None else None,
         "best_step": trained.best_step,
@@ -149,6 +150,7 @@ def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
             "asked_precision": exported.asked_precision,
             "tried": [attempt.model_dump(mode="json") for attempt in exported.tried],
             "verdict": exported.verdict,
+            "served": exported.served.model_dump(mode="json") if exported.served else None,
         },
         "engines": [
             {"uri": storage.join(uri, *engine.name.split("/")), **engine.model_dump(mode="json")}
@@ -161,7 +163,7 @@ def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
         },
         "exported_metric": exported.headline.metric,
         "exported_values": exported.headline_values,
-        "exported_test_samples": exported.test_samples,
+        "exported_test_samples": exported.measured_samples,
     }
 
 

@@ -85,8 +85,10 @@ def print_run(view: RunView, stream: TextIO) -> None:
         took = NOT_KNOWN if stage.wall_s is None else seconds(stage.wall_s)
         table.add_row(_text(stage.name), _state(stage.state), took, _text(told))
     console.print(table)
-    for name, text in _rows(view):
-        console.print(Text.assemble((f"{name:<14}", "bold"), _text(text)), soft_wrap=True)
+    rows = list(_rows(view))
+    width = max((len(name) for name, _ in rows), default=0) + 1
+    for name, text in rows:
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), _text(text)), soft_wrap=True)
     for stage in view.stages:
         if stage.error and stage.state != "running":
             console.print(_text(f"stage {stage.name}: {stage.error}"), style="red", soft_wrap=True)
@@ -111,8 +113,10 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (data := view.data) is not None:
         counts = ", ".join(f"{split.name} {split.samples}" for split in data.splits)
         shards, total = sum(part.shards for part in data.shards), size(sum(part.bytes for part in data.shards))
-        held = f"{data.num_classes} classes, {shards} shards, {total}; {data.num_rejected} files rejected"
+        classes = f"{data.num_classes} classes, " if data.num_classes else ""
+        held = f"{classes}{shards} shards, {total}; {data.num_rejected} files rejected"
         yield "data", f"{counts}; {held}"
+        yield from (("warning", f"data: {text}") for text in data.warnings)
     if (profile := view.profile) is not None:
         choice = profile.choice
         cut = f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {choice.num_workers} workers"
@@ -120,6 +124,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield from describe_findings(profile.findings, profile.recommendations)
     if (trained := view.checkpoint) is not None:
         yield "metrics", ", ".join(f"{name} {value:.4f}" for name, value in sorted(trained.metrics.items()))
+        yield from (("warning", f"training: {text}") for text in trained.warnings)
         if trained.initial is not None:
             yield "started with", trained.initial.in_words()
         if trained.ended_by not in ("", "epochs"):
@@ -140,7 +145,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         fell = f", {exported.asked_precision} was asked for" if exported.precision != exported.asked_precision else ""
         yield "export", f"{exported.precision}, {exported.verdict}{fell}"
         shown = ", ".join(f"{name} {value:.4f}" for name, value in exported.headline_values.items())
-        yield exported.headline.metric.replace("_", " "), f"{shown} ({exported.test_samples} test samples)"
+        yield exported.headline.metric.replace("_", " "), f"{shown} ({exported.measured_samples} test samples)"
         for ran, by_precision in exported.parity.items():
             for precision, parity in by_precision.items():
                 yield f"parity {ran}", f"{precision}: {describe_parity(parity.model_dump())}"

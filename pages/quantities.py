@@ -98,7 +98,7 @@ def hours(value: float) -> str:
 
 def several(number_of: int, thing: str) -> str:
     """Return a number of things: 1 worker, 2 workers."""
-    return f"{number_of} {thing}" if number_of == 1 else f"{number_of} {thing}s"
+    return f"{number_of} {thing}" if number_of == 1 else f"{number_of:,} {thing}s"
 
 
 def instant(value: float) -> str:

@@ -176,7 +176,7 @@ def _sections_of_place(config: RunConfig) -> dict[str, object]:
         "train": config.train.model_dump(mode="json", include={"precision", "allow_slow_precision"}),
         # The slot size is held against the global batch by the configuration itself.
         "parallel": config.parallel.model_dump(mode="json", exclude={"slot_size"}),
-        "export": config.export.model_dump(mode="json", include={"targets", "precision"}),
+        "export": config.export.model_dump(mode="json", include={"runtime", "targets", "precision", "min_batch"}),
         "resources": config.resources.model_dump(mode="json", include={"ranks", "nodes"}),
     }
 

@@ -31,7 +31,7 @@ from pipelines.reported import load, reported, show_error
 
 app = typer.Typer(
     name="shardline",
-    help="Raw images to a TensorRT engine with a proof of parity, in one line of stages.",
+    help="Raw data to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=True,
@@ -124,7 +124,7 @@ def shard(
     prices: Prices = None,
     debug: Debug = False,
 ) -> None:
-    """Turn images in class folders, or those that a manifest lists, into shards."""
+    """Turn images in class folders, or the rows of a table, into shards."""
     if dry_run:
         with reported(debug):
             from pipelines.stages import estimate_shards
@@ -267,17 +267,20 @@ def goodput(
             print_goodput(found, sys.stdout)
 
 
+Export = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Folder of an export, or a RUN as for goodput.",
+        show_default=False,
+        autocompletion=inspection_commands.complete_run,
+    ),
+]
+
+
 @app.command()
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of an export, or a RUN as for goodput.",
-            show_default=False,
-            autocompletion=inspection_commands.complete_run,
-        ),
-    ],
+    model: Export,
     samples: Annotated[
         list[str] | None,
         typer.Argument(
@@ -289,32 +292,38 @@ def predict(
         typer.Option(min=1, metavar="K", help="Most labels a sample [3; of several labels all that reach theirs]."),
     ] = None,
     lines: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with one text a line; - is standard input.")
+        str | None, typer.Option(metavar="FILE", help="A file with one text or path a line; - is standard input.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each sample.")] = False,
+    json_lines: Annotated[str | None, typer.Option(metavar="FILE", help="The same, as JSON.")] = None,
+    manifest: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A table of samples: CSV, or JSON lines; - is standard input.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the manifest that holds them [file, text].")
+    ] = None,
+    answer_format: Annotated[
+        str | None, typer.Option("--format", metavar="FORM", help="text, json (a line each) or csv.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Ask a running Triton: http://HOST:8000.")] = None,
     debug: Debug = False,
 ) -> None:
     """Print the answers to images, texts or rows, with scores, by an exported model."""
-    if not samples and lines is None:
+    files = {"lines": lines, "json-lines": json_lines, "manifest": manifest}
+    if not samples and not any(files.values()):
         raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
+    form = "json" if as_json else answer_format
     with reported(debug):
         from pipelines.predict import run_predict
 
-        code = run_predict(model, samples or [], top=top, as_json=as_json, lines=lines)
+        options = {**files, "top": top, "column": column, "format": form, "url": url}
+        code = run_predict(model, samples or [], options)
     raise typer.Exit(code)
 
 
 @app.command("verify")
 def verify_export(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of an export, or a RUN as for goodput.",
-            show_default=False,
-            autocompletion=inspection_commands.complete_run,
-        ),
-    ],
+    model: Export,
     shards: Annotated[
         str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")
     ] = None,
@@ -326,6 +335,22 @@ def verify_export(
 
         code = run_verify(model, shards=shards)
     raise typer.Exit(code)
+
+
+@app.command()
+def serve(
+    model: Export,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command of Triton and the requests to Vertex AI.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Print how an export is served: Triton's docker command, and the requests for an endpoint of Vertex AI."""
+    with reported(debug):
+        from pipelines.serve import describe_serving
+
+        for line in describe_serving(model, dry_run=dry_run):
+            print(line)
 
 
 @config_app.command()

@@ -50,7 +50,7 @@ def _region(config: RunConfig) -> Iterator[Problem]:
 def _root(config: RunConfig) -> Iterator[Problem]:
     for where, value, what in (
         ("run.root", config.run.root, "the line"),
-        ("sharding.source", config.sharding.source, "the images"),
+        ("sharding.source", config.sharding.source, "the data"),
     ):
         if not value.startswith("gs://"):
             given = f"{where} = {value}" if value else f"{where} is not set"

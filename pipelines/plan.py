@@ -283,7 +283,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
             f"up to {dataflow.max_workers} x {dataflow.machine_type}{', FlexRS' if dataflow.flexrs else ''}: "
             "`shardline shard --dry-run` estimates it",
         ),
-        job("profile", machine, 1),
+        *([] if config.profile.method == "off" else [job("profile", machine, 1)]),
         job("train", machine, nodes),
         job("export", serving, 1),
     ]

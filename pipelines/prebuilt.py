@@ -62,7 +62,7 @@ EXTRAS = {
     "shard": "shard,gcp",
     "profile": "train,bucket",
     "train": "train,bucket",
-    "export": "export,bucket,tensorrt",
+    "export": "export,bucket,rtx",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from components.launch import stage_environment
 from contracts import storage
@@ -20,23 +20,21 @@ from pipelines.place import find_run
 _STAGE = "export"
 
 
-def run_predict(model: str, samples: Sequence[str], *, top: int | None, as_json: bool, lines: str | None = None) -> int:
+def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object]) -> int:
     """Print the answers to samples; return the exit code.
 
     Args:
         model: Folder of an export, or a run as `shardline goodput` takes it; paths, URIs or an id.
         samples: Image files, as paths or URIs; texts; files of rows.
-        top: Most labels a sample; None: what the task says by itself.
-        as_json: Print a line of JSON for each sample.
-        lines: A file with one text a line; - is standard input.
+        options: Of the export's predict.py (trainer/export/serving.py) by name; None: not given.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
     command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}"]
-    command += [*([] if top is None else [f"--top={top}"]), *(["--json"] if as_json else [])]
-    command += [*([] if lines is None else [f"--lines={lines}"]), "--", *samples]
-    given = None if lines == "-" else subprocess.DEVNULL
+    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command += ["--", *samples]
+    given = None if "-" in (*samples, *options.values()) else subprocess.DEVNULL
     return subprocess.run(command, stdin=given, env=stage_environment(), check=False).returncode
 
 

@@ -180,7 +180,7 @@ def _serving_image(config: RunConfig) -> Iterator[Problem]:
     yield Problem(
         f"vertex.images.serving = {image}" if image else "vertex.model.upload without vertex.images.serving",
         "an image in Artifact Registry (*.pkg.dev) or Container Registry (gcr.io): Vertex AI takes no other",
-        "mirror the Triton image that the export's triton/README.md names (docs/vertex.md) and set "
+        "mirror the Triton image that `shardline serve RUN --dry-run` names (docs/vertex.md) and set "
         "vertex.images.serving, or set vertex.model.upload=false",
     )
 

@@ -68,6 +68,12 @@ def run_profile(
     given = [f"profile.budget_s={parse_duration(budget):g}"] if budget is not None else []
     given += ["profile.method=grid"] if full_grid else []
     config = load(path, [*overrides, *given])
+    if budget is not None and config.profile.method == "off":
+        raise ConfigError(
+            f"--budget {budget}, and profile is off in {path.name}: nothing would be measured",
+            allowed="--budget where profile.method is sweep or grid",
+            todo=f"measure by `shardline profile {path} profile.method=sweep --budget {budget}`, or leave --budget out",
+        )
     made = run_stage_alone("profile", config, output=output, given={"shards": shards}, fresh=fresh, debug=debug)
     report = ProfileReport.load(made.uri)
     place = storage.display(made.uri)

@@ -167,7 +167,7 @@ def _find_source(config: RunConfig, source: Path | None) -> Path:
         raise ConfigError(
             f"sharding.source {given or '(unset)'}: a rehearsal reaches no cloud",
             allowed="a folder or a manifest of this machine",
-            todo="give --source FOLDER with some of the images: a bucket of this machine serves them at that URI",
+            todo="give --source PATH with some of the data: a bucket of this machine serves it at that URI",
         )
     if found.is_dir() and given.lower().endswith(MANIFEST_SUFFIXES):
         # The folder of the manifest and what it names.

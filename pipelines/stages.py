@@ -125,7 +125,8 @@ def run_stage_alone(
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:
         raise StageFailed(failure)
-    for warning in read_warnings(uri if stage == "shard" else inputs["shards"]):
+    # The shard stage has said its own.
+    for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
         typer.echo(f"{stage}: warning: {warning}", err=True)
     return Made(uri, trace.reused)
 

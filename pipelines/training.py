@@ -131,7 +131,7 @@ def training(
     train_config: str,
     export_config: str,
 ) -> None:
-    """Raw images to an engine with a proof of parity, on this machine.
+    """Raw data to an engine with a proof of parity, on this machine.
 
     Args:
         line: URI of the line's folder.

@@ -42,7 +42,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
         last = record(line=given["line"], config=run_config, run_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
         own(titled(last, "record"), image).after(*tasks).ignore_upstream_failure()
 
-    @dsl.pipeline(name="shardline", description="Raw images to a TensorRT engine with a proof of parity.")
+    @dsl.pipeline(name="shardline", description="Raw data to a TensorRT engine with a proof of parity.")
     def shardline(
         line: str,
         flags: str,

@@ -297,7 +297,7 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
             served = _import(
                 artifact_types.UnmanagedContainerModel,
                 decided.outputs["artifact_uri"],
-                {"containerSpec": _container_spec(decided.outputs["image"], served_name)},
+                {"containerSpec": container_spec(decided.outputs["image"], served_name)},
             )
             titled(served, "importer")
             with dsl.If(known.outputs["exists"] == "yes", name="new-version"):
@@ -326,7 +326,7 @@ def _import(kind: Any, uri: Any, metadata: Mapping[str, Any]) -> Any:
     return never_cached(dsl.importer(artifact_uri=uri, artifact_class=kind, reimport=True, metadata=dict(metadata)))
 
 
-def _container_spec(image: Any, model: str) -> dict[str, Any]:
+def container_spec(image: Any, model: str) -> dict[str, Any]:
     """Return how Vertex AI serves the repository (ModelContainerSpec)."""
     return {
         "imageUri": image,

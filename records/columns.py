@@ -31,6 +31,8 @@ list of B bytes objects, UTF-8; class: [B] int64."""
 _SUFFIXES: dict[FieldKind, bytes] = {"number": b"/float64", "numbers": b"/float64", "category": b"", "text": b""}
 # Tags of length-delimited fields 1 and 2.
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
+# Longer values are copied one by one, which takes no longer then.
+_SHORT_BYTES = 1024
 # Bytes of the longest varint that is read: a sample has less than 2 GiB.
 _VARINT_BYTES = 5
 
@@ -207,5 +209,12 @@ def _doubles(taken: Bytes, begin: Integers, length: Integers, *, one: bool) -> n
     size = int(length[0])
     if size % 8 or (length != size).any() or (one and size != 8):
         raise _Otherwise
-    values = np.ascontiguousarray(taken[begin[:, None] + np.arange(size)]).view("<f8")
+    if size <= _SHORT_BYTES:
+        chosen = np.ascontiguousarray(taken[begin[:, None] + np.arange(size)])
+    else:
+        # The index of a byte takes eight.
+        chosen = np.empty((len(begin), size), np.uint8)
+        for row, first in enumerate(begin.tolist()):
+            chosen[row] = taken[first : first + size]
+    values = chosen.view("<f8")
     return values[:, 0] if one else values

@@ -81,13 +81,17 @@ def mask_crc(crc: int) -> int:
 
 def encode_example(sample: Sample) -> tuple[bytes, bytes]:
     """Return the serialised Example as what comes before the image bytes and what comes after them."""
+    labels: tuple[int, ...] = (sample.label,)
+    names: tuple[str, ...] = (sample.class_name,)
+    if sample.labels is not None:
+        labels, names = sample.labels, sample.class_names
     rest = b"".join(
         (
             _entry(b"image/format", _bytes_feature(sample.image_format.encode())),
             _entry(b"image/height", _int64_feature(sample.height)) if sample.width else b"",
             _entry(b"image/width", _int64_feature(sample.width)) if sample.width else b"",
-            _entry(b"image/class/label", _int64_feature(*(sample.labels or (sample.label,)))),
-            _entry(b"image/class/text", _bytes_feature(*map(str.encode, sample.class_names or (sample.class_name,)))),
+            _entry(b"image/class/label", _int64_feature(*labels)),
+            _entry(b"image/class/text", _bytes_feature(*map(str.encode, names))),
             _entry(b"image/filename", _bytes_feature(sample.path.encode())),
         )
     )

@@ -261,7 +261,7 @@ class _Frame:
             content=b"",
             image_format="jpeg",
             label=reference.label,
-            class_name=names[0],
+            class_name=names[0] if names else "",
             path=path,
             width=pixels,
             height=pixels,

@@ -167,8 +167,9 @@ def _check_copies(found: Findings, handle: JobHandle, commit: Commit) -> Finding
     # The commit looks at them again.
     with _working(handle, swallows=True):
         if commit.duplicates == "fail" and found.groups:
-            shown = f"sharding.source {storage.display(open_job(handle).planned.source_uri)}"
-            check_duplicates(found.report(dropped=False), shown)
+            planned = open_job(handle).planned
+            shown = f"sharding.source {storage.display(planned.source_uri)}"
+            check_duplicates(found.report(dropped=False), shown, planned.sharding)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What makes a set of images unfit for training, and how errors name files and classes.
+"""What makes a set of samples unfit for training, and how errors name files and classes.
 
 Checked on the listing before anything is written, on the shards before the manifest is, and on finished shards before
 they are used again. Needs neither Beam nor numpy: a stage that only finds its result must start quickly.
@@ -38,9 +38,9 @@ def check_training_classes(classes: tuple[bytes, ...], training_samples: list[in
     absent = [encode_name(name) for name, count in zip(classes, training_samples, strict=True) if count == 0]
     if absent:
         raise DataError(
-            f"{shown}: no training image of class {name_some(absent)}",
-            allowed="at least one readable image of each class in the training split",
-            todo="add images to that class, remove its folder, or raise sharding.splits.train",
+            f"{shown}: no training sample of class {name_some(absent)}",
+            allowed="at least one usable sample of each class in the training split",
+            todo="add samples of that class, remove its folder or its rows, or raise sharding.splits.train",
         )
 
 

@@ -90,7 +90,7 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         num_parts=len(listing.parts),
         num_files=listing.num_files,
         source_bytes=listing.total_bytes,
-        training_files=sum(listing.count_by_class(0)) if listing.classes else listing.split_files[0],
+        training_files=listing.split_files[0],
         has_checksums=listing.has_checksums,
         ignored=[encode_path(path) for path in listing.ignored],
         num_ignored=listing.num_ignored,

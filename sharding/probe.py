@@ -30,6 +30,7 @@ from records.statistics import Counter, Tally
 from sharding.limits import MAX_NAMED, certain_to_fail, encode_name, encode_path, name_some
 from sharding.sources import Reference, remote_uri
 from sharding.sources.fields import Fields
+from sharding.sources.reference import NO_CLASS
 from sharding.write.check import Checks
 from sharding.write.reading import read_samples
 from sharding.write.sample import accept
@@ -132,7 +133,7 @@ def probe(
             accepted += 1
             accepted_bytes += reference.source_bytes
             stored_bytes += num_bytes
-    gone = sorted(n for n, times in unreadable.items() if times == by_class[n] >= _LEAST_OF_CLASS)
+    gone = sorted(n for n, times in unreadable.items() if times == by_class[n] >= _LEAST_OF_CLASS and n != NO_CLASS)
     result = ProbeResult(
         total_files=count,
         total_bytes=total_bytes,

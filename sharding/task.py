@@ -133,7 +133,7 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
     if section.duplicates == "fail" and manifest.duplicates:
         from sharding.commit.duplicates import check_duplicates
 
-        check_duplicates(manifest.duplicates, shown)
+        check_duplicates(manifest.duplicates, shown, section)
 
 
 def _check_apart(stage: Stage) -> None:
@@ -274,7 +274,7 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
     if manifest.duplicates and manifest.duplicates.dropped:
         from sharding.commit.duplicates import describe_duplicates
 
-        stage.log(describe_duplicates(manifest.duplicates))
+        stage.log(describe_duplicates(manifest.duplicates, stage.config.sharding))
     for warning in manifest.warnings:
         if warning not in said:
             stage.log(f"warning: {warning}")

@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     },
     "train": {"global_batch_size": 16, "epochs": 2, "learning_rate": 0.01},
     "parallel": {"slot_size": 4},
+    "export": {"runtime": "tensorrt_rtx"},
 }
 
 

@@ -110,6 +110,7 @@ def finish(training: Training) -> None:
             "spent_s": training.reporting.budget.spent_s(),
             "parameters_sha256": sha256,
             "calibration": calibrated or {},
+            "warnings": training.data.warnings,
             "evaluation": evaluation,
             "files": files,
         }

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, ClassVar, Literal
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import google_crc32c
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Headline
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from contracts.config.export import Runtime
 from contracts.errors import DataError
 
 # Fields that came after release 0.1.0, with their defaults: they are left out there, so that seals of documents that
@@ -21,7 +26,15 @@ _SINCE_0_1: dict[str, Any] = {
     "accuracy": {},
     "metrics": {},
     "headline": FORMER_HEADLINE,
+    "served": None,
+    "proof_samples": None,
+    "proof_seed": None,
 }
+
+# A fault that changes one answer in seven is seen by one of so many with a probability of 95 %: (6/7)^20 = 0.046.
+LEAST_OTHER_ANSWERS = 20
+# Release 0.1.0 counted classes.
+_LEAST_CLASSES_0_1 = 5
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Status = Literal["passed", "failed", "not decidable", "not run"]
@@ -33,7 +46,7 @@ class Gate(Document):
 
     name: str
     """parity, top1, batch, range, reference, accuracy, coverage, bundle, `engine TARGET` (engine sm89); those of
-    `shardline verify` are checksum, repository, bundle, `engine TARGET`."""
+    `shardline verify` are checksum, bundle, `engine TARGET`."""
     precision: str
     """Precision of the graph that it is about."""
     status: Status
@@ -59,6 +72,10 @@ class OutputParity(Document):
     """Share of answers that are the reference's, of an output that is compared as classes."""
     reference_classes: int | None = None
     """Number of different answers of the reference."""
+    answers: int | None = None
+    """Number of answers that were compared: of each sample one, or one for each of its places."""
+    reference_others: int | None = None
+    """Those of them of which the reference's is not its most frequent one."""
     many_answers: bool = False
     """Whether a sample has more than one answer (an image's pixels)."""
 
@@ -76,7 +93,11 @@ class Parity(Document):
     top1_agreement: float | None = None
     """Share of answers that are the reference's; None where no output is compared as classes."""
     reference_classes: int | None = None
-    """Number of different classes that the reference predicts: with fewer than five, agreement on them says nothing."""
+    """Number of different classes that the reference predicts."""
+    answers: int | None = None
+    """Number of answers that were compared; None in documents of release 0.1.0."""
+    reference_others: int | None = None
+    """Those of them of which the reference's is not its most frequent one: with few, agreement says nothing."""
     passed: bool | None = None
     """None when nothing ran."""
     outputs: dict[str, OutputParity] = Field(default={})
@@ -84,7 +105,14 @@ class Parity(Document):
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _left_out(handler(self), {"outputs": {}})
+        return _left_out(handler(self), {"outputs": {}, "answers": None, "reference_others": None})
+
+    @property
+    def has_few_answers(self) -> bool:
+        """Whether agreement with the reference says nothing, since nearly all of its answers are one."""
+        if self.reference_others is None:
+            return self.reference_classes is not None and self.reference_classes < _LEAST_CLASSES_0_1
+        return self.reference_others < LEAST_OTHER_ANSWERS
 
 
 class Attempt(Document):
@@ -105,9 +133,24 @@ class ShippedFile(FileEntry):
 
     @classmethod
     def of(cls, folder_uri: str, name: str) -> ShippedFile:
-        """Describe the file `name` below `folder_uri`; it is read twice, for its crc32c and its sha256."""
-        entry = FileEntry.of(folder_uri, name)
-        return ShippedFile(**entry.model_dump(), sha256=hash_content(entry.uri(folder_uri)))
+        """Describe the file `name` below `folder_uri`, which is read once."""
+        return ShippedFile(name=name, **read_hashes(storage.join(folder_uri, *name.split("/")))._asdict())
+
+    def damage(self, folder_uri: str, *, copy: Path | None = None) -> str | None:
+        """Read the file and return what is wrong with it, or None.
+
+        Args:
+            folder_uri: Folder of the document.
+            copy: File that what was read is written to.
+        """
+        try:
+            found = read_hashes(self.uri(folder_uri), copy=copy)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return f"{self.name} is missing"
+        for kind, value in found._asdict().items():
+            if value != getattr(self, kind):
+                return f"{self.name} has {kind} {value}, its manifest says {getattr(self, kind)}"
+        return None
 
 
 class GraphEntry(ShippedFile):
@@ -154,6 +197,51 @@ class EngineEntry(ShippedFile):
     """Largest resident memory of the build's process."""
 
 
+NO_SERVER = "loads in Triton"
+"""Of `Served.unproven`."""
+
+
+class Served(Document):
+    """The model that Triton loads, the settings that it loads it with, and how far these are proven.
+
+    The gates of the shipping precision ran this file with these settings, on the provider that was there.
+    """
+
+    runtime: Runtime
+    model: str
+    """Path of the file below the export's folder; one of its graphs or engines."""
+    sha256: Sha256
+    """Of the file."""
+    config: str
+    """Path of config.pbtxt below the export's folder."""
+    config_sha256: Sha256
+    graph_level: int | None = None
+    """ONNX Runtime's optimisation level as Triton's configuration has it (trainer/export/triton_config.py); None for a
+    plan."""
+    ran: str
+    """What ran the file in the gates: package, version, provider and level."""
+    unproven: list[str] = Field(default=[])
+    """What no gate has run, in words: a GPU's provider, fp16 arithmetic, the server itself."""
+
+    def hashes(self) -> dict[str, str]:
+        """Return the sha256 of the model and of its configuration, by path."""
+        return {self.model: self.sha256, self.config: self.config_sha256}
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the gates ran all of it but a server."""
+        return not self.lacks
+
+    @property
+    def lacks(self) -> list[str]:
+        """What no gate has run, but that a server loads it: no server is ever run here, and that holds nothing back."""
+        return [what for what in self.unproven if what != NO_SERVER]
+
+    def in_words(self) -> str:
+        """Return file, hash and what ran it."""
+        return f"{self.model} (sha256 {self.sha256[:12]}) ran by {self.ran}"
+
+
 class Calibration(Document):
     """The training images whose activations were looked at."""
 
@@ -176,7 +264,26 @@ class Latency(Document):
     p90_ms: float
     p99_ms: float
     images_per_s: float
+    """Samples a second: a CPU's over the time of its calls, one after the other; a GPU's over calls that are queued
+    without waiting for each (since 0.2.0)."""
     repeats: int
+    cold_s: float | None = None
+    """Seconds from opening it to its first answer, compilation included; of the first batch size that it ran."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _left_out(handler(self), {"cold_s": None})
+
+
+def two_figures(latency: Iterable[Latency]) -> list[tuple[Latency, Latency]]:
+    """Return for each runner and precision its smallest batch, for latency, and its batch of the highest throughput."""
+    by_runner: dict[tuple[str, str, str], list[Latency]] = {}
+    for one in latency:
+        by_runner.setdefault((one.runner, one.precision, one.device), []).append(one)
+    return [
+        (min(found, key=lambda one: one.batch), max(found, key=lambda one: one.images_per_s))
+        for found in by_runner.values()
+    ]
 
 
 class ExportManifest(Contract):
@@ -193,8 +300,8 @@ class ExportManifest(Contract):
     tried: list[Attempt]
     """In the order in which they were tried; the last one ships."""
     verdict: Literal["proven", "unproven"]
-    """proven: every engine ran and passed; otherwise `shardline verify` on their GPUs completes the proof
-    (contracts.proof says how far it is)."""
+    """proven: what is served ran as it is served, and every engine ran and passed; otherwise `shardline verify` on the
+    engines' GPUs may complete the proof (contracts.proof says how far it is)."""
     opset: int
     task: str = FORMER_TASK
     """Name of the task that was learnt."""
@@ -218,6 +325,13 @@ class ExportManifest(Contract):
     headline: Headline = Headline.model_validate(FORMER_HEADLINE)
     """Of the task."""
     test_samples: int
+    """Samples of the test split."""
+    proof_samples: int | None = None
+    """How many of them the gates ran, drawn by class; None where they ran all. Metrics are of these."""
+    proof_seed: int | None = None
+    """What they were drawn by."""
+    served: Served | None = None
+    """None in documents of release 0.1.0, whose gates did not run what Triton loads."""
     coverage: dict[str, dict[str, float]] = Field(default={})
     """By precision: the shares of weight bytes and of operators that have it."""
     calibration: Calibration | None = None
@@ -255,6 +369,11 @@ class ExportManifest(Contract):
         )
 
     @property
+    def measured_samples(self) -> int:
+        """Samples of the test split that the metrics are of."""
+        return self.proof_samples or self.test_samples
+
+    @property
     def headline_values(self) -> dict[str, float]:
         """The headline metric by precision."""
         metric = self.headline.metric
@@ -284,6 +403,11 @@ class ExportManifest(Contract):
         missing = [name for name in ("fp32", self.precision) if name not in precisions]
         if missing:
             return f"the manifest has no graph of {missing[0]}"
+        if self.served is not None:
+            hashes = {entry.name: entry.sha256 for entry in self.shipped_files()}
+            for name, sha256 in self.served.hashes().items():
+                if hashes.get(name) != sha256:
+                    return f"the manifest's {name} is not the one that the gates ran"
         return None if "fp32" in self.headline_values else f"the manifest has no {self.headline.metric} of fp32"
 
     def shipped_files(self) -> list[ShippedFile]:
@@ -333,10 +457,31 @@ def _left_out(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
-def hash_content(uri: str) -> str:
-    """Return the sha256 of a file or object, read in pieces."""
-    digest = hashlib.sha256()
-    with storage.open_read(uri) as stream:
+class ContentHash(NamedTuple):
+    """Size and hashes of a content."""
+
+    bytes: int
+    crc32c: str
+    sha256: str
+
+
+def read_hashes(uri: str, *, copy: Path | None = None) -> ContentHash:
+    """Return size, crc32c and sha256 of a file or object, which is read once, in pieces.
+
+    Args:
+        uri: Of the file or object.
+        copy: File that what was read is written to.
+    """
+    digest, crc, num_bytes = hashlib.sha256(), 0, 0
+    with storage.open_read(uri) as stream, open(copy or os.devnull, "wb") as target:
         while piece := stream.read(1 << 22):
             digest.update(piece)
-    return digest.hexdigest()
+            crc = google_crc32c.extend(crc, piece)
+            num_bytes += len(piece)
+            target.write(piece)
+    return ContentHash(num_bytes, f"{crc:08x}", digest.hexdigest())
+
+
+def hash_content(uri: str) -> str:
+    """Return the sha256 of a file or object."""
+    return read_hashes(uri).sha256

@@ -156,6 +156,8 @@ class CheckpointManifest(Contract):
     calibration: dict[str, Any] = Field(default_factory=dict)
     """At the top of a training folder: what the task has chosen on the validation split with these weights, such as a
     threshold for each class; empty where it chooses nothing."""
+    warnings: list[str] = Field(default_factory=list)
+    """At the top of a training folder: what the task says that it cannot learn from, such as columns with one value."""
     finished_at: str = ""
     """At the top of a training folder: when it ended, UTC, ISO 8601; empty in those of release 0.1.0."""
     numerics: dict[str, str] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import field_validator, model_validator
 
-from contracts.config.base import Section
+from contracts.config.base import Section, refusal
 from contracts.config.code import CodeSection
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
@@ -114,6 +114,27 @@ class RunConfig(Section):
                 f"train.unfreeze_epoch {self.train.unfreeze_epoch} is not below train.epochs {self.train.epochs}: "
                 "nothing would ever unfreeze"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _target_is_no_input(self) -> RunConfig:
+        label = self.sharding.fields.get("label")
+        if label is None:
+            return self
+        for name, field in self.sharding.fields.items():
+            if (
+                name != "label"
+                and field.kind in self.task.input_kinds
+                and label.column in (field.column, *field.columns)
+            ):
+                raise refusal(
+                    f"column {label.column!r} is what task {self.task.name} learns (sharding.fields.label), and field "
+                    f"{name} ({field.kind}) reads it too: the answer would be an input",
+                    allowed="other columns as inputs",
+                    todo=f"remove sharding.fields.{name}"
+                    if field.column
+                    else f"leave it out of sharding.fields.{name}.columns",
+                )
         return self
 
 

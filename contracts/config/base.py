@@ -16,6 +16,14 @@ def _refuse_bool(value: object) -> object:
     return value
 
 
+REFUSED = "refused"
+
+
+def refusal(given: str, *, allowed: str, todo: str) -> PydanticCustomError:
+    """Return the error of a value in the words of a ConfigError: what is wrong with it, what is allowed, what to do."""
+    return PydanticCustomError(REFUSED, "{given}", {"given": given, "allowed": allowed, "todo": todo})
+
+
 # Not strict, since YAML reads 1e-3 as text; but true is no number, though Python says 1.
 # It stands behind the bounds, which then are those of a float.
 NotBool = BeforeValidator(_refuse_bool)

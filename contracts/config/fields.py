@@ -15,7 +15,7 @@ FILE_KINDS: tuple[FieldKind, ...] = ("image", "bytes")
 # Kinds whose values are names out of a list that the manifest holds.
 CLASS_KINDS: tuple[FieldKind, ...] = ("class", "classes")
 # Kinds whose cells may be empty, where `missing` is keep.
-MISSING_KINDS: tuple[FieldKind, ...] = ("text", "category", "number", "numbers")
+MISSING_KINDS: tuple[FieldKind, ...] = ("text", "category", "number", "numbers", "classes")
 # Stands in `columns` for all columns that nothing else names.
 OTHER_COLUMNS = "*"
 # It is part of the names of members of a tar, which have less than 100 bytes.
@@ -34,8 +34,8 @@ class FieldSection(Section):
     """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; category: text
     whose values in the training split are a vocabulary; number: a float; numbers: several; json: any JSON value."""
     missing: Literal["refuse", "keep"] = "refuse"
-    """Whether an empty cell ends the stage, or is kept: as not a number, or as empty text. For text, category, number
-    and numbers."""
+    """Whether an empty cell ends the stage, or is kept: as not a number, as empty text, or as no class. For text,
+    category, number, numbers and classes."""
     place: Annotated[int, Field(strict=True, ge=0)] | None = None
     """Place among the fields: the first image is the one that is changed and measured. Unset: that in the file."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from contracts.config.base import Fraction, PositiveInt, Section
+from contracts.config.base import Fraction, PositiveInt, Section, refusal
 from contracts.config.fields import FILE_KINDS, OTHER_COLUMNS, FieldName, FieldSection, order_fields
 
 SPLITS = ("train", "validation", "test")
@@ -159,7 +160,7 @@ class ShardingSection(Section):
         if self.tokenizer is not None:
             field = self.fields.get(self.tokenizer.field)
             if field is None or field.kind != "text":
-                raise ValueError(f"tokenizer.field is {self.tokenizer.field!r}, which is no field of kind text")
+                raise _no_text(self.tokenizer.field, self.fields)
         return self
 
     @model_validator(mode="after")
@@ -167,3 +168,20 @@ class ShardingSection(Section):
         if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
             raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
         return self
+
+
+def _no_text(name: str, fields: dict[str, FieldSection]) -> PydanticCustomError:
+    """Return the error of a tokenizer whose field has no texts."""
+    texts = [one for one, field in fields.items() if field.kind == "text"]
+    reads = f"sharding.tokenizer reads the field {name!r}"
+    todo = f"map a column to it: sharding.fields: {{{name}: {{column: ..., kind: text}}}}; or unset sharding.tokenizer"
+    if name in fields:
+        given = f"{reads}, which is of kind {fields[name].kind}"
+        todo = f"set sharding.fields.{name}.kind=text, or unset sharding.tokenizer"
+    elif texts:
+        given = f"{reads}, and sharding.fields has none of that name: its field of kind text is {texts[0]!r}"
+        todo = f"name the field {name} instead of {texts[0]} (task text_classification reads the field text); "
+        todo += f"for a task of your own, set sharding.tokenizer.field={texts[0]}"
+    else:
+        given = f"{reads}, and sharding.fields has no field of kind text"
+    return refusal(given, allowed="a field of kind text", todo=todo)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator
 
-from contracts.config.base import Section
+from contracts.config.base import Section, refusal
+from contracts.config.fields import FieldKind
 
 # The tasks that come with the tool.
 TASKS = (
@@ -17,14 +20,40 @@ TASKS = (
     "tabular_regression",
 )
 
+# Kinds of the columns that the tasks of tables learn from.
+INPUT_KINDS: tuple[FieldKind, ...] = ("number", "numbers", "category")
+
+
+def _check_name(name: str) -> str:
+    if name not in TASKS and not re.fullmatch(r"[\w.]+:\w+", name):
+        close = difflib.get_close_matches(name, TASKS, n=1)
+        raise refusal(
+            f"task.name = {name!r}",
+            allowed=f"{', '.join(TASKS)}, or module:Class of your own code",
+            todo=f"did you mean {close[0]}?" if close else "choose one of them (docs/tasks.md)",
+        )
+    return name
+
 
 class TaskSection(Section):
     """What is learnt from the samples (docs/tasks.md)."""
 
-    name: Annotated[str, Field(pattern=rf"^({'|'.join(TASKS)}|[\w.]+:\w+)$")] = "image_classification"
+    name: Annotated[str, AfterValidator(_check_name)] = "image_classification"
     """A task of the tool, or `module:Class` of your own code."""
     arguments: dict[str, Any] = {}
     """Keyword arguments of the task's class."""
+
+    @property
+    def may_read_images(self) -> bool:
+        """Whether samples may have images: of the tool's tasks those that are named so, and each of the user's."""
+        return self.is_own or self.name.startswith("image_")
+
+    @property
+    def input_kinds(self) -> tuple[FieldKind, ...]:
+        """Kinds of the fields with values (not files) that the task learns from; none is known of an own task."""
+        if self.name == "text_classification":
+            return ("text",)
+        return INPUT_KINDS if self.name.startswith("tabular_") and not self.is_own else ()
 
     @property
     def is_own(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the shards hold: samples by split and class, sizes of shards, what was left out, and what images look like."""
+"""The shards: samples by split and class, columns, sizes of shards, what was left out, images and lengths of texts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import base64
 import binascii
 import re
 from collections import Counter
+from collections.abc import Callable
 from statistics import median
 
+from contracts.config import SPLITS
 from inspection.page.chart import bars
-from inspection.page.subject import Subject, left_out, tile
-from inspection.run.view import DataView, PictureView, ShardView, shows_samples
+from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.run.view import ColumnView, DataView, PictureView, ShardView, shows_samples
 from pages.markup import Html, bar, element, figure, join, section, shorten, table
 from pages.quantities import count, number, percent, several, size
 
@@ -30,6 +32,7 @@ def data(subject: Subject) -> Html:
         _tiles(found),
         element("h3", "Samples by class"),
         _classes(subject, found),
+        _columns(subject, found),
         _sheet(subject),
         _shards(subject, found),
         _rejected(subject, found),
@@ -46,10 +49,14 @@ def _tiles(found: DataView) -> Html:
     increments = f", {several(found.generation, 'increment')}" if found.generation else ""
     tiles = [
         tile("Samples", figure("data.samples", samples, count), by_split),
-        tile("Classes", figure("data.classes", found.num_classes, count)),
+        *([tile("Classes", figure("data.classes", found.num_classes, count))] if found.num_classes else ()),
         tile("Shards", figure("data.shards", shards, count), f"{found.format}, {size(size_b)}{increments}"),
         tile("Rejected files", figure("data.rejected", found.num_rejected, count), _ignored(found)),
-        tile("Copies of images", figure("data.copies", copies, count, "none found"), "with the same bytes as another"),
+        tile(
+            "Copies of images" if found.has_images else "Copies of samples",
+            figure("data.copies", copies, count, "none found"),
+            "with the same bytes as another" if found.has_images else "with the content of another, whatever the label",
+        ),
         tile(
             "Leaks",
             figure("data.leaks", leaks, count, "none found"),
@@ -61,7 +68,58 @@ def _tiles(found: DataView) -> Html:
 
 
 def _ignored(found: DataView) -> str:
-    return f"and {found.num_ignored:,} ignored by their names" if found.num_ignored else "that are no usable images"
+    if found.num_ignored:
+        return f"and {found.num_ignored:,} ignored by their names"
+    return "that are no usable images" if found.has_images else "by their content"
+
+
+def _columns(subject: Subject, found: DataView) -> Html:
+    """Return the columns of samples with named fields; figures that no column has are left out."""
+    if not found.columns:
+        return Html("")
+    shown = found.columns[: subject.limits.rows]
+    unseen = [split for split in SPLITS if any(split in one.unseen for one in shown)]
+    figures: list[tuple[str, str, Callable[[ColumnView], float | None], Callable[[float], str]]] = [
+        ("Mean", "mean", lambda one: one.mean, number),
+        ("Deviation", "std", lambda one: one.std, number),
+        ("Least", "least", lambda one: one.least, number),
+        ("Most", "most", lambda one: one.most, number),
+        ("Missing", "missing", lambda one: one.missing, count),
+        ("Categories", "categories", lambda one: one.categories, count),
+        *(
+            (f"Unseen in {split}", f"unseen.{split}", lambda one, split=split: one.unseen.get(split), count)
+            for split in unseen
+            # A training split has no value that its vocabulary lacks, unless an increment has added it.
+            if split != "train" or any(one.unseen.get(split) for one in shown)
+        ),
+    ]
+    told = [each for each in figures if any(each[2](one) is not None for one in shown)]
+    rows = [
+        [
+            subject.name(one.name),
+            subject.name(one.field),
+            one.kind,
+            *(figure(f"data.columns.{place}.{key}", value(one), said, NO_VALUE) for _, key, value, said in told),
+        ]
+        for place, one in enumerate(shown)
+    ]
+    caption = (
+        "Columns of the source: values and categories of the training split, its samples that miss a value, and "
+        "samples of the others whose category it lacks"
+    )
+    return join(
+        [
+            element("h3", "Columns"),
+            table(
+                caption,
+                ["Column", "Field", "Kind", *(title for title, *_ in told)],
+                rows,
+                id_="columns",
+                words=3,
+                note=left_out(len(shown), found.num_columns, "columns"),
+            ),
+        ]
+    )
 
 
 def _classes(subject: Subject, found: DataView) -> Html:
@@ -178,8 +236,8 @@ def _strip(subject: Subject, shards: ShardView) -> Html:
     sizes, limit = shards.sizes, subject.limits.shards
     stretch = -(-len(sizes) // limit) if sizes else 1
     heights = [max(sizes[start : start + stretch]) for start in range(0, len(sizes), stretch)]
-    words = f"{shards.shards:,} shards, {size(shards.bytes)}"
-    if sizes:
+    words = f"{several(shards.shards, 'shard')}, {size(shards.bytes)}"
+    if len(sizes) > 1:
         words += f"; smallest {size(min(sizes))}, median {size(median(sizes))}, largest {size(max(sizes))}"
     if stretch > 1 or len(sizes) < shards.shards:
         words += f". {len(heights):,} bars stand for {shards.shards:,} shards, the largest of each stretch."

@@ -41,15 +41,23 @@ def export(subject: Subject) -> Html:
 
 def _verdict(subject: Subject, found: ExportManifest) -> Html:
     unproven = find_unproven_targets(found, subject.view.verifications)
+    engines = [name for name in unproven if name in {entry.target for entry in found.engines}]
+    served = [name for name in unproven if found.served is not None and name in found.served.lacks]
+    words: list[str] = []
+    if found.served is not None:
+        words.append(f"Serves {subject.name(found.served.in_words())}. ")
     if not unproven:
-        words = "Every engine ran on its GPU and passed its gates."
-        return element("p", chip("proven"), " ", words, class_="reason", data_verdict="proven")
-    if set(unproven) <= {entry.target for entry in found.engines}:
-        words = f"No GPU has run these engines yet: {', '.join(unproven)}. What ran is named in the tables below. "
-        rest = join([words, element("code", "shardline verify"), " on a GPU of each completes the proof."])
-    else:
-        rest = join([f"Nothing proves it: {subject.name('; '.join(unproven))}."])
-    return element("p", chip("unproven"), " ", rest, class_="reason", data_verdict="unproven")
+        words.append("All of it ran and passed its gates.")
+    elif len(engines) + len(served) < len(unproven):
+        words.append(f"Nothing proves it: {subject.name('; '.join(unproven))}.")
+    if served:
+        words.append(f"Not shown of what is served: {', '.join(served)}. ")
+    if engines:
+        command = element("code", "shardline verify")
+        words.append(f"No GPU has run these engines yet: {', '.join(engines)}. What ran is named in the tables below. ")
+        words += [command, " on a GPU of each runs it."]
+    verdict = "unproven" if unproven else "proven"
+    return element("p", chip(verdict), " ", *words, class_="reason", data_verdict=verdict)
 
 
 def _tiles(found: ExportManifest) -> Html:
@@ -65,7 +73,7 @@ def _tiles(found: ExportManifest) -> Html:
         tile(
             title(name),
             figure(f"export.{name}", shipped, show),
-            f"{drop}; {found.test_samples:,} test samples",
+            f"{drop}; {found.measured_samples:,} test samples",
         ),
         tile(
             "Gates passed",
@@ -78,7 +86,7 @@ def _tiles(found: ExportManifest) -> Html:
 
 
 def _builders(found: ExportManifest) -> str:
-    return ", ".join(sorted({shorten(entry.builder, 60) for entry in found.engines})) or "none was built"
+    return ", ".join(sorted({shorten(entry.builder, 60) for entry in found.engines})) or "none: Triton builds"
 
 
 def _tried(subject: Subject, found: ExportManifest) -> Html:
@@ -133,10 +141,8 @@ def _parity(subject: Subject, found: ExportManifest) -> Html:
 def _parity_row(subject: Subject, ran: str, name: str, parity: Parity) -> list[str]:
     key = f"parity.{ran}.{name}"
     state = "not run" if parity.passed is None else "passed" if parity.passed else "failed"
-    few = parity.reference_classes is not None and parity.reference_classes < 5
-    agreed = figure(
-        f"{key}.top1", parity.top1_agreement, exact_percent, NO_VALUE, note="too few classes to say" if few else ""
-    )
+    note = "too few answers to say" if parity.has_few_answers else ""
+    agreed = figure(f"{key}.top1", parity.top1_agreement, exact_percent, NO_VALUE, note=note)
     return [
         f"{ran} {subject.name(name)}",
         chip(state),
@@ -169,7 +175,7 @@ def _metrics(subject: Subject, found: ExportManifest) -> Html:
         )
     unit = " (points)" if is_share(found.task, metric) else ""
     head = ["Precision", title(metric), f"Drop from torch{unit}", "Of the graph in it"]
-    return table(f"{title(metric)} on {found.test_samples:,} test samples", head, rows, id_="export-metrics")
+    return table(f"{title(metric)} on {found.measured_samples:,} test samples", head, rows, id_="export-metrics")
 
 
 def _drop(value: float) -> str:
@@ -257,7 +263,7 @@ def latency_table(subject: Subject, found: list[Latency], id_: str, caption: str
         ]
         for place, each in enumerate(shown)
     ]
-    head = ["Runner", "Precision", "Device", "Batch", "p50 (ms)", "p90 (ms)", "p99 (ms)", "Images/s"]
+    head = ["Runner", "Precision", "Device", "Batch", "p50 (ms)", "p90 (ms)", "p99 (ms)", "Samples/s"]
     return table(caption, head, rows, id_=id_, words=3, note=left_out(len(shown), len(found), "rows"))
 
 

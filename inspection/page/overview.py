@@ -38,6 +38,7 @@ def overview(subject: Subject) -> Html:
         "Overview",
         _headline(subject),
         *_failures(subject),
+        _warnings(subject),
         element("h3", "Stages"),
         dag(subject),
         _progress(subject),
@@ -147,6 +148,17 @@ def _failures(subject: Subject) -> list[Html]:
     if subject.view.error and subject.view.error not in known:
         parts.append(_failure(subject, f"The run {_ended(subject.view.state)}", subject.view.error, "run"))
     return parts
+
+
+def _warnings(subject: Subject) -> Html:
+    """Return what was remarked about the data, and what the task could not learn from."""
+    data, trained = subject.view.data, subject.view.checkpoint
+    found = [f"data: {text}" for text in (data.warnings if data is not None else ())]
+    found += [f"training: {text}" for text in (trained.warnings if trained is not None else ())]
+    if not found:
+        return Html("")
+    items = [element("li", subject.reason(text)) for text in found[: subject.limits.rows]]
+    return join([element("h3", "Warnings"), element("ul", *items, id="warnings")])
 
 
 def _ended(state: str) -> str:

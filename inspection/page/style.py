@@ -93,7 +93,8 @@ td:has(>.chip){white-space:nowrap;padding-right:14px}
 .duo>div{min-width:0}
 .pieces{display:flex;height:10px;min-width:180px;margin-top:6px;gap:1px}.pieces i{background:var(--k)}
 .p0{--k:var(--s0)}.p1{--k:var(--p1)}.p2{--k:var(--p2)}.p3{--k:var(--s4)}
-#class-outcomes tbody th{min-width:70px}#classes{width:100%}#classes td:last-child{width:45%}
+#class-outcomes tbody th,#columns tbody th,#columns td.words{min-width:70px}
+#classes{width:100%}#classes td:last-child{width:45%}
 #classes thead th:last-child{text-align:left}
 .hash{user-select:all;word-break:break-all}
 .match{color:var(--good);font-size:13px;white-space:nowrap}

@@ -21,6 +21,7 @@ from contracts.artifacts import (
     Rejected,
     Verification,
 )
+from contracts.config import FieldKind
 
 State = Literal["running", "silent", "stopped", "interrupted", "failed", "succeeded"]
 """silent: in a bucket, no record and no word for a while; stopped: its process is gone and has left no record;
@@ -116,6 +117,25 @@ class PictureView(Document):
     split: str
 
 
+class ColumnView(Document):
+    """A field of the samples; of a field of numbers, one of its columns. Numbers are of the training split."""
+
+    name: str
+    """Of the column in the source."""
+    field: str
+    kind: FieldKind
+    mean: float | None = None
+    std: float | None = None
+    least: float | None = None
+    most: float | None = None
+    missing: int | None = None
+    """Training samples that lack a value; None: not counted for its kind."""
+    categories: int | None = None
+    """Values of its vocabulary, or its classes; None: it has neither."""
+    unseen: dict[str, int] = Field(default={})
+    """Of a category: samples whose value the vocabulary lacks, by split."""
+
+
 class DataView(Document):
     """What the shards hold."""
 
@@ -138,14 +158,22 @@ class DataView(Document):
     width: list[int] | None
     height: list[int] | None
     duplicate_groups: int | None
-    """Groups of images with the same bytes; None: none was found."""
+    """Groups of samples with the same content; None: none was found."""
     duplicate_copies: int | None
     leaking_groups: int | None
-    """Groups with images in more than one split."""
+    """Groups with samples in more than one split."""
     mean: list[float] | None
     std: list[float] | None
+    warnings: list[str] = Field(default=[])
+    """What was remarked about the source; the first of them."""
     lengths: dict[str, list[int]] = Field(default={})
     """Of each field of text: samples by the number of bits that their length in bytes takes."""
+    columns: list[ColumnView] = Field(default=[])
+    """Of samples with named fields: their columns, in the order of the fields; the first of very many."""
+    num_columns: int = 0
+    """More than `columns` has, where there are very many."""
+    has_images: bool = True
+    """Whether samples have a field of kind image."""
 
 
 class Curve(Document):

@@ -18,7 +18,7 @@ def count(exported: ExportManifest) -> dict[str, float]:
     """Return the metrics of an export."""
     numbers: dict[str, float | None] = {
         **{f"export_{name}_{exported.headline.metric}": value for name, value in exported.headline_values.items()},
-        "export_test_samples": exported.test_samples,
+        "export_test_samples": exported.measured_samples,
         "export_gates": len(exported.gates),
         "export_gates_passed": sum(gate.status == "passed" for gate in exported.gates),
         "export_gates_failed": sum(gate.status == "failed" for gate in exported.gates),
@@ -42,6 +42,7 @@ def tell(exported: ExportManifest) -> Told:
     """Return what the manifest of an export says."""
     hashes = {"checkpoint_sha256": exported.checkpoint_sha256}
     hashes |= {f"graph_{graph.precision}_sha256": graph.sha256 for graph in exported.graphs}
+    hashes |= {"served_sha256": exported.served.sha256} if exported.served is not None else {}
     hashes |= {f"engine_{engine.target}_sha256": engine.sha256 for engine in exported.engines}
     return Told(count(exported), lambda: _lines(exported), hashes)
 
@@ -73,8 +74,9 @@ def _runner(entry: Latency) -> str:
 
 
 def _verdict(exported: ExportManifest) -> Iterator[str]:
-    words = {"proven": "every engine ran and passed", "unproven": "`shardline verify` on the GPUs completes the proof"}
-    yield f"**Ships {cell(exported.precision)}, {exported.verdict}:** {words[exported.verdict]}."
+    yield f"**Ships {cell(exported.precision)}, {exported.verdict}.**"
+    if exported.served is not None:
+        yield f"Serves {cell(exported.served.in_words())}. Not shown: {cell(', '.join(exported.served.unproven))}."
     if exported.precision != exported.asked_precision:
         yield ""
         yield f"{cell(exported.asked_precision)} was asked for and failed its gates:"
@@ -104,7 +106,7 @@ def _precisions(exported: ExportManifest) -> Iterator[str]:
     yield from table(head, rows)
     yield from note
     yield ""
-    yield f"Metrics are of {exported.test_samples:,} test samples; parity is that of the ONNX graph with torch."
+    yield f"Metrics are of {exported.measured_samples:,} test samples; parity is that of the ONNX graph with torch."
 
 
 def _tried(exported: ExportManifest) -> list[str]:
@@ -138,7 +140,7 @@ def _count(gates: list[Gate], precision: str) -> str:
 
 def _engines(exported: ExportManifest) -> Iterator[str]:
     if not exported.engines:
-        yield "None was built."
+        yield "None: Triton builds what it runs."
         return
     shown, note = first(exported.engines)
     ran = {gate.name.partition(" ")[2]: gate for gate in exported.gates if gate.name.startswith("engine ")}
@@ -173,7 +175,7 @@ def _latency(exported: ExportManifest) -> Iterator[str]:
             )
             for entry in shown
         )
-        head = ["runner", "device", "precision", "batch", "p50 ms", "p90 ms", "p99 ms", "images/s"]
+        head = ["runner", "device", "precision", "batch", "p50 ms", "p90 ms", "p99 ms", "samples/s"]
         yield from table(head, rows, words=3)
         yield from note
         yield from _shared_metrics(exported)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shard_table import shard_numbers
-from contracts.config import CLASS_KINDS, SPLITS
+from contracts.config import SPLITS
+from inspection.run.data import list_columns
 from inspection.stages.markdown import cell, code, first, inline, section, table
 from inspection.stages.told import Told, finite, several
-from pages.quantities import size
+from pages.quantities import number, size
 
 # Rows of a long list; the manifest has all.
 MAX_CLASSES, MAX_FILES = 30, 10
@@ -52,13 +53,20 @@ def _lines(shards: ShardManifest) -> list[str]:
     )
     return [
         words,
-        *(section("Fields", list(_fields(shards))) if shards.fields else ()),
+        *section("Warnings", list(_warnings(shards))),
+        *section("Columns", list(_columns(shards))),
         *section("Splits", list(_splits(shards))),
         *section("Classes", list(_classes(shards))),
-        *section("Images", list(_images(shards))),
+        *(section("Images", list(_images(shards))) if shards.image_field is not None else ()),
         *section("Left out", list(_left_out(shards))),
         *section("Copies", list(_copies(shards))),
     ]
+
+
+def _warnings(shards: ShardManifest) -> Iterator[str]:
+    shown, note = first(shards.warnings)
+    yield from (f"- {cell(warning)}" for warning in shown)
+    yield from note
 
 
 def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
@@ -84,12 +92,26 @@ def _splits(shards: ShardManifest) -> Iterator[str]:
     yield from note
 
 
-def _fields(shards: ShardManifest) -> Iterator[str]:
+def _columns(shards: ShardManifest) -> Iterator[str]:
+    shown, note = first(list_columns(shards))
+    if not shown:
+        return
     rows = (
-        (cell(name), entry.kind, f"{len(entry.classes):,}" if entry.kind in CLASS_KINDS else "")
-        for name, entry in shards.sample_fields.items()
+        (
+            cell(one.name),
+            cell(one.field),
+            one.kind,
+            *("" if value is None else number(value) for value in (one.mean, one.std, one.least, one.most)),
+            *("" if value is None else f"{value:,}" for value in (one.missing, one.categories)),
+            ", ".join(f"{split} {samples:,}" for split, samples in one.unseen.items() if samples or split != "train"),
+        )
+        for one in shown
     )
-    yield from table(["field", "kind", "classes"], rows, words=2)
+    head = ["column", "field", "kind", "mean", "std", "least", "most", "missing", "categories", "unseen"]
+    yield "Values, missing ones and categories are those of the training split; unseen are samples of the others."
+    yield ""
+    yield from table(head, rows, words=3)
+    yield from note
 
 
 def _classes(shards: ShardManifest) -> Iterator[str]:
@@ -172,5 +194,8 @@ def _copies(shards: ShardManifest) -> Iterator[str]:
     if (found := shards.duplicates) is None:
         return
     state = "left out" if found.dropped else "in the shards"
-    copies = several(found.copies, "image")
-    yield f"{copies} with the bytes of another, {state}; {several(found.leaking_groups, 'group')} across splits."
+    if shards.image_field is not None:
+        copies = f"{several(found.copies, 'image')} with the bytes of another"
+    else:
+        copies = f"{several(found.copies, 'sample')} with the content of another, whatever the label"
+    yield f"{copies}, {state}; {several(found.leaking_groups, 'group')} across splits."

@@ -93,6 +93,7 @@ def tell(trained: CheckpointManifest, beside: Beside) -> Told:
 def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
     return [
         *_result(trained),
+        *section("Warnings", list(_warnings(trained))),
         *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
         *section("Where the time went", list(_time(beside))),
         *_of_task(beside.evaluation),
@@ -121,6 +122,12 @@ def _result(trained: CheckpointManifest) -> Iterator[str]:
         yield ""
         holder = "resources" if trained.ended_by in ("max_hours", "max_cost_usd") else "train"
         yield f"Ended by `{holder}.{trained.ended_by}`."
+
+
+def _warnings(trained: CheckpointManifest) -> Iterator[str]:
+    shown, note = first(trained.warnings)
+    yield from (f"- {cell(warning)}" for warning in shown)
+    yield from note
 
 
 def _disturbances(found: GoodputRecord | str) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
-from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts import EvaluationReport, FieldEntry, ShardManifest
 from inspection.run.door import HARM, Door
 from inspection.run.pictures import draw, shard_uri
 from inspection.run.view import PictureView
@@ -14,6 +16,8 @@ WORDS = 300
 # Of the bytes of a sample: one with more is not read for the words at its beginning.
 _MOST_BYTES = 32 << 20
 _WORDED_KINDS = ("text", "category", "number", "numbers")
+# The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
+_LABEL = "label"
 
 
 def picture_of(
@@ -39,16 +43,19 @@ def picture_of(
 def words_of(
     door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
 ) -> str | None:
-    """Return the beginning of a sample's text, else its fields that are no files; None: as for `picture_of`.
+    """Return the beginning of a sample's text, else its columns that are no files; None: as for `picture_of`.
+
+    The label is not among them: who shows the words shows it too.
 
     Args: as for `picture_of`.
     """
     from inspection.payloads import read_payloads
     from records.fields import FieldReader
 
-    fields = {name: entry.kind for name, entry in manifest.sample_fields.items() if name != manifest.label_field}
-    wanted = [name for name, kind in fields.items() if kind == "text"]
-    wanted = wanted or [name for name, kind in fields.items() if kind in _WORDED_KINDS]
+    labels = (_LABEL, manifest.label_field)
+    fields = {name: entry for name, entry in manifest.sample_fields.items() if name not in labels}
+    wanted = [name for name, entry in fields.items() if entry.kind == "text"]
+    wanted = wanted or [name for name, entry in fields.items() if entry.kind in _WORDED_KINDS]
     try:
         record = _find_record(folder_uri, manifest, evaluation, place, key)
         if record is None or not wanted or int(record["size"]) > _MOST_BYTES:
@@ -59,15 +66,25 @@ def words_of(
         values = FieldReader(manifest, wanted).read(stored, int(record["label"]))
         if len(wanted) == 1 and isinstance(text := values[wanted[0]], str):
             return text[:WORDS]
-        return ", ".join(f"{name}: {_shown(values[name])}" for name in wanted)[:WORDS]
+        return ", ".join(part for name in wanted for part in _shown(name, fields[name], values[name]))[:WORDS]
     except HARM:
         return None
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(f"{one:g}" for one in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _shown(field: str, entry: FieldEntry, value: Any) -> Iterator[str]:
+    """Yield a field's columns, each with its value: a list as one of numbers where its columns are not known."""
+    values = value if isinstance(value, list) else [value]
+    names = [one.name for one in entry.statistics] or entry.columns
+    if len(names) != len(values):
+        yield f"{field}: {' '.join(map(_value, values))}"
+        return
+    yield from (f"{name}: {_value(one)}" for name, one in zip(names, values, strict=True))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return "missing" if math.isnan(value) else f"{value:.6g}"
+    return str(value) or "missing"
 
 
 def _find_record(

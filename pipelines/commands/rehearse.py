@@ -23,7 +23,7 @@ def rehearse_config(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--source", metavar="PATH", help="Local images that stand for sharding.source, where that is gs://."
+            "--source", metavar="PATH", help="Local data that stand for sharding.source, where that is gs://."
         ),
     ] = None,
     weights: Annotated[

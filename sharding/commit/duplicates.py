@@ -25,7 +25,7 @@ import numpy as np
 
 from contracts import storage
 from contracts.artifacts import Copy, DuplicateGroup, Duplicates
-from contracts.config import SPLITS
+from contracts.config import SPLITS, ShardingSection
 from contracts.errors import DataError, TryAgain
 from records.index import NO_LABEL
 from records.whole_sample import IMAGE_FEATURE, extract_image, path_in
@@ -34,6 +34,7 @@ from sharding.job import OpenJob
 from sharding.limits import encode_path
 from sharding.plan import make_key
 from sharding.sources import Reference
+from sharding.sources.manifests import find_places
 from sharding.sources.parts import PLAIN_FIELDS, Fields, pack_fields, read_part_fields, unpack_fields
 from sharding.write.reading import read_file
 from sharding.write.shard import SUFFIXES
@@ -268,25 +269,26 @@ def _path_of(row: np.void, opened: OpenJob) -> str:
     return path_in(_read_sample(row, opened), opened.job.shard_format) or row["key"].tobytes().hex()
 
 
-def describe_duplicates(found: Duplicates) -> str:
-    """Return one line that says what was found, with the first groups."""
+def describe_duplicates(found: Duplicates, section: ShardingSection) -> str:
+    """Return one line that says what was found, with the first groups; rows without files are named by their lines."""
+    groups = [group.copies[:_SHOWN_GROUPS] for group in found.listed[:_SHOWN_GROUPS]]
+    places = find_places(section, [one.path for copies in groups for one in copies])
     shown = "; ".join(
-        " = ".join(f"{one.path} ({one.split})" for one in group.copies[:_SHOWN_GROUPS])
-        for group in found.listed[:_SHOWN_GROUPS]
+        " = ".join(f"{places.get(one.path, one.path)} ({one.split})" for one in copies) for copies in groups
     )
     more = f"; and {found.groups - _SHOWN_GROUPS} more" if found.groups > _SHOWN_GROUPS else ""
     straddle = "straddled splits" if found.dropped else "straddle splits (leakage)"
-    left_out = "images are copies of others, and were left out" if found.dropped else "images are copies of others"
+    left_out = "samples are copies of others, and were left out" if found.dropped else "samples are copies of others"
     leaking = f"{found.leaking_groups} of {found.groups} groups {straddle}"
     return f"{found.copies} {left_out}; {leaking}: {shown}{more}"
 
 
-def check_duplicates(found: Duplicates | None, shown: str) -> None:
-    """Raise DataError when there are images with the same bytes."""
+def check_duplicates(found: Duplicates | None, shown: str, section: ShardingSection) -> None:
+    """Raise DataError when there are samples with the same bytes."""
     if found is not None and not found.dropped:
         raise DataError(
-            f"{shown}: {describe_duplicates(found)}",
-            allowed="every image once (sharding.duplicates is fail)",
+            f"{shown}: {describe_duplicates(found, section)}",
+            allowed="every sample once (sharding.duplicates is fail)",
             todo="remove the copies, or set sharding.duplicates to drop or warn",
         )
 

@@ -97,7 +97,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         check_training_samples(splits[SPLITS[0]].samples, shown)
     duplicates = found.report(dropped=commit.duplicates == "drop") if found is not None and found.groups else None
     if commit.duplicates == "fail":
-        check_duplicates(duplicates, shown)
+        check_duplicates(duplicates, shown, planned.sharding)
     _check_files(opened, collected.shards)
     table = None
     if len(collected.shards) > MOST_LISTED:
@@ -286,7 +286,9 @@ def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None)
         background = opened.planned.sharding.background
         found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
     if duplicates is not None and not duplicates.dropped:
-        found.append(f"{describe_duplicates(duplicates)} (sharding.duplicates=drop leaves them out)")
+        found.append(
+            f"{describe_duplicates(duplicates, opened.planned.sharding)} (sharding.duplicates=drop leaves them out)"
+        )
     return found
 
 

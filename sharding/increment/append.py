@@ -131,17 +131,18 @@ def _divide(
     seen: set[int] = set()
     written, compared = StretchWriter(scratch, "new"), StretchWriter(scratch, "compared")
     for place, reference in enumerate(listing.references()):
-        own = sorted(labels[label] for label in reference.labels) if labels else [NO_CLASS]
+        own = sorted(labels[label] for label in reference.labels)
         seen.update(own)
         split = int(splits[place])
         if stays[place]:
             source_bytes[split] += reference.source_bytes
-            for label in own if labels else ():
+            for label in own:
                 samples_by_class[split][label] += 1
             if not is_compared[place]:
                 continue
         path, _, _, size, generation, content_hash, _, *named = reference
-        fields = (path, own[0], split, size, generation, content_hash, tuple(own[1:]))
+        label, *more_labels = own or [NO_CLASS]
+        fields = (path, label, split, size, generation, content_hash, tuple(more_labels))
         (compared if stays[place] else written).add((*fields, *named) if reference.cells else fields)
     new, beside = written.close(), compared.close()
     append = Append(

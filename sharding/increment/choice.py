@@ -123,7 +123,7 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
 
 def _check_classes(growth: Growth) -> list[str]:
-    """Raise DataError when a class has no training image; return a warning of those that have no image at all any more.
+    """Raise DataError when a class has no training sample; return a warning of those that have none any more.
 
     They keep their places: labels are places in the list of classes, and those in reused shards must stay right.
     """
@@ -136,4 +136,4 @@ def _check_classes(growth: Growth) -> list[str]:
     if not vanished:
         return []
     names = name_some([encode_name(classes[label]) for label in sorted(vanished)])
-    return [f"the source has no image of class {names} any more: it stays in the list, without samples"]
+    return [f"the source has no sample of class {names} any more: it stays in the list, without samples"]

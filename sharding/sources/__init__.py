@@ -25,7 +25,7 @@ from sharding.sources.manifests import list_manifest
 from sharding.sources.parts import Stretch
 from sharding.sources.pool import open_pool
 from sharding.sources.reference import Reference, absolute_path, remote_uri
-from sharding.sources.tables import SUFFIXES, check_has_columns
+from sharding.sources.tables import SUFFIXES, check_has_columns, require_source
 
 __all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 
@@ -58,8 +58,7 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
         )
     uri = storage.normalise(section.source)
     shown = f"sharding.source {storage.display(uri)}"
-    if not storage.exists(uri):
-        raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path")
+    require_source(section, uri)
     is_table = uri.lower().endswith(tuple(SUFFIXES))
     check_has_columns(section, uri)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,16 +9,26 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection, ShardingSection
-from contracts.config.fields import MISSING_KINDS
+from contracts.config.fields import MISSING_KINDS, find_rest
 from contracts.errors import DataError
 from sharding.limits import encode_name
 from sharding.sources.fields import Fields, pack_numbers, to_json
-from sharding.sources.rows import Row, encode_text, parse_group, parse_labels, parse_list_cell, parse_own_split
+from sharding.sources.rows import (
+    TO_UTF8,
+    Row,
+    encode_text,
+    is_undecoded,
+    parse_group,
+    parse_labels,
+    parse_list_cell,
+    parse_own_split,
+)
 
 _ALLOWED = {
     "image": "the URI or path of an image file",
@@ -33,9 +43,14 @@ _ALLOWED = {
 }
 # What a cell that does not fit its kind raises.
 _MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
+# Of a list of classes that is empty, as `to_json` has it.
+_NO_CLASSES = b"[]"
 # Names whose parsed form is kept: classes and categories come again and again.
 _KEPT_NAMES = 1 << 14
 _NUMBER_TYPES = {int, float}
+# Numbers with commas, and what begins as dates do: 4,069 and 2024-01-31, 31.01.2024, 1/31/24.
+_COMMA = re.compile(r"[+-]?\d[\d. ]*(,\d+)+(\.\d+)?")
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 # Cells of a row: those of a CSV by place, those of other files by name.
 _Cells = Sequence[Any] | Mapping[str, Any]
 _Pick = Callable[[Any], Any]
@@ -62,6 +77,9 @@ class RowParser:
         shown: Name of the file in errors.
         header: Columns of a CSV; None: rows are mappings, and cells have types.
         holds_json: Cells cannot hold JSON values themselves: text in them is parsed.
+
+    Raises:
+        DataError: All other columns are asked for, and the file has none.
     """
 
     def __init__(
@@ -69,6 +87,12 @@ class RowParser:
     ) -> None:
         fields = Fields.of(section)
         assert fields is not None
+        if find_rest(section.fields) is not None:
+            raise DataError(
+                f"{shown} has no columns: its first row is empty",
+                allowed='names of columns in the first row, where sharding.fields has columns: ["*"]',
+                todo="remove the empty row, or name the columns",
+            )
         self._section, self._fields, self._shown = section, fields, shown
         self._is_csv, self._holds_json = header is not None, holds_json
         self._keys: Mapping[str, Any] | None = None
@@ -187,7 +211,9 @@ class RowParser:
                 try:
                     parsed.append(self._parse(field, cell, where))
                 except _MISFITS as error:
-                    raise _wrong(field, name, column, cell, where, str(error)) from None
+                    raise _wrong(
+                        field, name, column, cell, where, str(error), has_images=self._fields.image is not None
+                    ) from None
             found[name] = pack_numbers(parsed) if field.columns else parsed[0]
         fields = self._fields
         contents = [found[name] for name in fields.contents]
@@ -204,6 +230,8 @@ class RowParser:
             # A list that is missing has no length.
             if not keeps or (kind == "numbers" and not field.columns):
                 raise ValueError
+            if kind == "classes":
+                return (), _NO_CLASSES
             return b"" if kind in ("text", "category") else math.nan
         if kind in FILE_KINDS:
             if not isinstance(cell, str | bytes):
@@ -264,7 +292,9 @@ def _encode(value: Any, *, allows_numbers: bool) -> bytes:
         raise ValueError("it is not UTF-8") from None
 
 
-def _wrong(field: FieldSection, name: str, column: str, cell: Any, where: str, reason: str) -> DataError:
+def _wrong(
+    field: FieldSection, name: str, column: str, cell: Any, where: str, reason: str, *, has_images: bool
+) -> DataError:
     """Return the error of a cell that its field cannot take."""
     place = f"{where}, column {column!r} (field {name}, {field.kind})"
     if cell is None or cell == "" or cell == b"":
@@ -272,19 +302,37 @@ def _wrong(field: FieldSection, name: str, column: str, cell: Any, where: str, r
         return DataError(f"{place} is empty", allowed=_ALLOWED[field.kind], todo=f"correct the row{keep}")
     shown = repr(cell)
     shown = shown if len(shown) <= 100 else shown[:100] + "..."
-    todo = f"correct the row, or set sharding.fields.{name}.kind to what the column holds"
-    if field.columns:
-        todo = (
-            f"correct the row, or leave the column out of sharding.fields.{name}.columns: text is read by a field of "
-            f"its own, {{column: {column!r}, kind: category}}"
-        )
-    if field.kind == "class" and reason == "a list":
-        todo = (
-            f"write one label in each row; or, for images with several labels, set sharding.fields.{name}.kind to "
-            "classes and task.name to image_multilabel"
-        )
     return DataError(
         f"{place} is {shown} ({type(cell).__name__}){f': {reason}' if reason else ''}",
         allowed=_ALLOWED[field.kind],
-        todo=todo,
+        todo=_how_to_correct(field, name, column, cell, reason, has_images=has_images),
     )
+
+
+def _how_to_correct(field: FieldSection, name: str, column: str, cell: Any, reason: str, *, has_images: bool) -> str:
+    """Return what to do about a cell that its field cannot take."""
+    if isinstance(cell, str) and is_undecoded(cell):
+        return TO_UTF8
+    if field.kind in ("number", "numbers") and isinstance(cell, str):
+        return _how_to_write_numbers(field, name, column, cell.strip())
+    if field.kind == "class" and reason == "a list":
+        several = f"; or, for several labels, set sharding.fields.{name}.kind=classes and task.name=image_multilabel"
+        return "write one label in each row" + (several if has_images else "")
+    return f"correct the row, or set sharding.fields.{name}.kind to what the column holds"
+
+
+def _how_to_write_numbers(field: FieldSection, name: str, column: str, text: str) -> str:
+    """Return what to do about text where a number is expected."""
+    if _COMMA.fullmatch(text):
+        return "write numbers with a decimal point, and without separators of thousands: 4.069, or 4069"
+    if _DATE.match(text):
+        return "write dates as numbers, e.g. as days since a certain one" + (
+            f", or name the columns in sharding.fields.{name}.columns without it" if field.columns else ""
+        )
+    missing = f"correct the row (a missing value is an empty cell, with sharding.fields.{name}.missing=keep)"
+    if field.columns:
+        return (
+            f"{missing}; or, where the column holds text, give it a field of its own: {{column: {column!r}, kind: "
+            "category}, or kind: text for what is not to be learnt from, such as a name or number of the row"
+        )
+    return f"{missing}, or set sharding.fields.{name}.kind to what the column holds (class: names of classes)"

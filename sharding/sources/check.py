@@ -21,7 +21,9 @@ from contracts.artifacts.evaluation import FORMER_TASK
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from contracts.checked import Finding, Findings
 from contracts.config import ShardingSection
+from contracts.config.fields import OTHER_COLUMNS, find_rest
 from contracts.errors import EXIT_OK, ConfigError, DataError, StorageError, TryAgain
+from contracts.learnable import check_classes, check_targets
 from contracts.process import end_with_parent, run_process
 from contracts.resolve import read_stage_config, with_data_date
 from records.tokenizer import tokenizer_uri
@@ -30,7 +32,7 @@ from sharding.sources.fields import Fields
 from sharding.sources.layout import find_layout
 from sharding.sources.names import is_ignored
 from sharding.sources.rows import Row
-from sharding.sources.tables import SUFFIXES, check_has_columns, is_vertex, read_rows
+from sharding.sources.tables import SUFFIXES, check_has_columns, is_vertex, no_rows, read_rows, require_source
 from sharding.sources.tokenizer import read_tokenizer
 
 # The task that learns numbers.
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 def check_source(section: ShardingSection, task: str = FORMER_TASK) -> Findings:
     """Look at the labels of a source, as far as they are known before it is sharded.
 
-    What the shard stage finds within its first seconds, e.g. that a source is not there, is left to it.
+    What the shard stage finds within its first seconds, e.g. that a source in a bucket is not there, is left to it.
 
     Args:
         section: The source.
@@ -76,6 +78,7 @@ def check_source(section: ShardingSection, task: str = FORMER_TASK) -> Findings:
         check_has_columns(section, uri)
         if storage.is_local(uri):
             findings.files.add(str(storage.local_path(uri)))
+            require_source(section, uri)
         if uri.lower().endswith(tuple(SUFFIXES)) and storage.exists(uri):
             _check_rows(section, task, uri, findings)
         else:
@@ -104,22 +107,68 @@ def _check_tokenizer(section: ShardingSection, findings: Findings) -> None:
 
 def _check_rows(section: ShardingSection, task: str, uri: str, findings: Findings) -> None:
     rows = list(itertools.islice(read_rows(section, uri), MAX_ROWS + 1))
+    if not rows:
+        raise no_rows(storage.display(uri), is_plain=not section.fields)
     whole = len(rows) <= MAX_ROWS
     rows = rows[:MAX_ROWS]
     shown = f"sharding.source {storage.display(uri)}"
     if not whole:
         findings.leave_unchecked(f"labels of {shown} behind row {MAX_ROWS}", "no more rows are read before sharding")
     fields = Fields.of(section)
+    if whole and rows and task == REGRESSION and fields is not None and "label" in fields.numbers:
+        at = fields.numbers.index("label")
+        targets = [row.values.numbers[at] for row in rows if row.values is not None]
+        check_targets(min(targets), max(targets), f"{shown}, column {section.fields['label'].column!r},")
+    if fields is not None and task.startswith("tabular_"):
+        _check_categories(section, fields, rows, findings, shown, whole=whole)
     if fields is not None and fields.label is None:
         return
     distinct = dict.fromkeys(label for row in rows for label in row.labels)
     if whole:
         findings.num_classes = len(distinct)
+        # Of rows without named fields the shard stage refuses it.
+        if fields is not None and fields.label == "label" and rows:
+            where = f"{shown}, column {section.fields[fields.label].column!r},"
+            check_classes(task, [str(one) for one in distinct], where)
     # With named fields their kinds say what is a list, and the task whether it needs one.
     if fields is None:
         _check_form(section, task, uri, rows, whole=whole)
     if not any(row.is_list for row in rows):
         _check_classes(section, task, rows, findings, shown, whole=whole)
+
+
+def _check_categories(
+    section: ShardingSection, fields: Fields, rows: Sequence[Row], findings: Findings, shown: str, *, whole: bool
+) -> None:
+    """Refuse a category in which nearly every row has a value of its own: an identifier, of which nothing is learnt.
+
+    Raises:
+        DataError: There is one.
+    """
+    for name in fields.categories:
+        at, column = fields.contents.index(name), section.fields[name].column
+        values = [
+            row.values.contents[at].decode() for row in rows if row.values is not None and row.values.contents[at]
+        ]
+        distinct = dict.fromkeys(values)
+        if len(values) < _MIN_ROWS or len(distinct) <= _MANY_DISTINCT * len(values):
+            continue
+        many = (
+            f"{shown}: column {column!r} (field {name}, category) has {len(distinct)} different values in "
+            f"{len(values)} rows ({_shorten(distinct)})"
+        )
+        todo = f"remove sharding.fields.{name}"
+        if find_rest(section.fields):
+            todo += (
+                f', or set its kind to text, which keeps the column out of columns: ["{OTHER_COLUMNS}"] and is no input'
+            )
+        if whole and len(distinct) > _MAX_DISTINCT * len(values):
+            raise DataError(
+                f"{many}: it looks like an identifier of the rows, and new rows have other values",
+                allowed="categories with values that several rows share",
+                todo=todo,
+            )
+        findings.warnings.append(f"{many}: if it is an identifier of the rows, {todo}")
 
 
 def _check_form(section: ShardingSection, task: str, uri: str, rows: Sequence[Row], *, whole: bool) -> None:
@@ -169,13 +218,16 @@ def _check_classes(
         return
     examples = _shorten(distinct)
     if all(_is_number(label) for label in labels) and not all(float(label).is_integer() for label in labels):
+        allowed, todo = f"a column with the class of each {sample} ({setting})", "name the column that holds classes"
+        # Numbers are learnt from the columns of a table, not from a text.
+        if task != "text_classification":
+            allowed += f", or task {REGRESSION}, which learns numbers from the other columns of a table"
+            todo = f"set task.name to {REGRESSION} and sharding.fields.label.kind to number, or {todo}"
         raise DataError(
             f"{shown}: column {column!r} holds numbers ({examples}), {len(distinct)} different ones in {len(rows)} "
             f"rows: task {task} learns classes, not numbers",
-            allowed=f"a column with the class of each {sample} ({setting}), or task {REGRESSION}, which learns numbers "
-            "from the other columns of a table",
-            todo=f"set task.name to {REGRESSION} and sharding.fields.label.kind to number, or name the column that "
-            "holds classes",
+            allowed=allowed,
+            todo=todo,
         )
     many = f"{shown}: {len(distinct)} different labels in {len(rows)} rows ({examples})"
     if whole and len(distinct) > _MAX_DISTINCT * len(rows):

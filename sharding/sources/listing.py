@@ -195,7 +195,7 @@ def _stratify(
     lacking = find_lacking(counts, ends)
     num_samples = sum(count for (_, label), count in counts.items() if label in lacking)
     if num_samples > MAX_SAMPLES:
-        too_many = f"{num_samples} images, too many for sharding.stratify ({MAX_SAMPLES} at most)"
+        too_many = f"{num_samples} samples, too many for sharding.stratify ({MAX_SAMPLES} at most)"
         return [], [f"{len(lacking)} classes lack a split; they have {too_many}"]
     if not lacking:
         return [], []
@@ -211,7 +211,7 @@ def _stratify(
 
 def _drop_empty(found: Found, counts: Counter[tuple[int, int]]) -> tuple[tuple[bytes, ...], list[int]]:
     """Return the classes that count, and the new label of each old one; empty: labels stay."""
-    used = {label for (_, label), count in counts.items() if count}
+    used = {label for (_, label), count in counts.items() if count and label != NO_CLASS}
     if found.keeps_empty or len(used) == len(found.classes):
         return found.classes, []
     kept = sorted(used)
@@ -267,7 +267,7 @@ def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fra
             continue
         absent = [encode_name(classes[label]) for label, count in enumerate(own) if count == 0]
         if absent:
-            warnings.append(f"the {name} split has no image of class {name_some(absent)}")
+            warnings.append(f"the {name} split has no sample of class {name_some(absent)}")
     by_lower: dict[bytes, bytes] = {}
     for class_name in classes:
         # Letters outside of ASCII have case as well; names that are no text are compared as they are.

@@ -6,18 +6,19 @@ and groups with a given split, are held in memory.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import marshal
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.config.fields import find_rest
-from contracts.errors import DataError
+from contracts.errors import DataError, TryAgain, UserError
 from sharding.limits import MAX_CATEGORIES, MAX_NAMED, encode_path
 from sharding.sources.buckets import hash_of
 from sharding.sources.cells import Values
@@ -28,13 +29,15 @@ from sharding.sources.parts import Names, StretchWriter, keep_records, sort_reco
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
-from sharding.sources.tables import is_vertex, name_columns, read_rows
+from sharding.sources.tables import is_vertex, name_columns, no_rows, read_rows
 
 # A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
 # and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
 # not known yet, the numbers and the contents, of a file its path, marshalled). What is last decides how many rows are
 # sorted in memory.
 _Item = tuple[Any, ...]
+# Rows that are read again to name some by their lines: ten seconds or so.
+_MOST_LOOKED_AT = 300_000
 # Size, generation and what the listing knows of the content of a file.
 _FileInfo = tuple[int, int, bytes]
 
@@ -103,6 +106,36 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
         columns=_named_columns(section, uri),
     )
+
+
+def find_places(section: ShardingSection, paths: Collection[str]) -> dict[str, str]:
+    """Return file and line of rows without files, by path, for messages: references do not know them.
+
+    Args:
+        section: As the source was listed with.
+        paths: Of samples; those of files are passed over, and so is what is behind the first `_MOST_LOOKED_AT` rows.
+    """
+    fields = Fields.of(section)
+    if fields is None or fields.file is not None or not paths:
+        return {}
+    wanted = {path.partition("-")[0]: list[str]() for path in paths}
+    # A source that changed since, or cannot be read from here, is not what the message is about.
+    with contextlib.suppress(UserError, TryAgain, OSError):
+        uri = storage.normalise(section.source)
+        for row in itertools.islice(read_rows(section, uri), _MOST_LOOKED_AT):
+            assert row.values is not None
+            cells = fields.pack(row.values.numbers, row.values.contents) if fields.others else b""
+            if (found := wanted.get(make_row_path(row.values.label, cells).decode())) is not None:
+                found.append(row.place)
+        name = uri.rpartition("/")[2]
+        # Repeats are counted as `_name_repeats` does, which sees them in the order of the file.
+        counted = {
+            count_path(path.encode(), number).decode(): f"{name} {place}"
+            for path, places in wanted.items()
+            for number, place in enumerate(places)
+        }
+        return {path: counted[path] for path in paths if path in counted}
+    return {}
 
 
 def _named_columns(section: ShardingSection, uri: str) -> dict[str, tuple[str, ...]]:
@@ -303,11 +336,7 @@ class _Checks:
         """
         shown = self._shown
         if not self.num_items:
-            raise DataError(
-                f"{shown} names no {'image' if self._fields is None else 'sample'}",
-                allowed="at least one row",
-                todo="add rows to the manifest",
-            )
+            raise no_rows(shown, is_plain=self._fields is None)
         if len(self._first_of_form) > 1 and not may_mix:
             raise DataError(
                 f"{shown}: labels of mixed types: a list ({self._first_of_form[True]}) and a single one "
@@ -321,7 +350,9 @@ class _Checks:
         # With named fields, what is enough is for the task to say.
         if len(classes) < 2 and self._fields is None:
             raise DataError(
-                f"{shown} names a single class ({classes[0]})", allowed="at least two classes", todo="add rows"
+                f"{shown} names {f'a single class ({classes[0]})' if classes else 'no class'}",
+                allowed="at least two classes",
+                todo="add rows",
             )
         if self._straddling is not None:
             raise self._straddling

@@ -26,7 +26,7 @@ from typing import Any
 
 from contracts import storage
 from contracts.config import SPLITS
-from sharding.sources.reference import Reference
+from sharding.sources.reference import NO_CLASS, Reference
 
 # References of a part: one to two MB on disk, 15 MB in the process that unpacks it.
 PART_REFERENCES = 1 << 15
@@ -280,7 +280,7 @@ def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> 
         changes = load_changes(changes_path)
         labels, splits = changes.labels, changes.splits
         listed = [
-            (path, labels[label] if labels else label, splits.get(path, split), *others)
+            (path, labels[label] if labels and label != NO_CLASS else label, splits.get(path, split), *others)
             for path, label, split, *others in listed
         ]
     target.write_bytes(_pack(listed))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from contracts import storage
 
 IDENTITY_BYTES = 8
-# Label of a sample whose source names no classes.
+# Label of a sample that is of no class.
 NO_CLASS = -1
 
 
@@ -34,7 +34,8 @@ class Reference(NamedTuple):
     """Of its file (of several, the one of the first image): relative to `Listing.uri`, or a URI or an absolute path
     outside of it. Of a row without files, `row:` and a hash of its content."""
     label: int
-    """Place of its class in `Listing.classes`; with several, that of the first; NO_CLASS where the source has none."""
+    """Place of its class in `Listing.classes`; with several, that of the first; NO_CLASS where the source has none, or
+    the list of labels is empty."""
     split: int
     """Place in contracts.config.SPLITS."""
     size: int
@@ -62,8 +63,8 @@ class Reference(NamedTuple):
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """Places of all classes of the sample."""
-        return (self.label, *self.more_labels)
+        """Places of all classes of the sample; none where its list is empty, or the source has no classes."""
+        return (self.label, *self.more_labels) if self.label != NO_CLASS else ()
 
     def identity(self, classes: Sequence[bytes]) -> bytes:
         """Return a hash of 8 bytes over all that a sample of this path is made of: it changes when the sample does.

@@ -15,8 +15,14 @@ from contracts.errors import DataError
 if TYPE_CHECKING:
     from sharding.sources.cells import Values
 
+# Characters of a label in a message.
+_SHOWN = 100
 # Words for a split in Vertex AI's import files, in the order of SPLITS.
 ML_USES = ("training", "validation", "test")
+
+
+# What to do about a file in another encoding.
+TO_UTF8 = "write the file as UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv (of a spreadsheet: save as CSV UTF-8)"
 
 
 class Row(NamedTuple):
@@ -40,7 +46,8 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
     """Return the labels in a cell, and whether they are a list.
 
     Raises:
-        DataError: The cell is empty, or holds something else than text, a whole number, or a list of these.
+        DataError: The cell is empty, or holds something else than text, a whole number, or a list of these, maybe
+            an empty one.
     """
     is_list = isinstance(value, list | tuple)
     if isinstance(value, str) and separator:
@@ -49,7 +56,7 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
-            todo = "correct the row, or leave the image out of the manifest"
+            todo = "correct the row, or leave it out of the manifest"
             if isinstance(label, float):
                 todo = (
                     "name the column that holds classes; numbers are learnt by task tabular_regression, from a field "
@@ -62,9 +69,12 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
             )
         if isinstance(label, str) and b"\0" in encode_text(label, where):
             raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")
-    if not labels:
-        raise DataError(f"{where}: the list of labels is empty", allowed="at least one label", todo="add its label")
     return labels, is_list
+
+
+def is_undecoded(text: str) -> bool:
+    """Whether text holds bytes that are no UTF-8, as reading has left them."""
+    return any("\udc80" <= one <= "\udcff" for one in text)
 
 
 def encode_text(text: str | bytes, where: str) -> bytes:
@@ -91,12 +101,13 @@ def parse_list_cell(text: str, where: str) -> str | list[Any]:
     """
     if not (text.startswith("[") and text.endswith("]")):
         return text
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         values: list[Any] = json.loads(text)
         return values
     if text[1] in "\"'" or "," in text:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         raise DataError(
-            f"{where}: the label {text} is a list, but not of JSON",
+            f"{where}: the label {shown} is a list, but not of JSON",
             allowed='["a", "b"], in a CSV written as "[""a"", ""b""]"; or sharding.label_separator',
             todo="correct the row",
         )
@@ -134,7 +145,7 @@ def parse_group(value: Any, column: str, where: str) -> bytes:
     if value is None or value == "":
         raise DataError(
             f"{where}: column {column!r} (sharding.group_by) is empty",
-            allowed="a group for every image",
+            allowed="a group for every sample",
             todo="fill it in, or unset sharding.group_by",
         )
     return encode_text(value if isinstance(value, bytes) else str(value), where)

@@ -11,6 +11,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, cast
 
@@ -21,7 +22,16 @@ from contracts.errors import ConfigError, DataError
 from sharding.limits import name_some
 from sharding.sources import vertex
 from sharding.sources.cells import RowParser
-from sharding.sources.rows import Row, parse_group, parse_labels, parse_list_cell, parse_own_split
+from sharding.sources.layout import ALLOWED
+from sharding.sources.rows import (
+    TO_UTF8,
+    Row,
+    is_undecoded,
+    parse_group,
+    parse_labels,
+    parse_list_cell,
+    parse_own_split,
+)
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 # Rows of a Parquet file that are turned into Python objects at a time.
@@ -32,6 +42,8 @@ _PIECE_BYTES = 1 << 18
 _MOST_CELL_BYTES, _MOST_NAME_BYTES = 1 << 30, 1 << 17
 # Of the names of columns in which pandas keeps the index of rows.
 _INDEX_PREFIX = "__index_level_"
+# What other tables have between cells.
+_OTHER_SEPARATOR = re.compile(r"[;\t|]")
 # Names of columns shown in an error.
 _SHOWN_COLUMNS = 20
 
@@ -109,6 +121,7 @@ def _read_header(uri: str) -> list[str]:
             raise _no_parquet(shown, error) from None
     with _open_text(uri) as stream:
         if suffix == ".csv":
+            csv.field_size_limit(_MOST_CELL_BYTES)
             # What cannot be read is said when the rows are.
             with contextlib.suppress(csv.Error):
                 return next(csv.reader(stream, strict=True), [])
@@ -127,12 +140,43 @@ def _open_text(uri: str) -> io.TextIOWrapper:
 
 def check_has_columns(section: ShardingSection, uri: str) -> None:
     """Raise ConfigError where columns are mapped and the source has none."""
+    if section.fields and uri.lower().endswith((".tsv", ".txt", ".xlsx", ".xls")):
+        raise ConfigError(
+            f"sharding.source {storage.display(uri)} is no table that is read here",
+            allowed=f"a table that ends in {', '.join(SUFFIXES)}",
+            todo="write it as CSV: UTF-8, commas between cells",
+        )
     if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
         raise ConfigError(
             f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
             allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
             todo="give a file, or unset sharding.fields",
         )
+
+
+def require_source(section: ShardingSection, uri: str) -> None:
+    """Raise DataError where there is nothing at the URI of the source."""
+    if not storage.exists(uri):
+        tables = ", ".join(SUFFIXES)
+        raise DataError(
+            f"sharding.source {storage.display(uri)} does not exist",
+            allowed=f"a table with a header ({tables})" if section.fields else f"{ALLOWED}; or a manifest ({tables})",
+            todo="check the path: one without / at its start is below the folder that the command runs in",
+        )
+
+
+def no_rows(shown: str, *, is_plain: bool) -> DataError:
+    """Return the error of a file without rows.
+
+    Args:
+        shown: Its name.
+        is_plain: Samples are an image and a label.
+    """
+    return DataError(
+        f"{shown} names no image" if is_plain else f"{shown} has no rows",
+        allowed="at least one row",
+        todo="add rows to the manifest" if is_plain else "write the table with rows below its header",
+    )
 
 
 def is_vertex(section: ShardingSection, uri: str) -> bool:
@@ -304,14 +348,30 @@ def _check_columns(section: ShardingSection, found: Iterable[str], where: str, *
                 allowed=f"one column with the name in sharding.{field}",
                 todo="remove or rename the others",
             )
-        if name not in names:
-            more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
+        if name not in names and any(isinstance(one, str) and is_undecoded(one) for one in names):
             raise DataError(
-                f"{where} has no column {name!r}; it has {', '.join(map(repr, names[:_SHOWN_COLUMNS]))}{more}",
+                f"{where} is not UTF-8: its columns are {_show_columns(names)}",
+                allowed="UTF-8 (with or without a byte order mark)",
+                todo=TO_UTF8,
+            )
+        if name not in names and len(names) == 1 and (mark := _OTHER_SEPARATOR.search(str(names[0]))):
+            raise DataError(
+                f"{where} has the one column {names[0]!r}: its cells seem to be separated by {mark[0]!r}",
+                allowed="cells that commas separate",
+                todo="write it with commas between cells, and quotes around text that holds one",
+            )
+        if name not in names:
+            raise DataError(
+                f"{where} has no column {name!r}; it has {_show_columns(names)}",
                 allowed=f"a manifest with the column that sharding.{field} names"
                 + ("" if section.fields else ", or one that Vertex AI imports"),
                 todo=f"rename the column, or set sharding.{field} to the name it has",
             )
+
+
+def _show_columns(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
+    return ", ".join(map(repr, names[:_SHOWN_COLUMNS])) + more
 
 
 def _columns(section: ShardingSection) -> dict[str, str]:

@@ -80,7 +80,7 @@ def make_sample(reference: Reference, key: bytes, accepted: Accepted, job: Job) 
             content=image.content,
             image_format=image.image_format,
             label=reference.label,
-            class_name=encode_name(job.classes[reference.label]),
+            class_name="" if job.multi_label else encode_name(job.classes[reference.label]),
             path=encode_path(reference.path),
             width=image.width,
             height=image.height,
@@ -131,7 +131,8 @@ def make_values(
             else:
                 given = [cells[name].decode()] if kind == "class" else set(json.loads(cells[name]))
                 named = sorted((places[name][one], one) for one in given)
-            own, names = zip(*named, strict=True)
+            # An image may be of no class.
+            own, names = zip(*named, strict=True) if named else ((), ())
             value = (own[0], names[0]) if kind == "class" else (own, names)
         elif kind in ("text", "category"):
             value = cells[name].decode()

@@ -63,7 +63,7 @@ def fingerprints(given: RunConfig) -> list[dict[str, str]]:
     return [
         profile_inputs(given, shards="s", hardware={}, torch_version="t"),
         train_inputs(given, shards="s"),
-        export_inputs(given, checkpoint="c", builder="b"),
+        export_inputs(given, checkpoint="c", builder="b", tools={}),
     ]
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts import storage
-from contracts.artifacts import EngineEntry, ExportManifest, Gate, GraphEntry, Verification
+from contracts.artifacts import (
+    EngineEntry,
+    ExportManifest,
+    Gate,
+    GraphEntry,
+    Served,
+    ShippedFile,
+    Verification,
+    hash_content,
+)
+from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
-from contracts.proof import find_unproven, require_proven, verdict_of, verification_uri
+from contracts.proof import find_unproven, require_proven, verification_uri
 from contracts.stage import find_output_damage
 
 FILE = {"bytes": 1, "crc32c": "0" * 8}
@@ -55,8 +66,35 @@ def make_export(*targets: str, **changes: Any) -> ExportManifest:
         "shards_fingerprint": "5" * 16,
         "made_with": {},
         "files": [],
+        "served": None,
     }
     return ExportManifest(**{**values, **changes}).sealed()
+
+
+CONFIG = "triton/classifier/config.pbtxt"
+MODEL = "triton/classifier/1/model.onnx"
+
+
+def make_served(uri: str, *targets: str, lacks: Sequence[str] = (), **changes: Any) -> ExportManifest:
+    """Write a model and its configuration; return the manifest of an export that serves them."""
+    hashes = {}
+    for name, content in ((MODEL, b"a model"), (CONFIG, b"a configuration")):
+        storage.replace(storage.join(uri, *name.split("/")), content)
+        hashes[name] = hash_content(storage.join(uri, *name.split("/")))
+    served = Served(
+        runtime="tensorrt_rtx",
+        model=MODEL,
+        sha256=hashes[MODEL],
+        config=CONFIG,
+        config_sha256=hashes[CONFIG],
+        graph_level=1,
+        ran="onnxruntime 1 CPUExecutionProvider",
+        unproven=[*lacks, NO_SERVER],
+    )
+    graph = GraphEntry(name=MODEL, **FILE, sha256=hashes[MODEL], precision="fp32")
+    engines = [make_engine(target).model_copy(update={"onnx_sha256": hashes[MODEL]}) for target in targets]
+    files = [ShippedFile(name=CONFIG, **FILE, sha256=hashes[CONFIG])]
+    return make_export(*targets, **{"graphs": [graph], "engines": engines, "files": files, "served": served, **changes})
 
 
 def write_verification(uri: str, document: ExportManifest, place: str, **changes: Any) -> None:
@@ -81,14 +119,54 @@ def test_every_engine_must_have_run(tmp_path: Path) -> None:
         require_proven(uri, document, allow_unproven=False)
     require_proven(uri, document, allow_unproven=True)
     write_verification(uri, document, "sm89")
-    assert verdict_of(uri, document) == "proven"
+    assert find_unproven(uri, document) == []
     require_proven(uri, document, allow_unproven=False)
+
+
+def test_what_is_served_must_have_run_besides(tmp_path: Path) -> None:
+    uri = storage.normalise(tmp_path)
+    document = make_served(uri, lacks=["fp16 arithmetic"])
+    assert find_unproven(uri, document) == ["fp16 arithmetic"]
+    with pytest.raises(ConfigError, match="is unproven: fp16 arithmetic"):
+        require_proven(uri, document, allow_unproven=False)
+    # No server is ever run here: that holds nothing back.
+    assert find_unproven(uri, make_served(uri)) == []
+    assert find_unproven(uri, make_served(uri, "sm80", lacks=["a provider"])) == ["sm80", "a provider"]
+
+
+@pytest.mark.parametrize("name", [MODEL, CONFIG])
+def test_another_file_than_the_proven_one_is_refused(tmp_path: Path, name: str) -> None:
+    uri = storage.normalise(tmp_path)
+    document = make_served(uri)
+    require_proven(uri, document, allow_unproven=False)
+    (tmp_path / name).write_bytes(b"another")
+    with pytest.raises(ConfigError, match=f"is damaged: {name} has sha256"):
+        require_proven(uri, document, allow_unproven=True)
+    (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match=f"is damaged: {name} is missing"):
+        require_proven(uri, document, allow_unproven=True)
 
 
 def test_an_engine_may_have_run_when_it_was_built(tmp_path: Path) -> None:
     gate = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
     document = make_export("sm80", verdict="proven", gates=[gate])
-    assert verdict_of(storage.normalise(tmp_path), document) == "proven"
+    assert find_unproven(storage.normalise(tmp_path), document) == []
+    # That of a try which did not ship.
+    other = make_export("sm80", gates=[gate.model_copy(update={"precision": "fp16"})])
+    assert find_unproven(storage.normalise(tmp_path), other) != []
+
+
+def test_int8_that_nothing_has_timed_is_unproven(tmp_path: Path) -> None:
+    uri = storage.normalise(tmp_path)
+    gates = [Gate(name="engine sm89", precision="int8", status="passed", ran="a GPU")]
+    graphs = [
+        GraphEntry(name=f"model.{name}.onnx", **FILE, sha256="cd" * 32, precision=name) for name in ("fp32", "int8")
+    ]
+    for status, unproven in (("not run", ["speed of int8"]), ("passed", [])):
+        speed = Gate(name="speed", precision="int8", status=status, ran="a test")
+        engines = [make_engine("sm89").model_copy(update={"precision": "int8"})]
+        document = make_export(precision="int8", graphs=graphs, engines=engines, gates=[*gates, speed])
+        assert find_unproven(uri, document) == unproven
 
 
 @pytest.mark.parametrize(
@@ -112,7 +190,7 @@ def test_a_damaged_verification_and_an_export_without_engines_prove_nothing(tmp_
     uri, document = storage.normalise(tmp_path), make_export("sm80")
     storage.replace(verification_uri(uri, "sm80"), b"{")
     assert find_unproven(uri, document) == ["sm80"]
-    assert verdict_of(uri, make_export()) == "unproven"
+    assert find_unproven(uri, make_export()) != []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +204,7 @@ def test_a_damaged_verification_and_an_export_without_engines_prove_nothing(tmp_
 def test_a_changed_manifest_is_refused_and_not_reused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     uri, document = storage.normalise(tmp_path), make_export("sm80").model_copy(update=change)
     assert find_output_damage(uri, document) == words
-    assert verdict_of(uri, document) == "unproven"
+    assert find_unproven(uri, document) != []
     with pytest.raises(ConfigError, match=words):
         require_proven(uri, document, allow_unproven=True)
 

@@ -52,6 +52,40 @@ def test_a_stage_gets_its_sections_only() -> None:
         ({"train": {"nesterov": True}}, "train", "correct train"),
         ({"train": {"ema_decay": 1}}, "train.ema_decay = 1", "correct train.ema_decay"),
         ({"train": {"compile": "on", "activation_checkpointing": "whole"}}, "train", "correct train"),
+        ({"task": {"name": "text_clasification"}}, "task.name = 'text_clas", "did you mean text_classification?"),
+        ({"task": {"name": "poetry"}}, "task.name = 'poetry'", "choose one of them (docs/tasks.md)"),
+        (
+            {
+                "task": {"name": "tabular_regression"},
+                "sharding": {
+                    "fields": {
+                        "label": {"column": "a", "kind": "number"},
+                        "note": {"column": "a", "kind": "text"},
+                        "numbers": {"columns": ["b", "a"], "kind": "numbers"},
+                    }
+                },
+            },
+            "column 'a' is what task tabular_regression learns (sharding.fields.label), and field numbers (numbers)",
+            "leave it out of sharding.fields.numbers.columns",
+        ),
+        (
+            {"sharding": {"tokenizer": {}, "fields": {"text": {"column": "a", "kind": "category"}}}},
+            "sharding.tokenizer reads the field 'text', which is of kind category",
+            "set sharding.fields.text.kind=text, or unset sharding.tokenizer",
+        ),
+        (
+            {"sharding": {"tokenizer": {}, "fields": {"message": {"column": "a", "kind": "text"}}}},
+            "has none of that name: its field of kind text is 'message'",
+            (
+                "name the field text instead of message (task text_classification reads the field text); for a task "
+                "of your own, set sharding.tokenizer.field=message"
+            ),
+        ),
+        (
+            {"sharding": {"tokenizer": {}}},
+            "sharding.fields has no field of kind text",
+            "map a column to it: sharding.fields: {text: {column: ..., kind: text}}; or unset sharding.tokenizer",
+        ),
         ({"resources": {"max_cost_usd": 5}}, "resources", "correct resources"),
     ],
 )

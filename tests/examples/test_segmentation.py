@@ -155,7 +155,7 @@ def check_served(folder: Path, report: EvaluationReport, shapes: Path) -> None:
     import onnxruntime
     from PIL import Image
 
-    (graph,) = folder.glob("model.fp16.onnx")
+    (graph,) = folder.glob("triton/*/1/model.onnx")
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     images, masks = (
         np.stack([np.asarray(Image.open(path)) for path in sorted((shapes / kind).glob("*.png"))[:100]])

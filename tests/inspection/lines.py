@@ -178,7 +178,7 @@ def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
             key=key_of(index[place]),
             place=place,
             label=int(index[place]["label"]),
-            predicted=(int(index[place]["label"]) + 1) % len(manifest.classes),
+            predicted=(int(index[place]["label"]) + 1) % max(len(manifest.classes), 1),
             probability=0.01 * (place + 1),
             predicted_probability=0.9,
         )

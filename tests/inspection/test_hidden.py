@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,27 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contracts import storage
+from contracts.artifacts import RunRecord, ShardManifest
 from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import export_inputs, profile_inputs, shard_inputs, train_inputs
 from contracts.own_code import append_code
+from contracts.result import leave_result
 from inspection.page import render_report
+from inspection.report import to_markdown
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from inspection.run.view import shows_samples
-from inspection.stage_report import make_page
+from inspection.terminal import print_run
 from inspection.ui.addresses import RunKey
 from inspection.ui.store import RunStore
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
+from tests.inspection.page.test_sections import part, said
+from tests.inspection.test_task import report
 from tests.trainer.one_rank import one_rank, train
+from tests.trainer.tasks.tabular import tables
+from tests.trainer.tasks.text_classification.texts import make_shards, make_texts
+from tests.trainer.tasks.text_classification.texts import sections as text_sections
 from tests.trainer.texts import text_of, words_config, write_shards
 from trainer.parallel.process_group import Rank
 
@@ -41,7 +52,10 @@ def rank() -> Iterator[Rank]:
 
 
 def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path:
-    """Train, put the result into a line with all other stages, and write all pages of it; return the line."""
+    """Train, put the result into a line with all other stages, and write all that tells of it; return the line.
+
+    That is: the page of the run, that of the server, what the terminal prints, and the artifacts of each stage.
+    """
     train(rank, folder, shards, config)
     line = folder / "runs" / "photos"
     planted = plant(line, shards, sections={name: config[name] for name in ("inspect", "task") if name in config})
@@ -54,8 +68,13 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
     pages.mkdir()
     (pages / "view.json").write_text(view.model_dump_json())
     (pages / "run.html").write_text(render_report(view))
+    (pages / "report.md").write_text(to_markdown(RunRecord.load(storage.normalise(planted.folder / "run.json"))))
+    with (pages / "inspect.txt").open("w") as stream:
+        print_run(view, stream)
     for stage in STAGES:
-        (pages / f"{stage}.html").write_text(make_page(view, stage)[0])
+        leave_result(storage.normalise(line), RUN, stage, planted.uris[stage], reused=False)
+        # The later of two options counts.
+        assert report(line / "reports" / stage, storage.normalise(line), stage, "--run-id", RUN) == 0
     shown = asyncio.run(RunStore(str(folder / "runs")).show(RunKey("photos", RUN)))
     (pages / "ui.html").write_text(shown.body)
     return line
@@ -93,7 +112,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, tas
     assert found["hide"] == []
     # The search finds them where they are shown.
     shown = "\n".join(found["show"])
-    for place in ("pages/run.html", "pages/shard.html", "pages/ui.html", "pages/view.json"):
+    for place in ("pages/run.html", "reports/shard/out/page", "pages/ui.html", "pages/view.json"):
         assert f" in {place}" in shown
     if task == "image_classification":
         assert "images/first_slot in " in shown and "test/worst_images in " in shown
@@ -103,7 +122,11 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, tas
     assert "Samples are hidden (inspect.samples)." in page
 
 
-def test_texts_are_nowhere(rank: Rank, tmp_path: Path) -> None:
+# Where the content of the worst samples stands, when it is shown: on pages, and in what they are made of.
+SHOWN_ON = ("pages/run.html", "pages/ui.html", "pages/view.json", "reports/train/out/page")
+
+
+def test_texts_of_an_own_task_are_nowhere(rank: Rank, tmp_path: Path) -> None:
     shards = write_shards(tmp_path)
     own = {**words_config(), "model": {}, "inspect": {"samples": "hide"}}
     config = {**small_config(train={"epochs": 1, "global_batch_size": 8}), **own, "data": {"num_workers": 0}}
@@ -111,11 +134,80 @@ def test_texts_are_nowhere(rank: Rank, tmp_path: Path) -> None:
     assert find_content(line, tuple(text_of(number).encode() for number in range(80))) == []
 
 
+def needles_of(texts: Iterable[str]) -> tuple[bytes, ...]:
+    """Return text as files have it: as it is, as HTML, as JSON."""
+    forms = {form for one in texts for form in (one, html.escape(one), json.dumps(one)[1:-1])}
+    return tuple(one.encode() for one in sorted(forms))
+
+
+def check_shown_and_hidden(rank: Rank, folder: Path, shards: str, config: dict[str, Any], texts: list[str]) -> None:
+    """Assert that texts are on pages of a run that shows them, and nowhere in one that hides them."""
+    found = {}
+    for samples in ("show", "hide"):
+        line = leave(rank, folder / samples, shards, {**config, "inspect": {"samples": samples}})
+        found[samples] = find_content(line, (*PICTURES, *needles_of(texts)))
+    assert found["hide"] == []
+    # The search finds them where they are shown, and there are no images to be found.
+    assert not [one for one in found["show"] for picture in PICTURES if one.startswith(f"{picture!r} in ")]
+    places = {one.rpartition(" in ")[2] for one in found["show"]}
+    assert places == set(SHOWN_ON), found["show"]
+    page = (folder / "hide" / "runs" / "photos" / "pages" / "run.html").read_text()
+    assert "Samples are hidden (inspect.samples)." in page and "not shown" in page
+    for samples in ("show", "hide"):
+        check_words(folder / samples / "runs" / "photos")
+
+
+def check_words(line: Path) -> None:
+    """Assert that pages of a run without images speak of none.
+
+    The sweep is planted with its findings, and the configuration names whatever there is.
+    """
+    terminal = (line / "pages" / "inspect.txt").read_text().splitlines()
+    told = ["\n".join(row for row in terminal if not row.startswith("finding "))]
+    told += [(line / "reports" / stage / "out" / "summary").read_text() for stage in STAGES if stage != "profile"]
+    for page in (*line.glob("pages/*.html"), *line.glob("reports/*/out/page")):
+        content = page.read_text()
+        told += [
+            said(part(content, section))
+            for section in ("overview", "data", "curves", "time", "results", "export", "lineage")
+        ]
+    assert len(told) == 4 + 7 * 6
+    for words in told:
+        assert not re.search(r"\b(images?|pictures?|pixels?)\b", words, re.IGNORECASE), words
+
+
+def test_texts_are_shown_or_nowhere(rank: Rank, tmp_path: Path) -> None:
+    rows = make_texts(60)
+    shards = make_shards(tmp_path, rows)
+    config = text_sections(train={"epochs": 1}, run={"name": "photos"})
+    # Whole: a word or two may be in a tokenizer.
+    check_shown_and_hidden(rank, tmp_path, shards, config, [text for text, _ in rows if len(text.split()) > 3])
+
+
+@pytest.mark.parametrize("task", ["tabular_regression", "tabular_classification"])
+def test_rows_are_shown_or_nowhere(rank: Rank, tmp_path: Path, task: str) -> None:
+    shards = tables.write_shards(tmp_path / "table", task)
+    config: dict[str, Any] = {
+        "task": {"name": task},
+        "data": {"num_workers": 0},
+        "model": {"architecture": "mlp", "arguments": {"width": 8}},
+        "train": {"global_batch_size": 16, "epochs": 1},
+        "parallel": {"slot_size": 8},
+    }
+    # Of each row a number that no other has, with all its digits and as pages have it; statistics are always shown.
+    numbers = ShardManifest.load(shards).fields["numbers"].statistics
+    known = {value for one in numbers for value in (one.least, one.most)}
+    incomes = [row[2] for row in tables.make_rows(120) if row[2] not in known]
+    texts = [form for one in incomes for form in (repr(one), f"income: {one:.6g}")]
+    check_shown_and_hidden(rank, tmp_path, shards, config, texts)
+
+
 def test_it_is_in_no_fingerprint_and_hides_where_nothing_is_known() -> None:
     shown, hidden = RunConfig(), RunConfig.model_validate({"inspect": {"samples": "hide"}})
     assert train_inputs(shown, shards="s") == train_inputs(hidden, shards="s")
     assert shard_inputs(shown, "l") == shard_inputs(hidden, "l")
-    assert export_inputs(shown, checkpoint="c", builder="b") == export_inputs(hidden, checkpoint="c", builder="b")
+    found = [export_inputs(one, checkpoint="c", builder="b", tools={}) for one in (shown, hidden)]
+    assert found[0] == found[1]
     measured = {"shards": "s", "hardware": {}, "torch_version": "2"}
     assert profile_inputs(shown, **measured) == profile_inputs(hidden, **measured)  # type: ignore[arg-type]
     assert [shows_samples(one.model_dump(mode="json")) for one in (shown, hidden)] == [True, False]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from contracts.artifacts.evaluation import Headline
 from inspection.page import render_report
 from inspection.page.curves import group
 from inspection.page.subject import Limits
@@ -137,6 +138,16 @@ def test_what_was_not_measured_is_said_to_be_so_everywhere(method: Any, chosen: 
     assert ("the defaults, not measured" in page) == (method == "sweep")
     print_run(view, stream := StringIO())
     assert (OFF if method == "off" else rate) in " ".join(stream.getvalue().split())
+
+
+def test_of_numbers_a_terminal_tells_no_classes_and_a_long_metric_stands_apart() -> None:
+    view = planted.fresh()
+    assert view.data is not None and view.export is not None
+    data = view.data.model_copy(update={"num_classes": 0})
+    headline = Headline(metric="average_precision", direction="max")
+    exported = view.export.model_copy(update={"headline": headline, "metrics": {"fp32": {"average_precision": 0.5}}})
+    print_run(view.model_copy(update={"data": data, "export": exported}), stream := StringIO())
+    assert "average precision fp32 0.5000 (" in stream.getvalue() and "0 classes" not in stream.getvalue()
 
 
 def test_what_the_task_counts_stands_beside_samples() -> None:

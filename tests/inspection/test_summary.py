@@ -76,6 +76,7 @@ DOCUMENTS: dict[str, Contract] = {
     "train": CheckpointManifest(
         fingerprint="t",
         finished=True,
+        warnings=["column age has one value"],
         step=10,
         position=640,
         epoch=1,
@@ -202,6 +203,7 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
     [
         "shard made this",
         "data: 3 images were laid on white",
+        "training: column age has one value",
         "0.9877",
         "64 = slot size 16 x 2 per rank x 2 ranks",
         "model.sm80.engine (0.35 MB)",

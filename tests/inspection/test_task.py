@@ -18,12 +18,14 @@ from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.resolve import with_data_date
 from contracts.result import find_result, leave_result
+from contracts.serving import RELEASES
 from inspection.attempts import find_errors
 from inspection.begin import data_date
 from inspection.registration import Registration, find_registration, leave_registration
 from inspection.task import main
 from rehearsal.gcs import BucketServer
-from tests.contracts.test_proof import make_export
+from tests.contracts.test_proof import CONFIG as PLACE
+from tests.contracts.test_proof import MODEL, make_engine, make_export, make_served
 from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.stages.test_summaries import check_numbers
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
@@ -298,8 +300,7 @@ def decide(tmp_path: Path, line: str, export: str, config: RunConfig = CONFIG, *
 
 def publish_export(line: str, **changes: Any) -> str:
     uri = storage.join(line, "export", "0123456789abcdef")
-    storage.replace(storage.join(uri, MANIFEST_NAME), make_export("sm80", **changes).to_json())
-    storage.replace(storage.join(uri, "triton", "README.md"), b"run nvcr.io/nvidia/tritonserver:26.08-py3 tritonserver")
+    storage.replace(storage.join(uri, MANIFEST_NAME), make_served(uri, "sm80", **changes).to_json())
     return uri
 
 
@@ -309,7 +310,8 @@ def test_the_gate_lets_a_proven_export_through(tmp_path: Path, line: str) -> Non
     assert decide(tmp_path, line, uri) == 0
     assert (tmp_path / "verdict").read_text() == "upload"
     assert (tmp_path / "artifact-uri").read_text() == f"{uri}/triton"
-    assert (tmp_path / "image").read_text() == "nvcr.io/nvidia/tritonserver:26.08-py3"
+    newest = f"nvcr.io/nvidia/tritonserver:{max(RELEASES.values())}-py3"
+    assert (tmp_path / "image").read_text() == newest
     assert decide(tmp_path, line, uri, CONFIG, "--serving-image", "eu.pkg.dev/p/r/triton@sha256:0") == 0
     assert (tmp_path / "image").read_text() == "eu.pkg.dev/p/r/triton@sha256:0"
 
@@ -323,6 +325,28 @@ def test_the_gate_refuses_what_is_unproven_unless_that_is_allowed(tmp_path: Path
     allowing = RunConfig.model_validate({"export": {"allow_unproven": True}})
     assert decide(tmp_path, line, uri, allowing) == 0
     assert (tmp_path / "verdict").read_text() == "upload"
+
+
+def test_what_triton_loads_was_not_run_by_the_first_release(tmp_path: Path, line: str) -> None:
+    uri = publish_export(line)
+    passed = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
+    former = make_export("sm80", gates=[passed], verdict="proven")
+    storage.replace(storage.join(uri, MANIFEST_NAME), former.to_json())
+    for name in (MODEL, PLACE):
+        (storage.local_path(uri) / name).unlink()
+    assert decide(tmp_path, line, uri) == 0
+    assert (tmp_path / "verdict").read_text() == "refuse"
+
+
+def test_a_plan_that_no_known_triton_loads_needs_an_image(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = make_engine("sm80").model_copy(update={"builder": "tensorrt 11.9.0.1"})
+    allowing = RunConfig.model_validate({"export": {"allow_unproven": True}})
+    uri = publish_export(line, engines=[engine])
+    assert decide(tmp_path, line, uri, allowing) == 2
+    assert "no known Triton loads this" in capsys.readouterr().err
+    assert decide(tmp_path, line, uri, allowing, "--serving-image", "eu.pkg.dev/p/r/triton@sha256:0") == 0
 
 
 def test_the_gate_decides_nothing_about_a_changed_export(tmp_path: Path, line: str) -> None:

@@ -37,7 +37,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
             "model.architecture 'resnett' is unknown",
             "data.transform 'math:sinus' (of python",
             "train.precision is fp16, and there is no GPU",
-            "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU only",
+            "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
             "parallel.sync_batch_norm is on, but there is no GPU",
         ],
     ),
@@ -109,9 +109,14 @@ def test_weights_are_looked_at_here_and_must_be_in_a_bucket_for_vertex_ai(call: 
 
 def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:
     answer = call(
-        "schedule create", f"model.architecture={OWN}", "export.targets=[h100]", "schedule.cron=0 6 * * 1", "--dry-run"
+        "schedule create",
+        f"model.architecture={OWN}",
+        f"code.path={OWN_CODE}",
+        "export.targets=[h100]",
+        "schedule.cron=0 6 * * 1",
+        "--dry-run",
     )
-    assert answer.exit_code == 2 and "engines for sm90" in answer.output
+    assert answer.exit_code == 2 and "no engine for sm90" in answer.output
 
 
 def test_run_refuses_labels_that_cannot_be_trained_on(call: Callable[..., Result], tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.images.export=''",), "vertex.images.export is not set"),
     (("vertex.images.serving=''",), "vertex.model.upload without vertex.images.serving"),
     (("vertex.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
-    (("vertex.images.serving=docker.io/gcr.io/x",), "triton/README.md"),
+    (("vertex.images.serving=docker.io/gcr.io/x",), "shardline serve RUN --dry-run"),
     (("schedule.cron=0 6 * *",), "schedule.cron"),
     (("schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"), "schedule.time_zone"),
     (("schedule.cron=0 6 * * 1", "schedule.start='2026-12-01'"), "with an offset"),
@@ -159,6 +159,8 @@ def test_a_valid_configuration_has_no_problem() -> None:
         "CustomJob of stage export",
         "version of the model",
     ]
+    unprofiled = require_plan(config("profile=off")).created
+    assert [entry for entry in plan.created if entry not in unprofiled] == [plan.created[2]]
     assert plan.timeout_s == 168 * 3600
     assert plan.price_usd_per_h == pytest.approx(2 * 1.15 * (0.44038 + 0.56004), abs=1e-3)
 

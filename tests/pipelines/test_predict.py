@@ -110,7 +110,7 @@ def test_other_images_are_answered(exported: Path, images: dict[str, str], capfd
     assert [line.partition(": ")[0] for line in out.splitlines()] == [images["red"], images["blue"]]
     assert "none.png: cannot be read: No such file" in err
     assert f"{__file__}: not an image of a known format" in err
-    assert "error: 2 of 4 files could not be used" in err
+    assert "error: 2 of 4 images could not be used" in err
     assert "to do:" in err
 
 
@@ -132,7 +132,7 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any], *, seal: 
 def rewrite_preprocessing(folder: Path, **values: Any) -> None:
     path = folder / "preprocess.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    colours.write_manifest(folder, ["labels.json", "preprocess.json", "predict.py"])
+    colours.write_manifest(folder, ["labels.json", "preprocess.json", "predict.py", "serving.py", "runtimes.py"])
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def rewrite_preprocessing(folder: Path, **values: Any) -> None:
         ),
         (
             lambda folder: rewrite_preprocessing(folder, model="other.onnx"),
-            "is for other.onnx, and model.fp32.onnx ships",
+            "files are for other.onnx, and model.fp32.onnx ships",
         ),
-        (lambda folder: rewrite_preprocessing(folder, layout="NHWC"), "(layout NHWC)"),
+        (lambda folder: rewrite_preprocessing(folder, layout="NHWC"), "[None, 12, 12, 3]"),
     ],
 )
 def test_a_damaged_export_is_refused(

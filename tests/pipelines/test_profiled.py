@@ -50,6 +50,13 @@ def test_a_bad_budget_ends_with_2(tmp_path: Path, budget: str, said: str) -> Non
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_budget_where_nothing_is_measured_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("profile: off")
+    answer = CliRunner().invoke(app, ["profile", str(tmp_path / "c.yaml"), "--budget", "60s"])
+    assert answer.exit_code == 2 and "nothing would be measured" in answer.stderr
+    assert "profile.method=sweep --budget 60s" in answer.stderr
+
+
 def test_a_profile_that_was_made_before_says_so() -> None:
     first, *rest = describe_profile(make_report(), URI, PRICED, reused=True)
     assert first.startswith("reused: ") and "--fresh" in first

@@ -3,6 +3,7 @@
 import math
 import random
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,15 @@ def test_other_shards_and_kinds_have_no_columns() -> None:
     assert not ColumnReader(manifest(more="json"), ["many", "more"]).possible
     assert ColumnReader(manifest(more="json"), ["many"]).possible
     assert not ColumnReader(planned_manifest(2, format="tfrecord"), ["label"]).possible, "no named fields"
+
+
+def test_long_lists_take_no_more_memory_than_their_bytes() -> None:
+    given = [np.random.default_rng(place).normal(size=10_000).tolist() for place in range(40)]
+    stored = Stored.join([encode({"many": own, "label": 0}) for own in given])
+    reader, labels = ColumnReader(manifest(), ["many"]), np.zeros(40, np.int32)
+    tracemalloc.start()
+    found = reader.read(stored, labels)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found is not None and found["many"].tolist() == given
+    assert peak < 3 * found["many"].nbytes, "an index of each byte takes eight times as much"

@@ -24,7 +24,7 @@ from pipelines.vertex_stages import register_stage
 from rehearsal.clock import Clock
 from rehearsal.cloud import BUCKETS_FOLDER, LocalCloud
 from tests.conftest import small_config, write_pictures
-from tests.contracts.test_proof import make_export
+from tests.contracts.test_proof import make_served
 
 ROOT = Path(__file__).parents[2]
 PROJECT, NUMBER = "acme-vision", "123456789012"
@@ -128,9 +128,7 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
 
 
 def publish_export(**changes: Any) -> None:
-    storage.replace(storage.join(EXPORT, MANIFEST_NAME), make_export("sm80", **changes).to_json())
-    readme = b"docker run nvcr.io/nvidia/tritonserver:26.08-py3 tritonserver"
-    storage.replace(storage.join(EXPORT, "triton", "README.md"), readme)
+    storage.replace(storage.join(EXPORT, MANIFEST_NAME), make_served(EXPORT, "sm80", **changes).to_json())
 
 
 def uploads(cloud: LocalCloud) -> list[Any]:

@@ -130,7 +130,7 @@ def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
     metrics = found["train"]["metrics"]["metadata"]
     assert metrics["train_test_accuracy"] > 0.9 and metrics["train_preemptions"] > 0
     assert len(found["train"]["classification"]["metadata"]["confusionMatrix"]["rows"]) == 10
-    engine, _, _, listing = follow_engine(found, "sm80")
+    engine, _, _, listing = follow_engine(found, "sm89")
     assert len(engine) == len(listing) == 64
     contexts = json.loads((kept / "Context.json").read_text())
     (row,) = (one for one in contexts if one["schemaTitle"] == "system.ExperimentRun")

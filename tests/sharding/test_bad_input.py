@@ -71,13 +71,13 @@ def test_single_class(run_shard, tmp_path, write_file, make_image):
 
 def test_class_without_a_training_image(run_shard, source):
     (source / "dog").mkdir()
-    check_refused(run_shard(), "no training image of class dog")
+    check_refused(run_shard(), "no training sample of class dog")
 
 
 def test_class_that_loses_its_last_training_image(run_shard, source, write_file):
     for number in range(5):
         write_file(source, b"dog/%d.png" % number, b"no image")
-    check_refused(run_shard(max_rejected_fraction=1.0), "no training image of class dog")
+    check_refused(run_shard(max_rejected_fraction=1.0), "no training sample of class dog")
 
 
 @pytest.mark.parametrize("folder", [b"raw", b"bee"])
@@ -269,7 +269,7 @@ def test_absent_classes_and_names_that_differ_in_case_are_warnings(run_shard, so
         write_file(source, b"Bee/%d.png" % number, make_image(500 + number, "png"))
     result = run_shard(stratify=False, splits={"train": 0.98, "validation": 0.01, "test": 0.01})
     assert result.code == 0, result.stderr
-    assert "warning: the validation split has no image of class" in result.stderr
+    assert "warning: the validation split has no sample of class" in result.stderr
     assert "warning: classes Bee and bee differ only in" in result.stderr
 
 

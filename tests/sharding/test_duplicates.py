@@ -38,7 +38,7 @@ def test_copies_are_named_and_leaks_come_first(run_shard, copies):
     assert [one.split for one in leaking.copies] == ["test", "validation", "train"]
     assert {one.path for one in inside.copies} == set(copies[1])
     assert (
-        "warning: 3 images are copies" in result.stderr and "1 of 2 groups straddle splits (leakage)" in result.stderr
+        "warning: 3 samples are copies" in result.stderr and "1 of 2 groups straddle splits (leakage)" in result.stderr
     )
 
 
@@ -63,7 +63,7 @@ def test_drop_keeps_the_copy_that_is_furthest_from_training(run_shard, copies, s
     result = run_shard(duplicates="drop")
     assert "1 of 2 groups straddled splits: " in result.stderr and "leakage" not in result.stderr
     assert result.code == 0, result.stderr
-    assert "3 images are copies of others, and were left out" in result.stderr
+    assert "3 samples are copies of others, and were left out" in result.stderr
     manifest = result.manifest
     assert sum(split.samples for split in manifest.splits.values()) == 62
     found = read_found(result.folder)

@@ -259,6 +259,23 @@ def test_a_probe_looks_at_masks_too(run_shard, source, masked, write_file, listi
     assert len(found.rejected) == 30 and found.accepted_bytes == found.stored_bytes > 0
 
 
+def test_a_probe_of_images_without_labels_names_no_class(source, write_file, listing_of):
+    rows = []
+    for number in range(60):
+        write_file(source, f"bad/{number}.png".encode(), b"no image")
+        rows.append([f"bad/{number}.png"])
+    fields = {"image": {"column": "uri", "kind": "image"}}
+    values = {
+        "source": str(write_csv(source / "list.csv", ["uri"], rows)),
+        "fields": fields,
+        "max_rejected_fraction": 1.0,
+    }
+    section = ShardingSection.model_validate(values)
+    listing = listing_of(section.source, fields=fields)
+    found = probe(listing.references(), 60, listing.uri, section, listing.classes)
+    assert len(found.rejected) == 60 and found.unreadable_classes == ()
+
+
 def test_groups_splits_and_separators_hold_for_fields(run_shard, source, masked):
     fields = {**MASKED, "label": {"column": "label", "kind": "classes"}}
     rows = [[*one[:2], f"{one[2]}|x", number // 10, "test" if number < 10 else ""] for number, one in enumerate(masked)]
@@ -273,6 +290,29 @@ def test_groups_splits_and_separators_hold_for_fields(run_shard, source, masked)
     assert {split for split, _ in found[:10]} == {"test"}
     assert all(len({split for split, _ in found[at : at + 10]}) == 1 for at in range(0, 60, 10))
     assert [label for _, label in found] == [(manifest.classes.index(one[2]), 3) for one in masked]
+
+
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize("missing", ["refuse", "keep"])
+def test_an_empty_cell_is_no_class_where_it_may_be_missing(run_shard, source, masked, missing, shard_format):
+    """Of the label, and of a further field of classes, whose list may be empty in any case."""
+    own = {"column": "label", "kind": "classes", "missing": missing}
+    fields = {**MASKED, "label": own, "more": {"column": "more", "kind": "classes"}}
+    rows = [
+        {"uri": str(one[0]), "mask_uri": str(one[1]), "label": [one[2]] if number % 4 else None, "more": []}
+        for number, one in enumerate(masked)
+    ]
+    rows[0]["more"] = ["m"]
+    path = source / "list.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    result = run_shard(source=str(path), fields=fields, format=shard_format)
+    if missing == "refuse":
+        assert result.code == 2 and "sharding.fields.label.missing=keep" in result.stderr
+        return
+    assert result.code == 0, result.stderr
+    found = [one for _, one in read_samples(result.folder).values()]
+    assert sum(one["label"] == () for one in found) == 15 and len(found) == 60
+    assert sum(one["more"] == () for one in found) == 59
 
 
 # --- rows without files -----------------------------------------------------------------------------------------------
@@ -340,6 +380,15 @@ def test_numbers_alone_need_no_class(run_shard, tmp_path):
     printed = run_shard("--dry-run", source=str(tmp_path / "t.jsonl"), fields=fields, printed=True, root="dry")
     written = {entry.name: entry.bytes for entry in manifest.shards}
     assert all(f"{name}  {size} bytes" in printed.stdout for name, size in written.items()), printed.stdout
+
+
+def test_of_a_class_without_training_rows_nothing_is_said_of_images(run_shard, tmp_path):
+    fields = {"y": {"column": "y", "kind": "number"}, "label": {"column": "label", "kind": "class"}}
+    rows = ['{"y": 1, "label": "a", "split": "train"}', '{"y": 2, "label": "b", "split": "test"}']
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    result = run_shard(source=str(tmp_path / "t.jsonl"), fields=fields)
+    assert result.code == 2 and "no training sample of class b" in result.stderr
+    assert "image" not in result.stderr
 
 
 def test_rows_that_leave_training_empty_are_refused(run_shard, tmp_path):
@@ -514,4 +563,4 @@ def test_what_shards_hold_is_said_by_field(run_shard, tmp_path):
         draw_grid(storage.normalise(result.folder), result.manifest, tmp_path / "grid.png")
     assert not verify(storage.normalise(result.folder), processes=1, progress=lambda *_: None)
     told = "\n".join(tell(result.manifest).lines)
-    assert "| tags | classes | 2 |" in told, told
+    assert "| tags | tags | classes |  |  |  |  |  | 2 |" in told, told

@@ -204,7 +204,7 @@ def test_copies_are_refused_before_anything_is_written_where_the_listing_knows_t
     handle = make_job("out", [*twins, *others])
     run_graph(handle, commit=Commit(0.0, "fail", has_checksums=True))
     refusal = find_refusal(handle.output_uri)
-    assert isinstance(refusal, DataError) and "1 images are copies of others" in str(refusal)
+    assert isinstance(refusal, DataError) and "1 samples are copies of others" in str(refusal)
     assert not [name for name in read_files(handle) if name.endswith(".tfrecord")]
 
 

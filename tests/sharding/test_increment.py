@@ -188,7 +188,7 @@ def test_classes_keep_their_places(run_shard, source, grow):
     shutil.rmtree(source / "bee")
     third = run_shard(incremental=True)
     check_sound(third, source)
-    assert "warning: the source has no image of class bee any more" in third.stderr
+    assert "warning: the source has no sample of class bee any more" in third.stderr
     assert any("class bee any more" in warning for warning in third.manifest.warnings)
     assert third.manifest.classes == ["ant", "bee", "cow", "aardvark"]
     # The same with an empty folder, which a full reshard refuses.
@@ -198,7 +198,7 @@ def test_classes_keep_their_places(run_shard, source, grow):
     assert refused.code == 2 and "bee" in refused.stderr
     (source / "dog").mkdir()
     new = run_shard(incremental=True)
-    assert new.code == 2 and "no training image of class dog" in new.stderr
+    assert new.code == 2 and "no training sample of class dog" in new.stderr
 
 
 def test_names_of_classes_are_known_again(run_shard, source, write_file, make_image, grow):
@@ -269,6 +269,14 @@ def test_another_label_is_a_change_and_lists_of_labels_are_kept(run_shard, sourc
     assert child.manifest.classes == ["ant", "bee", "cow", "zebra"]
     totals = np.sum([split.samples_by_class for split in child.manifest.splits.values()], axis=0)
     assert totals.tolist() == [20, 21, 20, 1]
+    # An image that loses its classes is changed, one that had none stays.
+    none = {"cow/02.png": [], "ant/00.png": []}
+    empty = run_shard(source=write(**none), incremental=True)
+    assert empty.code == 0 and "0 new, 2 changed, 0 gone" in empty.stderr, empty.stderr
+    last = run_shard(source=write(**none, **{"bee/01.jpg": []}), incremental=True)
+    assert last.code == 0 and "0 new, 1 changed, 0 gone" in last.stderr, last.stderr
+    totals = np.sum([split.samples_by_class for split in last.manifest.splits.values()], axis=0)
+    assert totals.tolist() == [19, 19, 19, 0]
     # Lists that become single labels are no increment of them.
     other = run_shard(source=listed(), incremental=True)
     assert other.code == 0 and "another form" in other.stderr and other.manifest.generation == 0

@@ -147,7 +147,7 @@ def test_a_column_of_text_among_numbers_is_refused_before_the_first_stage(tmp_pa
     (problem,) = check_source(ShardingSection(source=source, fields=fields)).problems
     where = {"csv": "line 2", "jsonl": "line 1", "parquet": "row 1"}[form]
     assert f"{where}, column 'city' (field numbers, numbers) is 'only validation' (str)" in problem.given
-    assert "sharding.fields.numbers.columns" in problem.todo and "kind: category" in problem.todo
+    assert "sharding.fields.numbers.missing=keep" in problem.todo and "kind: category" in problem.todo
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,7 @@ def test_a_column_of_text_among_numbers_is_refused_before_the_first_stage(tmp_pa
         (['{"": 1, "a": 2}'], "has a column '', such as pandas writes"),
         (['{"__index_level_0__": 1, "a": 2}'], "has a column '__index_level_0__', such as pandas writes"),
         (['{"split": "train"}'], "has no column for field x"),
+        (["{}", '{"a": 1}'], "has no columns: its first row is empty"),
     ],
 )
 def test_all_columns_are_those_of_the_first_row(run_shard, tmp_path, lines, message):
@@ -166,6 +167,13 @@ def test_all_columns_are_those_of_the_first_row(run_shard, tmp_path, lines, mess
     path.write_text("\n".join(lines) + "\n")
     result = run_shard(source=str(path), fields={"x": {"columns": ["*"], "kind": "numbers"}})
     assert result.code == 2 and message in result.stderr, result.stderr
+
+
+def test_a_table_that_begins_with_an_empty_row_has_no_columns(run_shard, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("\na,b\n1,2\n")
+    result = run_shard(source=str(path), fields={"x": {"columns": ["*"], "kind": "numbers"}})
+    assert result.code == 2 and "has no columns: its first row is empty" in result.stderr, result.stderr
 
 
 def test_all_columns_are_in_the_order_of_the_file_and_part_of_the_fingerprint(run_shard, tmp_path):
@@ -238,3 +246,18 @@ def test_a_text_of_ten_megabytes_is_one_sample(run_shard, tmp_path, form):
     assert result.manifest.sample_fields["text"].lengths[-1] == 1
     if result.manifest.tokenizer is not None:
         assert storage.exists(result.manifest.tokenizer.uri(storage.normalise(result.folder)))
+
+
+def test_copies_of_rows_are_named_by_their_lines(run_shard, tmp_path):
+    rows = [[float(number), "Oslo", 1.0, "x", "test" if number == 7 else "train", 0.5] for number in range(20)]
+    rows[3] = rows[12] = [*rows[7][:4], "train", 0.5]
+    source = write_table(tmp_path / "table", "csv", rows)
+    given = {"fields": FIELDS, "splits": {"train": 1.0, "validation": 0.0, "test": 0.0}}
+    result = run_shard(source=source, **given)
+    assert result.code == 0, result.stderr
+    (warning,) = result.manifest.warnings
+    assert "2 samples are copies of others; 1 of 1 groups straddle splits (leakage): " in warning
+    assert all(f"table.csv line {line} ({split})" in warning for line, split in ((5, "train"), (9, "test")))
+    assert "table.csv line 14 (train)" in warning and "row:" not in warning
+    result = run_shard(source=source, duplicates="fail", **given)
+    assert result.code == 2 and "table.csv line 14 (train)" in result.stderr

@@ -23,6 +23,7 @@ from trainer.data.order.resolve import make_order
 from trainer.drill.trace import ENVIRONMENT, read_trace
 
 EPOCHS, BATCH = 12, 16
+CHECKPOINTS = "*/checkpoints/step-*/manifest.json"
 # Catches a hang, on the slowest machine.
 DEADLINE_S = 400
 BLOCKS = {"order": "blocks", "range_bytes": 4096, "block_bytes": 8192, "canonical_streams": 6}
@@ -43,14 +44,20 @@ def run(root: Path, shards: str, attempt: str, config: dict[str, Any]) -> "subpr
     return subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
-def run_until(step: int, root: Path, shards: str, attempt: str, config: dict[str, Any]) -> None:
-    """Start a training, and kill all its processes when it has come to a step."""
+def run_until(
+    step: int, root: Path, shards: str, attempt: str, config: dict[str, Any], *, has_saved: bool = False
+) -> None:
+    """Start a training, and kill all its processes when it has come to a step, and if asked for has saved one."""
+    known = set(root.glob(CHECKPOINTS))
     process = subprocess.Popen(
         command(root, shards, attempt, config), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + DEADLINE_S
     try:
-        while not any(event["event"] == "progress" and event["done"] >= step for event in events(root, attempt)):
+        while not (
+            any(event["event"] == "progress" and event["done"] >= step for event in events(root, attempt))
+            and (not has_saved or set(root.glob(CHECKPOINTS)) - known)
+        ):
             assert process.poll() is None and time.monotonic() < deadline, f"step {step} was not reached"
             time.sleep(0.02)
     finally:

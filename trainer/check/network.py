@@ -38,9 +38,10 @@ from trainer.tasks.needs import FIELDS
 from trainer.tasks.on_device import find_misfit, misfit_error
 from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
+from trainer.tasks.text_classification.inputs import NO_CRC32C
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
-from trainer.weights.start import find_head
+from trainer.weights.start import find_head, match_inputs
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
@@ -132,7 +133,7 @@ def _planned_tokenizer(section: TokenizerSection | None, *, online: bool) -> Tok
     return TokenizerEntry(
         name=TOKENIZER_NAME,
         bytes=0,
-        crc32c="00000000",
+        crc32c=NO_CRC32C if given is None else given[2],
         field=section.field,
         tokens=section.vocabulary if given is None else given[0],
         padding=0 if given is None else given[1],
@@ -140,8 +141,8 @@ def _planned_tokenizer(section: TokenizerSection | None, *, online: bool) -> Tok
     )
 
 
-def _read_tokenizer(section: TokenizerSection, *, online: bool) -> tuple[int, int] | None:
-    """Return tokens and padding of a given tokenizer; None: there is none, or it cannot be had here."""
+def _read_tokenizer(section: TokenizerSection, *, online: bool) -> tuple[int, int, str] | None:
+    """Return tokens, padding and crc32c of a given tokenizer; None: there is none, or it cannot be had here."""
     try:
         uri = tokenizer_uri(section.file) if section.file else ""
         if not uri or not (storage.is_local(uri) or online) or not has_module("tokenizers"):
@@ -153,7 +154,7 @@ def _read_tokenizer(section: TokenizerSection, *, online: bool) -> tuple[int, in
     except Exception:  # noqa: BLE001 - the library raises Exception itself, and a bucket what it likes
         return None
     padding = find_padding(content, tokenizer) or 0
-    return count_tokens(tokenizer, padding), padding
+    return count_tokens(tokenizer, padding), padding, storage.crc32c(content)
 
 
 def check_network(config: RunConfig, task: Task, *, classes_known: bool, findings: Findings) -> nn.Module | None:
@@ -383,8 +384,13 @@ def check_weights(
                 f"whether model.weights {weights} fits", "the tokenizer's size is not known before sharding"
             )
             return
+        if config.task.name.startswith("tabular_"):
+            findings.leave_unchecked(
+                f"whether model.weights {weights} fits", "columns and vocabularies are not known before sharding"
+            )
+            return
         least = config.model.min_matched_fraction
         with _memory_limited():
-            unread = check_fit(uri, model, find_head(task), least)
+            unread = check_fit(uri, model, find_head(task), least, partial(match_inputs, task))
         if unread:
             findings.leave_unchecked(unread, "that takes as long as the file is large")

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from contracts.checked import Findings, PlannedMachine, PlannedPlace
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
-from trainer.export.targets import (
-    DEFAULT_TARGETS,
-    RTX_TARGETS,
-    TENSORRT_RTX,
-    Builder,
-    capability_of,
-    check_precision,
-    choose_builder,
-    gpus_of,
-)
+from contracts.serving import TENSORRT
+from trainer.export.targets import Builder, check_precision, choose_runtime, decide
 from trainer.launch.auto import choose_flags
 from trainer.launch.device import DeviceKind, check_spread
 from trainer.launch.device import check_precision as check_step_precision
@@ -71,66 +62,24 @@ def check_export_here(config: RunConfig, findings: Findings) -> None:
     """Refuse what the export refuses before its work: on this machine all of it is known."""
     export = config.export
     with findings.refusals():
-        builder = choose_builder(export.targets)
+        builder = choose_runtime(export)
         check_precision(builder, export.precision)
-        from trainer.export.triton_config import image_for
-
-        image_for(builder.name)
-    if export.precision == "bf16":
-        from trainer.export.precision import require_autocast
-
-        with findings.refusals():
-            require_autocast("bf16")
+        findings.warnings.extend(builder.warnings)
 
 
 def check_export_planned(config: RunConfig, machine: PlannedMachine, findings: Findings) -> None:
-    """Refuse targets that no engine builder has on a machine; name what hangs on the export's image."""
+    """Refuse what no runtime has on a machine; name what hangs on the export's image."""
     export = config.export
     with findings.refusals():
-        targets = tuple(dict.fromkeys(capability_of(name) for name in export.targets))
-        # tensorrt builds for the GPU that is there, and only for it.
-        own = machine.capability if targets in ((), (machine.capability,)) else ""
-        if not targets:
-            targets = (own,) if own in RTX_TARGETS else DEFAULT_TARGETS
-        if own:
-            _leave_builder(export.precision, own, machine, findings)
-        else:
-            for target in targets:
-                _require_rtx(target, machine)
-            check_precision(Builder(TENSORRT_RTX, "of the export's image", targets), export.precision)
-    if export.precision == "bf16":
-        findings.leave_unchecked(
-            "whether the export's image has nvidia-modelopt, which export.precision=bf16 needs",
-            "`shardline images build` does not install it, and another image is not looked into",
-        )
-
-
-def _leave_builder(precision: str, own: str, machine: PlannedMachine, findings: Findings) -> None:
-    needs = ""
-    if own not in RTX_TARGETS:
-        needs = f"engines for {own} ({', '.join(gpus_of(own))}) are built by tensorrt alone"
-    else:
-        try:
-            check_precision(Builder(TENSORRT_RTX, "", (own,)), precision)
-        except ConfigError:
-            needs = f"{precision} engines for {own} ({', '.join(gpus_of(own))}) are built by tensorrt alone"
-    if needs:
-        findings.leave_unchecked(
-            "whether the export's image has tensorrt (`shardline images build --tensorrt VERSION`): on "
-            f"{machine.label} {needs}",
-            "no image is looked into",
-        )
-
-
-def _require_rtx(target: str, machine: PlannedMachine) -> None:
-    if target in RTX_TARGETS:
-        return
-    names = ", ".join(gpus_of(target))
-    here = f"has GPUs of {machine.capability}" if machine.gpus else "has no GPU"
-    raise ConfigError(
-        f"engines for {target} ({names}) are built by tensorrt on that GPU only, and {machine.label}, which exports, "
-        f"{here}",
-        allowed=f"without that GPU, by tensorrt_rtx: {', '.join(RTX_TARGETS)}",
-        todo=f"set resources.serving_machine to one with {names} and export.targets to that GPU alone, or choose "
-        "another target",
-    )
+        gpu = machine.capability or None
+        # What is not in the image is found by the stage itself.
+        where = f"{machine.label}, which exports,"
+        runtime, targets, warnings = decide(export, gpu, has_tensorrt=True, where=where)
+        check_precision(Builder(runtime, "of the export's image", targets), export.precision)
+        findings.warnings.extend(warnings)
+        if runtime == TENSORRT:
+            findings.leave_unchecked(
+                "whether the export's image has tensorrt (`shardline images build --tensorrt VERSION`), which builds "
+                f"for the GPU of {machine.label}",
+                "no image is looked into",
+            )

@@ -6,8 +6,9 @@ the batch is the same to the bit; what is wrong with a row is said by the way th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from contracts.errors import ConfigError, UserError
@@ -19,8 +20,9 @@ from trainer.tasks.protocol import Batch, Task
 
 # Of a split's rows as arrays, by each process that reads them: two million rows of thirty numbers.
 MOST_HELD_BYTES = 256 << 20
-# Rows that are made into arrays at a time: their bytes stay in the processor's cache.
-_ROWS = 8192
+# Rows that are made into arrays at a time, and their bytes in the shards: rows of few bytes stay in the processor's
+# cache, and of long ones there are not many in memory.
+_ROWS, PART_BYTES = 8192, 32 << 20
 
 
 def collate_columns(
@@ -74,7 +76,10 @@ def _error(found: str) -> ConfigError:
 
 
 class HeldRows:
-    """A split of local shards as one batch, made when the first slot is asked for; slots are rows of it.
+    """The rows of a split that were read before, as one batch; slots are rows of it.
+
+    Of local shards the whole split is read when the first slot is asked for: side by side, a row costs a third. Bytes
+    of a bucket come as they are needed: the first slot is not to wait for all, and what is here is not read again.
 
     Args:
         task: The task.
@@ -83,34 +88,56 @@ class HeldRows:
 
     def __init__(self, task: Task, reader: ShardReader) -> None:
         self._task, self._reader = task, reader
-        self._is_made = False
-        self._whole: dict[str, torch.Tensor] | None = None
+        self._is_possible = columns_collator(task) is not None
+        self._whole: dict[str, torch.Tensor] = {}
+        self._is_here = torch.zeros(0, dtype=torch.bool)
 
-    def take(self, places: Sequence[int]) -> Batch | None:
-        """Return the batch of samples; None where the split is not held."""
-        if not self._is_made:
-            self._is_made = True
-            self._whole = self._make()
-        if self._whole is None:
+    def take(self, places: Sequence[int], request: SlotRequest) -> Batch | None:
+        """Return the batch of the samples of a request; None where they are not held, nor can be."""
+        if not self._is_possible:
             return None
         rows = torch.tensor(places)
+        if not self._whole or not self._is_here[rows].all():
+            if self._reader.is_local:
+                self._is_possible = self._read_whole()
+            elif not self._keep((rows[~self._is_here[rows]] if self._whole else rows).unique(), request):  # type: ignore[no-untyped-call]
+                return None
+        if not self._is_possible:
+            self._whole = {}
+            return None
         return {name: tensor[rows] for name, tensor in self._whole.items()}
 
-    def _make(self) -> dict[str, torch.Tensor] | None:
-        """Return the batch of the whole split; None where it is too large, or not all of it comes as columns."""
+    def _read_whole(self) -> bool:
+        """Read all rows; return False where not all of them come as columns, or they are too large."""
+        return all(self._keep(torch.arange(part.start, part.stop), None) for part in self._parts())
+
+    def _parts(self) -> Iterator[range]:
+        """Yield the rows that are read at a time; at least one, whatever its bytes."""
         samples = len(self._reader)
-        if columns_collator(self._task) is None or not self._reader.is_local:
-            # Bytes of a bucket come as they are needed: the first slot is not to wait for all.
-            return None
-        whole: dict[str, torch.Tensor] = {}
         for first in range(0, samples, _ROWS):
-            part = collate_columns(self._task, self._reader, range(first, min(first + _ROWS, samples)))
-            if part is None:
-                return None
-            if not whole:
-                if sum(tensor[0].nbytes for tensor in part.values()) * samples > MOST_HELD_BYTES:
-                    return None
-                whole = {name: tensor.new_empty(samples, *tensor.shape[1:]) for name, tensor in part.items()}
-            for name, tensor in part.items():
-                whole[name][first : first + len(tensor)] = tensor
-        return whole
+            last = min(first + _ROWS, samples)
+            ends = self._reader.sizes(range(first, last)).cumsum()
+            done = 0
+            while done < len(ends):
+                limit = PART_BYTES + (ends[done - 1] if done else 0)
+                count = max(1, int(np.searchsorted(ends, limit, side="right")) - done)
+                yield range(first + done, first + done + count)
+                done += count
+
+    def _keep(self, rows: torch.Tensor, request: SlotRequest | None) -> bool:
+        """Read rows; return False where they do not come as columns, or all rows would be too large."""
+        part = collate_columns(self._task, self._reader, rows.tolist(), request)
+        if part is None:
+            return False
+        if not self._whole:
+            samples = len(self._reader)
+            if sum(tensor[0].nbytes for tensor in part.values()) * samples > MOST_HELD_BYTES:
+                self._is_possible = False
+                return False
+            # The system gives memory as rows come in.
+            self._whole = {name: tensor.new_empty(samples, *tensor.shape[1:]) for name, tensor in part.items()}
+            self._is_here = torch.zeros(samples, dtype=torch.bool)
+        for name, tensor in part.items():
+            self._whole[name][rows] = tensor
+        self._is_here[rows] = True
+        return True

@@ -5,7 +5,7 @@ Batches have a fixed size and place whoever takes them: rank r takes the batches
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
@@ -53,7 +53,7 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
     reader: ShardReader
     task: Task
 
-    def __getitem__(self, places: range) -> EvaluationBatch | UserError:
+    def __getitem__(self, places: Sequence[int]) -> EvaluationBatch | UserError:
         """Read, prepare and collate the samples at `places`."""
         mode = Mode(training=False)
         try:

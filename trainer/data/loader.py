@@ -97,7 +97,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         """Return the batch of a slot whose samples the task takes as columns; None where it does not."""
         if self._held is None:
             self._held = HeldRows(self.task, self.reader)
-        found = self._held.take(request.samples)
+        found = self._held.take(request.samples, request)
         return collate_columns(self.task, self.reader, request.samples, request) if found is None else found
 
     @property

@@ -159,6 +159,11 @@ class ShardReader:
         plan = ReadPlan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
 
+    def sizes(self, places: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Return the bytes [B] that samples have in their shards."""
+        records = take_records(self.index, [self._first + place for place in places])
+        return np.asarray(records["size"], np.int64)
+
     def columns(self, places: Sequence[int]) -> Columns | None:
         """Return the fields of samples as columns, their bytes checked against the index.
 

@@ -40,6 +40,7 @@ class TrainingData:
     Attributes:
         manifest: The shards' manifest.
         task: The task, made for them.
+        warnings: What the task says that it cannot learn from.
     """
 
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
@@ -59,8 +60,9 @@ class TrainingData:
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
         with calling(config, "warnings"):
-            for warning in warnings_of(self.task):
-                log(f"warning: {warning}")
+            self.warnings = [str(warning) for warning in warnings_of(self.task)]
+        for warning in self.warnings:
+            log(f"warning: {warning}")
         if (batch := config.train.global_batch_size) > self.samples:
             log(
                 f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "

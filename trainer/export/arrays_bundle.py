@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.scores import allowed_loss, judge_scores
-from trainer.export.shipped import ShippedFailed, name_versions, run_shipped
+from trainer.export.shipped import ShippedFailed, name_versions, run_shipped, write_program
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays, StoredArrays
@@ -61,8 +62,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
     """Write signature.json and predict.py."""
     said = {"format_version": 1, "model": model_name, "max_batch": max_batch, **signature.model_dump(mode="json")}
     (folder / SIGNATURE_NAME).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name("predict_arrays.py").read_bytes())
-    return [SIGNATURE_NAME, PREDICT_NAME]
+    return [SIGNATURE_NAME, *write_program(folder, Path(__file__).with_name("predict_arrays.py"))]
 
 
 def check_bundle(
@@ -70,7 +70,7 @@ def check_bundle(
     inputs: Inputs,
     split: TestSplit,
     outputs: StoredArrays,
-    scores: Scores,
+    scores: Mapping[str, Scores],
     *,
     model_name: str,
     threads: int,
@@ -82,7 +82,7 @@ def check_bundle(
     given = next(split.inputs.batches(_TRIED_SAMPLES))
     samples = len(next(iter(given.values())))
     gate = _try_program(folder, given, next(outputs.batches(samples)), model_name=model_name, threads=threads)
-    return hold_to_evaluation(gate, inputs, scores)
+    return hold_to_evaluation(gate, inputs, split, scores)
 
 
 def check_again(
@@ -107,18 +107,6 @@ def read_inputs(
     from trainer.export.arrays import random_inputs, store_arrays
 
     return store_arrays(work / "noise", [random_inputs(document.model_signature, _NOISE_SAMPLES)])
-
-
-def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
-    """Compare signature.json with the manifest."""
-    said = json.loads((folder / SIGNATURE_NAME).read_bytes())
-    found = []
-    if said.get("model") != (ships := document.graph().name):
-        found.append(f"{SIGNATURE_NAME} names the model {said.get('model')}, {ships} is what ships")
-    for name, value in document.model_signature.model_dump(mode="json").items():
-        if said.get(name) != value:
-            found.append(f"{SIGNATURE_NAME} has other {name} than the manifest")
-    return found
 
 
 def read_labels(folder: Path) -> list[str] | None:
@@ -190,22 +178,29 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
     )
 
 
-def hold_to_evaluation(gate: Gate, inputs: Inputs, scores: Scores) -> Gate:
-    """Add to the gate whether the graph's headline is that of evaluation.json, be it better or worse."""
-    evaluation, missing = inputs.find_evaluation()
-    if evaluation is None:
-        return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
-    name = evaluation.headline.metric
-    expected = evaluation.value(name)
-    found = scores.values.get(name)
+def hold_to_evaluation(gate: Gate, inputs: Inputs, split: TestSplit, scores: Mapping[str, Scores]) -> Gate:
+    """Add to the gate whether the graph's headline is what it should be, be it better or worse.
+
+    On the whole test split it should be that of evaluation.json, on a part of it torch's.
+    """
+    headline, whose = scores["fp32"].headline, "evaluation"
+    name = headline.metric
+    if split.places is None:
+        evaluation, missing = inputs.find_evaluation()
+        if evaluation is None:
+            return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
+        expected, where = evaluation.value(name), f"in {EVALUATION_NAME}"
+    else:
+        expected, whose, where = scores["torch"].values.get(name), "torch", f"torch's on these {split.samples} samples"
+    found = scores["fp32"].values.get(name)
     apart = None if expected is None or found is None else abs(found - expected)
-    limit = None if expected is None else allowed_loss(evaluation.headline, expected)
+    limit = None if expected is None else allowed_loss(headline, expected)
     update: dict[str, object] = {
-        "figures": gate.figures | {f"evaluation {name}": expected, name: found, "evaluation_difference": apart},
-        "limits": gate.limits if limit is None else gate.limits | {"evaluation_difference": limit},
+        "figures": gate.figures | {f"{whose} {name}": expected, name: found, f"{whose}_difference": apart},
+        "limits": gate.limits if limit is None else gate.limits | {f"{whose}_difference": limit},
     }
     if apart is None or limit is None or apart > limit:
-        reason = f"{name} of the graph on the test split is {found}, and {expected} in {EVALUATION_NAME}"
+        reason = f"{name} of the graph on the test split is {found}, and {expected} {where}"
         update |= {"status": "failed", "reason": "; ".join(part for part in (gate.reason, reason) if part)}
     return gate.model_copy(update=update)
 

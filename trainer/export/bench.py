@@ -47,6 +47,19 @@ COMPILE_LIMIT_S = {"cpu": 120.0, "cuda": 300.0}
 Call = Callable[[], object]
 
 
+@dataclass(frozen=True)
+class Queued:
+    """A call of a device that works by itself: `enqueue` returns at once, `finish` waits for all that was queued."""
+
+    enqueue: Call
+    finish: Call
+
+    def __call__(self) -> None:
+        """Run it to its end."""
+        self.enqueue()
+        self.finish()
+
+
 class Bench(NamedTuple):
     """What was measured, and what was not."""
 
@@ -81,6 +94,8 @@ class Runner:
     batches: Sequence[int] | None = None
     """None: all that are measured."""
     errors: dict[int, str] = field(default_factory=dict)
+    is_open: bool = False
+    """Whether it has run: the first batch size pays for loading."""
 
 
 def measure_latency(
@@ -125,14 +140,15 @@ def measure_latency(
     network = _load_network(build_model, weights, device)
     eager = _torch_runner(f"torch eager {torch.__version__}", network, signature, inputs, device)
     compiled = _compiled_runner(network, signature, inputs, device, limit_s, batches)
-    runners = [eager, compiled, *(_onnx_runner(path, name, inputs, device) for name, path in graphs.items())]
+    runners = [eager, compiled]
+    for name, path in graphs.items():
+        runners += _onnx_runners(path, name, inputs, device)
     left_out = {}
     for path, entry in engines:
-        runner, reason = _engine_runner(path, entry, signature, inputs, device)
-        if runner is None:
+        opened, reason = _engine_runners(path, entry, signature, inputs, device)
+        runners += opened
+        if reason:
             left_out[f"engine {entry.target}"] = reason
-        else:
-            runners.append(runner)
     found = []
     with _own_compile_cache():
         for batch in sorted(set(batches)):
@@ -148,23 +164,53 @@ def measure_latency(
 
 def _measure_batch(runners: Sequence[Runner], batch: int, device: Device, budget_s: float) -> list[Latency]:
     calls: dict[int, Call] = {}
+    cold: dict[int, float] = {}
     for place, runner in enumerate(runners):
         if runner.batches is not None and batch not in runner.batches:
             continue
+        began = time.perf_counter()
         try:
             call = runner.prepare(batch)
             call()
         except (Exception, TooLong) as reason:  # noqa: BLE001 - compilers raise what they like; it is said, and the rest goes on
             runner.errors[batch] = _in_words(reason)
         else:
-            calls[place] = call
+            calls[place], cold[place] = call, time.perf_counter() - began
     times, failed = time_calls(calls, budget_s=budget_s)
     for place, error in failed.items():
         runners[place].errors[batch] = _in_words(error)
-    return [
-        describe(runners[place].name, runners[place].precision, device.name, batch, seconds)
-        for place, seconds in times.items()
-    ]
+    found = []
+    for place, seconds in times.items():
+        runner, call = runners[place], calls[place]
+        one = describe(runner.name, runner.precision, device.name, batch, seconds)
+        if isinstance(call, Queued):
+            one = one.model_copy(update={"images_per_s": round(measure_rate(call, seconds, budget_s) * batch, 2)})
+        if not runner.is_open:
+            one, runner.is_open = one.model_copy(update={"cold_s": round(cold[place], 3)}), True
+        found.append(one)
+    return found
+
+
+def measure_rate(
+    call: Queued, seconds: Sequence[float], budget_s: float, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return calls a second where the next is queued before one is done: the median of `LEAST_ROUNDS` turns.
+
+    Args:
+        call: The call.
+        seconds: That calls took one by one.
+        budget_s: Seconds for all turns.
+        clock: In seconds.
+    """
+    number = max(1, min(MOST_CALLS, int(budget_s / LEAST_ROUNDS / max(statistics.median(seconds), 1e-9))))
+    rates = []
+    for _ in range(LEAST_ROUNDS):
+        began = clock()
+        for _ in range(number):
+            call.enqueue()
+        call.finish()
+        rates.append(number / max(clock() - began, 1e-9))
+    return statistics.median(rates)
 
 
 def _in_words(error: BaseException) -> str:
@@ -245,17 +291,24 @@ def _find_device(precision: str, threads: int) -> Device:
     if not torch.cuda.is_available():
         # torch on a CPU is not made for fp16.
         return Device("cpu", f"cpu, {threads} threads", threads, torch.float32, "fp32")
-    named = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    computes = precision if precision in named else "fp16"
-    return Device("cuda", torch.cuda.get_device_name(), threads, named.get(precision, torch.float16), computes)
+    # Of int8 too: what is not int8 there is fp16.
+    dtype, computes = (torch.float32, "fp32") if precision == "fp32" else (torch.float16, "fp16")
+    return Device("cuda", torch.cuda.get_device_name(), threads, dtype, computes)
 
 
 def _load_network(build_model: Callable[[], nn.Module], weights: Path, device: Device) -> nn.Module:
+    import torch
+
     from trainer.weights.save import load_saved
 
     network = build_model()
     load_saved(network, weights)
-    return network.eval().to(device.kind, device.dtype)
+    network = network.eval().to(device.kind, device.dtype)
+    if device.kind == "cuda":
+        # What torch is fastest with on a GPU: an engine chooses layouts and kernels as well.
+        torch.backends.cudnn.benchmark = True
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def _torch_runner(name: str, network: Any, signature: Signature, inputs: StoredArrays, device: Device) -> Runner:
@@ -269,10 +322,11 @@ def _torch_runner(name: str, network: Any, signature: Signature, inputs: StoredA
         def call() -> None:
             with torch.inference_mode():
                 network(*given)
-            if device.kind == "cuda":
-                torch.cuda.synchronize()
 
-        return call
+        if device.kind != "cuda":
+            return call
+        given = [one.to(memory_format=torch.channels_last) if one.ndim == 4 else one for one in given]
+        return Queued(call, torch.cuda.synchronize)
 
     return Runner(name, device.precision, prepare)
 
@@ -304,16 +358,15 @@ def _compiled_runner(
     return runner
 
 
-def _onnx_runner(path: Path, precision: str, inputs: StoredArrays, device: Device) -> Runner:
-    """Return a runner of an ONNX file as it is served: with graph optimisation, unlike the gates'."""
+def _onnx_runners(path: Path, precision: str, inputs: StoredArrays, device: Device) -> list[Runner]:
+    """Return runners of an ONNX file: on a GPU with each provider that is made for one."""
     import onnxruntime  # type: ignore[import-untyped]
 
     if device.kind == "cuda":
-        from trainer.export.bench_gpu import prepare_onnx
+        from trainer.export.bench_gpu import PROVIDERS, prepare_onnx
 
-        return Runner(
-            f"onnxruntime {onnxruntime.__version__} CUDAExecutionProvider", precision, prepare_onnx(path, inputs)
-        )
+        name = f"onnxruntime {onnxruntime.__version__}"
+        return [Runner(f"{name} {one}", precision, prepare_onnx(path, inputs, one)) for one in PROVIDERS]
     sessions: list[Any] = []
 
     def prepare(batch: int) -> Call:
@@ -326,23 +379,26 @@ def _onnx_runner(path: Path, precision: str, inputs: StoredArrays, device: Devic
         given = inputs.fill(batch)
         return lambda: sessions[0].run(None, given)
 
-    return Runner(f"onnxruntime {onnxruntime.__version__} CPUExecutionProvider", precision, prepare)
+    return [Runner(f"onnxruntime {onnxruntime.__version__} CPUExecutionProvider", precision, prepare)]
 
 
-def _engine_runner(
+def _engine_runners(
     path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays, device: Device
-) -> tuple[Runner | None, str]:
-    """Return a runner of an engine, or why there is none."""
+) -> tuple[list[Runner], str]:
+    """Return runners of an engine, without and with a CUDA graph, or why there are none."""
     from trainer.export.targets import gpu_target
 
     if device.kind != "cuda":
-        return None, "not run: no GPU"
+        return [], "not run: no GPU"
     if (here := gpu_target()) != entry.target:
-        return None, f"not run: this machine's GPU is {here}"
+        return [], f"not run: this machine's GPU is {here}"
     from trainer.export.bench_gpu import prepare_engine
 
-    prepare = prepare_engine(path, entry, signature, inputs)
-    return Runner(f"engine {entry.builder}", entry.precision, prepare), ""
+    runners = []
+    for name, with_graph in ((f"engine {entry.builder}", False), (f"engine {entry.builder}, CUDA graph", True)):
+        prepare = prepare_engine(path, entry, signature, inputs, with_graph=with_graph)
+        runners.append(Runner(name, entry.precision, prepare))
+    return runners, ""
 
 
 class TooLong(BaseException):

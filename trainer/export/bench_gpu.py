@@ -1,6 +1,6 @@
 """The parts of the bench that need a GPU: ONNX Runtime on CUDA, and engines, with their tensors on the device.
 
-Not executed so far: written after the documentation of ONNX Runtime's I/O binding and the API of tensorrt_rtx 1.7; the
+Not executed: written after the documentation of ONNX Runtime's I/O binding and the API of tensorrt_rtx 1.7; the
 first run on a GPU is the first test of it.
 """
 
@@ -14,15 +14,16 @@ from contracts.artifacts import EngineEntry
 from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed, ConfigError
 from trainer.export.arrays import StoredArrays
+from trainer.export.bench import Queued
 
 Prepare = Callable[[int], Callable[[], object]]
-PROVIDER = "CUDAExecutionProvider"
+PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 
 
-def prepare_onnx(path: Path, inputs: StoredArrays) -> Prepare:
-    """Return what makes calls of an ONNX file on CUDA, by batch size. Inputs stay on the device, outputs as well.
+def prepare_onnx(path: Path, inputs: StoredArrays, provider: str) -> Prepare:
+    """Return what makes calls of an ONNX file on a GPU, by batch size. Inputs stay on the device, outputs as well.
 
-    What it returns raises ConfigError where the installed ONNX Runtime has no CUDA.
+    What it returns raises ConfigError where the installed ONNX Runtime does not have the provider.
     """
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -30,19 +31,21 @@ def prepare_onnx(path: Path, inputs: StoredArrays) -> Prepare:
 
     def prepare(batch: int) -> Callable[[], object]:
         if not sessions:
-            if PROVIDER not in onnxruntime.get_available_providers():
+            if provider not in onnxruntime.get_available_providers():
                 raise ConfigError(
-                    f"onnxruntime {onnxruntime.__version__} has no {PROVIDER}",
+                    f"onnxruntime {onnxruntime.__version__} has no {provider}",
                     allowed="onnxruntime-gpu",
                     todo="install onnxruntime-gpu of the same version in place of onnxruntime",
                 )
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
-            session = onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
+            session = onnxruntime.InferenceSession(
+                path, options, providers=list(dict.fromkeys((provider, PROVIDERS[0])))
+            )
             # Where CUDA cannot be loaded it goes on without it, and says so in a log only.
-            if PROVIDER not in session.get_providers():
+            if provider not in session.get_providers():
                 raise ConfigError(
-                    f"onnxruntime {onnxruntime.__version__} did not take {PROVIDER}",
+                    f"onnxruntime {onnxruntime.__version__} did not take {provider}",
                     allowed="a GPU, and the CUDA and cuDNN that it was built for",
                     todo="see what onnxruntime logs",
                 )
@@ -53,17 +56,26 @@ def prepare_onnx(path: Path, inputs: StoredArrays) -> Prepare:
         for item in sessions[0].get_outputs():
             binding.bind_output(item.name, "cuda")
 
-        def call() -> None:
-            sessions[0].run_with_iobinding(binding)
-            binding.synchronize_outputs()
-
-        return call
+        # The binding's stream runs on: ONNX Runtime waits for it in the end only if it is told to.
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return Queued(lambda: sessions[0].run_with_iobinding(binding, options), binding.synchronize_outputs)
 
     return prepare
 
 
-def prepare_engine(path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays) -> Prepare:
-    """Return what makes calls of an engine, by batch size; it is opened as `engine_run.open_engine` opens it."""
+def prepare_engine(
+    path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays, *, with_graph: bool
+) -> Prepare:
+    """Return what makes calls of an engine, by batch size; it is opened as `engine_run.open_engine` opens it.
+
+    Args:
+        path: The engine.
+        entry: What the manifest says of it.
+        signature: Its inputs and outputs.
+        inputs: Samples.
+        with_graph: Record the call once as a CUDA graph, and replay that.
+    """
     import torch
 
     from trainer.export.engine_run import open_engine
@@ -89,13 +101,25 @@ def prepare_engine(path: Path, entry: EngineEntry, signature: Signature, inputs:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()  # the inputs are there before another stream reads them
 
-        def call() -> None:
+        def enqueue() -> None:
             if not context.execute_async_v3(stream.cuda_stream):
                 raise CheckFailed(f"{path.name} does not run a batch of {batch}")
+
+        call = enqueue
+        if with_graph:
+            # The first call loads kernels, which cannot be recorded.
+            enqueue()
             stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                enqueue()
+
+            def call() -> None:
+                with torch.cuda.stream(stream):
+                    graph.replay()
 
         # Its memory must live as long as it is called.
         call.owners = (given, outputs, context)  # type: ignore[attr-defined]
-        return call
+        return Queued(call, stream.synchronize)
 
     return prepare

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -71,7 +72,7 @@ class Bundle(Protocol):
             folder: Where the graphs lie.
             inputs: What is exported.
             signature: Of the model.
-            model_name: File name of the graph that ships.
+            model_name: Path of the graph that ships, below the folder.
             max_batch: Most samples at a time.
         """
 
@@ -81,7 +82,7 @@ class Bundle(Protocol):
         inputs: Inputs,
         split: TestSplit,
         outputs: StoredArrays,
-        scores: Scores,
+        scores: Mapping[str, Scores],
         *,
         model_name: str,
         threads: int,
@@ -91,10 +92,11 @@ class Bundle(Protocol):
         Args:
             folder: The export's, on this machine.
             inputs: Of the export.
-            split: The test split.
-            outputs: What the fp32 graph gives for it.
-            scores: Its metrics.
-            model_name: File name of the fp32 graph.
+            split: The samples of the test split.
+            outputs: What the fp32 graph gives for them.
+            scores: Metrics of these samples, of torch and of the fp32 graph. Of the whole split training has counted
+                the same (evaluation.json); of a part torch's stand for that.
+            model_name: Path of the fp32 graph, below the folder.
             threads: Intra-op threads of ONNX Runtime.
         """
 
@@ -116,7 +118,7 @@ class Bundle(Protocol):
             document: Its manifest.
             shards_uri: Folder of the shards that it was made from.
             shards: Their manifest.
-            model_name: File name of the fp32 graph.
+            model_name: Path of the fp32 graph, below the folder.
             work: A folder for files in between.
             threads: Intra-op threads of ONNX Runtime.
         """
@@ -125,9 +127,6 @@ class Bundle(Protocol):
         self, folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
     ) -> StoredArrays:
         """Return inputs that an engine of a finished export is tried with. For a process of its own."""
-
-    def find_contradictions(self, folder: Path, document: ExportManifest) -> list[str]:
-        """Return what its files and the manifest say differently, a sentence for each."""
 
     def read_labels(self, folder: Path) -> list[str] | None:
         """Return names of the last dimension of the outputs, for Triton; None: there are none."""

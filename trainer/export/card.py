@@ -1,44 +1,28 @@
 """The model card: what an export is, what was measured of it, and what was not, as Markdown.
 
-Here: `render_card`, run by trainer/export/task.py, and `hash_code`. All figures are the manifest's: a test reads them
+Here: `render_card`, run by trainer/export/task.py. All figures are the manifest's: a test reads them
 back out of the tables. Nothing is measured here, and neither names nor paths of machines are written.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 from contracts.artifacts import CheckpointManifest, ExportManifest, Gate
-from contracts.artifacts.export import Figure
-from contracts.serving import model_name
+from contracts.artifacts.export import Figure, two_figures
+from contracts.serving import NO_RELEASE, REPOSITORY, image_of
 from trainer.export.bundles import bundle_of
-from trainer.export.triton import REPOSITORY
-from trainer.export.triton_config import image_for
+from trainer.export.targets import OUTSIDE, OUTSIDE_MATRIX
 
-# Packages whose code decides what an export holds.
-_CODE = ("contracts", "records", "trainer")
 NOTHING = "-"
 
-_VERDICTS = {
-    "proven": "Every engine ran on its GPU and passed.",
-    "unproven": "No engine ran, or not each of them: what follows was measured on the ONNX graphs. `shardline verify "
-    "FOLDER` on a GPU of the engine's target holds the engine against the same limits and completes the proof.",
-}
-_USE_TRITON = (
-    "With Triton Inference Server (`{}`), model `{}` in `{}/`; README.md there has the command, which was not run."
-)
-_USE_PROFILE = (
-    "An engine takes {} to {} samples at a time, is tuned for {}, and loads in {} only, on its target's GPUs only."
-)
+_USE_TRITON = "With Triton Inference Server ({}): `shardline serve FOLDER --dry-run`, or {}/README.md; it was not run."
 _PARITY = (
     "Against the trained model in torch, fp32, on the same inputs. Relative error: the largest difference of an output "
     "over the range of torch's."
 )
 _ABOUT_METRICS = "On the test split, {} samples that training never saw. The headline is `{}`: {} is better."
-_BUILDS = "Builds of one graph may be different bytes: an engine's lineage is its graph's hash, which the manifest has."
 _ROUNDING = (
     "ONNX Runtime on a CPU computes fp16 graphs in fp32: it proves the rounding of weights. What fp16 arithmetic does "
     "is shown by the range of activations, and by an engine that ran."
@@ -67,18 +51,6 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
     return "\n\n".join(parts) + "\n"
 
 
-def hash_code() -> str:
-    """Return the sha256 over names and content of the modules that decide what an export holds."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for package in _CODE:
-        for path in sorted((root / package).rglob("*.py")):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()
-
-
 def _introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> list[str]:
     kind, lines = bundle_of(document.task).introduce(document, checkpoint)
     facts: list[tuple[str, str]] = []
@@ -94,7 +66,7 @@ def _introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) 
         facts.append((f"Dimension `{name}`", f"{found.min} to {found.max}, tuned for {found.opt}{multiple}"))
     return [
         f"# Model card: {kind}, {document.precision}",
-        f"**Verdict: {document.verdict}.** {_VERDICTS[document.verdict]}",
+        *_describe_proof(document),
         "## What it is",
         lines[0],
         _table(("", ""), facts),
@@ -102,13 +74,36 @@ def _introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) 
     ]
 
 
+def _describe_proof(document: ExportManifest) -> list[str]:
+    """Return what is served, and what ran on what."""
+    served = document.served
+    ran = {gate.name.partition(" ")[2]: gate for gate in document.gates if gate.precision == document.precision}
+    rows: list[tuple[str, ...]] = []
+    if served is not None:
+        rows.append(
+            (f"served: `{served.model}`", served.runtime, served.sha256, served.ran, ", ".join(served.unproven))
+        )
+    for engine in document.engines:
+        if served is not None and engine.name == served.model:
+            continue
+        gate = ran.get(engine.target)
+        outside = f" ({OUTSIDE})" if engine.target in OUTSIDE_MATRIX else ""
+        passed = gate is not None and gate.status == "passed"
+        words = (gate.ran if gate else NOTHING, NOTHING if passed else "all of it")
+        rows.append((f"`{engine.name}`{outside}", engine.builder, engine.sha256, *words))
+    return [
+        f"**Verdict: {document.verdict}.**",
+        _table(("Artefact", "Runtime", "sha256", "What ran it", "Not shown"), rows),
+    ]
+
+
 def _describe_use(document: ExportManifest) -> list[str]:
-    engine = document.engines[0] if document.engines else None
-    lines = ["## How to use it", *bundle_of(document.task).describe_use()]
-    if engine is not None:
-        lines.append(_USE_TRITON.format(image_for(engine.builder), model_name(document.task), REPOSITORY))
-        lines.append(_USE_PROFILE.format(engine.min_batch, engine.max_batch, engine.opt_batch, engine.builder))
-    return lines
+    image = image_of(document)
+    return [
+        "## How to use it",
+        *bundle_of(document.task).describe_use(),
+        _USE_TRITON.format(NO_RELEASE if image is None else f"`{image}`", REPOSITORY),
+    ]
 
 
 def _describe_parity(document: ExportManifest) -> list[str]:
@@ -143,7 +138,7 @@ def _describe_metrics(document: ExportManifest) -> list[str]:
     better = "higher" if headline.direction == "max" else "lower"
     return [
         "## Metrics",
-        _ABOUT_METRICS.format(document.test_samples, headline.metric, better),
+        _ABOUT_METRICS.format(document.measured_samples, headline.metric, better),
         _table(("Model", *names), rows),
     ]
 
@@ -161,7 +156,19 @@ def _describe_latency(document: ExportManifest) -> list[str]:
         for found in document.latency
     ]
     header = ("Runner", "Precision", "Device", "Batch", "p50 ms", "p90 ms", "p99 ms", "Samples/s", "Repeats")
+    figures = [
+        (
+            small.runner,
+            small.precision,
+            *map(_figure, (small.batch, small.p50_ms, best.batch, best.images_per_s)),
+            "-" if small.cold_s is None else _figure(small.cold_s),
+        )
+        for small, best in two_figures(document.latency)
+    ]
     parts = [
+        "## Speed",
+        "Latency at the smallest batch, throughput at the best; a cold start is from opening to the first answer.",
+        _table(("Runner", "Precision", "Batch", "p50 ms", "Best batch", "Samples/s", "Cold s"), figures),
         "## Latency",
         "Of a batch that lies on the device, until its outputs are there; all on the same device in one run.",
         _table(header, rows),
@@ -186,21 +193,16 @@ def _describe_attempts(document: ExportManifest) -> list[str]:
 
 def _describe_files(document: ExportManifest) -> list[str]:
     rows = [
-        (f"`{graph.name}`", graph.precision, NOTHING, str(graph.bytes), NOTHING, graph.sha256)
+        (f"`{graph.name}`", graph.precision, NOTHING, NOTHING, str(graph.bytes), NOTHING, graph.sha256)
         for graph in document.graphs
     ]
     for engine in document.engines:
         target = f"{engine.target} ({', '.join(engine.gpus)})"
-        rows.append((f"`{engine.name}`", engine.precision, target, str(engine.bytes), engine.builder, engine.sha256))
-    parts = [
-        "## Graphs and engines",
-        _table(("File", "Precision", "Target", "Bytes", "Built by", "sha256"), rows),
-        _BUILDS,
-    ]
-    if document.coverage:
-        shares = [(name, _figures(found)) for name, found in document.coverage.items()]
-        parts += ["Share of the model that is in a precision:", _table(("Precision", "Shares"), shares)]
-    return parts
+        batches = f"{engine.min_batch} / {engine.opt_batch} / {engine.max_batch}"
+        size = str(engine.bytes)
+        rows.append((f"`{engine.name}`", engine.precision, target, batches, size, engine.builder, engine.sha256))
+    header = ("File", "Precision", "Target", "Batch min / opt / max", "Bytes", "Built by", "sha256")
+    return ["## Graphs and engines", _table(header, rows)]
 
 
 def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest | None) -> list[str]:
@@ -218,15 +220,7 @@ def _describe_lineage(document: ExportManifest, checkpoint: CheckpointManifest |
     rows.append(("This export's fingerprint", f"`{document.fingerprint}`"))
     rows += [(f"Made from: {name}", f"`{value}`") for name, value in document.made_from.items()]
     rows += [(f"Made with: {name}", f"`{value}`") for name, value in document.made_with.items()]
-    costs = [
-        (name, _figure(cost["seconds"]), str(int(cost["peak_bytes"])))
-        for name, cost in document.steps.items()
-        if {"seconds", "peak_bytes"} <= set(cost)
-    ]
-    parts = ["## Lineage", _table(("", ""), rows)]
-    if costs:
-        parts += ["Each step of the export was a process of its own:", _table(("Step", "Seconds", "Peak bytes"), costs)]
-    return parts
+    return ["## Lineage", _table(("", ""), rows)]
 
 
 def _describe_limits(document: ExportManifest) -> list[str]:
@@ -236,8 +230,6 @@ def _describe_limits(document: ExportManifest) -> list[str]:
     for gate in document.gates:
         if gate.status != "passed":
             items.append(f"Not shown, {gate.status}: {gate.precision} {gate.name}. {_plain(gate.reason)}")
-    if document.verdict != "proven":
-        items.append("No engine's output, and no engine's speed, was seen on a GPU when this was written.")
     return ["## Limits", "\n".join(f"- {item}" for item in items)]
 
 
@@ -255,7 +247,7 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("|", r"\|").split())
 
 
-def _figures(figures: dict[str, Figure] | dict[str, float]) -> str:
+def _figures(figures: Mapping[str, Figure]) -> str:
     return ", ".join(f"{name} {_figure(value)}" for name, value in figures.items()) or NOTHING
 
 

@@ -5,19 +5,13 @@ Here: `CheckedFolder`. It reads every byte of a file that is asked for, and noth
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-
-import google_crc32c
 
 from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.errors import DataError
-
-_PIECE_BYTES = 1 << 22
 
 
 class CheckedFolder:
@@ -61,18 +55,10 @@ class CheckedFolder:
             raise self.damaged(f"its manifest has no {name}")
         uri = entry.uri(self._uri)
         path = self._copies / entry.name if self._copies is not None else storage.local_path(uri)
-        digest, crc, num_bytes = hashlib.sha256(), 0, 0
-        try:
-            for piece in _pieces(uri) if self._copies is None else _copied(uri, path):
-                digest.update(piece)
-                crc = google_crc32c.extend(crc, piece)
-                num_bytes += len(piece)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise self.damaged(f"{name} is missing") from None
-        found = {"bytes": num_bytes, "crc32c": f"{crc:08x}", "sha256": digest.hexdigest()}
-        for kind, value in found.items():
-            if value != getattr(entry, kind):
-                raise self.damaged(f"{name} has {kind} {value}, its manifest says {getattr(entry, kind)}")
+        if self._copies is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if damage := entry.damage(self._uri, copy=path if self._copies is not None else None):
+            raise self.damaged(damage)
         return path
 
     def damaged(self, what: str) -> DataError:
@@ -82,18 +68,3 @@ class CheckedFolder:
             allowed="an export as its stage left it",
             todo="copy the whole folder again, or run the export stage again with --fresh",
         )
-
-
-def _pieces(uri: str) -> Iterator[bytes]:
-    with storage.open_read(uri) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            yield piece
-
-
-def _copied(uri: str, path: Path) -> Iterator[bytes]:
-    """Yield a content, and write it to a file on the way."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as target:
-        for piece in _pieces(uri):
-            target.write(piece)
-            yield piece

@@ -5,7 +5,7 @@ Here: `measure_coverage` and `judge_coverage`, from the ONNX file alone; trainer
 * int8: nodes. Of all Conv, Gemm and MatMul nodes, inside subgraphs and functions too, the share whose first two inputs
   both come from a DequantizeLinear, directly or through a Cast: these are the ones that a builder can run in int8. A
   product of two activations (attention) counts as any other.
-* fp16, bf16: weight bytes, as they are in the file. Of all floating-point constants (initializers and Constant nodes)
+* fp16: weight bytes, as they are in the file. Of all floating-point constants (initializers and Constant nodes)
   the share of bytes in that type. A weight that was kept in fp32 so counts with the four bytes an element that it
   takes. Integer constants (shapes, axes) are no weights and count nowhere; what feeds a QuantizeLinear or
   DequantizeLinear (scales, and weights on their way to int8) is int8's and counts nowhere either.
@@ -30,7 +30,6 @@ WEIGHT_BYTES = "weight_bytes"
 LIMITS: dict[str, dict[str, float]] = {
     "fp32": {},
     "fp16": {WEIGHT_BYTES: 0.95},
-    "bf16": {WEIGHT_BYTES: 0.95},
     "int8": {QUANTIZED_NODES: 0.90},
 }
 
@@ -44,7 +43,7 @@ def measure_coverage(graph: Path, precision: str) -> dict[str, float]:
 
     Args:
         graph: The ONNX file; weights outside it are not read.
-        precision: fp32, fp16, bf16 or int8.
+        precision: fp32, fp16 or int8.
     """
     import onnx
 
@@ -54,8 +53,7 @@ def measure_coverage(graph: Path, precision: str) -> dict[str, float]:
     scopes = list(_scopes(model))
     if precision == "int8":
         return {QUANTIZED_NODES: _share_of_quantized(scopes)}
-    kind = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}[precision]
-    return {WEIGHT_BYTES: _share_of_bytes(scopes, int(kind))}
+    return {WEIGHT_BYTES: _share_of_bytes(scopes, int(onnx.TensorProto.FLOAT16))}
 
 
 def judge_coverage(shares: Mapping[str, float], precision: str) -> Gate:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from contracts.artifacts import EngineTensor
 from contracts.artifacts.signature import BATCH, Signature
 from contracts.errors import ConfigError, ModelError
-from trainer.export.targets import TENSORRT_RTX, Builder
+from contracts.serving import TENSORRT_RTX
+from trainer.export.targets import EXTRAS, Builder
 
 MIN_BATCH = 1
 # Lines of the builder's log that go into an error; the cause is at the end.
@@ -46,6 +47,7 @@ def build_engine(
     opt_batch: int,
     max_batch: int,
     min_batch: int = MIN_BATCH,
+    precision: str = "",
 ) -> list[EngineTensor]:
     """Build an engine from an ONNX file and write it.
 
@@ -59,6 +61,8 @@ def build_engine(
         opt_batch: Batch size to tune for.
         max_batch: Largest batch size.
         min_batch: Smallest batch size.
+        precision: Of the graph: in an fp32 engine TF32, which is on by default, is cleared. It has 10 of fp32's 23 bits
+            and would not keep to fp32's limits.
 
     Returns:
         What the engine takes and gives: nobody can ask the file without a GPU.
@@ -79,19 +83,34 @@ def build_engine(
     if not parser.parse_from_file(str(graph)):
         messages.extend(parser.get_error(number).desc() for number in range(parser.num_errors))
         raise _refusal(graph, builder, messages)
-    config = factory.create_builder_config()
+    config = make_config(api, factory, builder, precision)
     profile = factory.create_optimization_profile()
     for name, shapes in profile_shapes(signature, (min_batch, opt_batch, max_batch)).items():
         profile.set_shape(name, *shapes)
     config.add_optimization_profile(profile)
-    if builder.module == TENSORRT_RTX:
-        _set_targets(api, config, builder)
     plan = factory.build_serialized_network(network, config)
     if plan is None:
         raise _refusal(graph, builder, messages)
     tensors = _describe(network)
     target.write_bytes(plan)
     return tensors
+
+
+def make_config(api: Any, factory: Any, builder: Builder, precision: str) -> Any:
+    """Return the builder's configuration, as `build_engine` takes it.
+
+    Args:
+        api: The builder package.
+        factory: Its builder.
+        builder: Package and targets.
+        precision: Of the graph.
+    """
+    config = factory.create_builder_config()
+    if precision == "fp32":
+        config.clear_flag(api.BuilderFlag.TF32)
+    if builder.module == TENSORRT_RTX:
+        _set_targets(api, config, builder)
+    return config
 
 
 Batches = tuple[int, int, int]
@@ -129,7 +148,7 @@ def load_api(module: str) -> Any:
         raise ConfigError(
             f"the engine builder {module} does not load: {error}",
             allowed="an installed tensorrt or tensorrt_rtx",
-            todo='pip install "shardline[tensorrt]"',
+            todo=f'pip install "shardline[{EXTRAS.get(module, "rtx")}]"',
         ) from error
 
 

@@ -1,13 +1,16 @@
 """Checks what the export stage is given, before anything heavy is imported.
 
-Here: `Inputs` and `check_inputs`, called by trainer/export/task.py. The checkpoint says which model and transform are
-exported; a configuration or shards that disagree with it are a mistake that is better found than followed. Nothing here
-reads tensors or samples.
+Here: `Inputs`, `check_inputs` and `name_tools`, called by trainer/export/task.py. The checkpoint says which model and
+transform are exported; a configuration or shards that disagree with it are a mistake that is better found than
+followed. Nothing here reads tensors or samples.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.tasks.protocol import Task
+
+
+# Packages whose code decides what an export holds, and what its gates find.
+_CODE = ("contracts", "records", "trainer")
+# What traces, converts and runs graphs: another version may give other files, or another verdict.
+_DECIDING = ("torch", "onnx", "onnxruntime", "onnxconverter-common")
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,23 @@ class Inputs:
             allowed=f"a checkpoint with the {EVALUATION_NAME} that training left",
             todo="copy the whole training folder again, or train again with --fresh",
         )
+
+
+def hash_code() -> str:
+    """Return the sha256 over names and content of the modules that decide what an export holds."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for package in _CODE:
+        for path in sorted((root / package).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def name_tools() -> dict[str, str]:
+    """Return what decides an export besides its inputs, by name: packages with their versions, and our own code."""
+    return {"packages": ", ".join(f"{name} {version(name)}" for name in _DECIDING), "shardline code": hash_code()}
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> list[str]:

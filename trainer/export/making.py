@@ -6,27 +6,30 @@ module. Nothing here imports torch, onnx or a builder.
 
 from __future__ import annotations
 
-import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from contracts import storage
-from contracts.artifacts import Attempt, Calibration, EngineEntry, FileEntry, Gate, Parity
+from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity, ShippedFile
 from contracts.artifacts.signature import Signature
 from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import CheckFailed
-from trainer.export import bench, calibration, engine, engine_run, onnx_graph, parity, proof
+from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
+from trainer.export import bench, engine, engine_run, onnx_graph, parity, proof
 from trainer.export.arrays import StoredArrays
 from trainer.export.choosing import choose_precision
 from trainer.export.inputs import Inputs
+from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost
 from trainer.export.proof import Ends, TestSplit
 from trainer.export.scores import Scores, measure_scores
 from trainer.export.targets import Builder, gpu_target, gpus_of
+from trainer.export.triton import describe_served, write_repository
+from trainer.export.triton_config import ServedModel
 from trainer.export.workshop import Workshop, describe_failed, hash_file
 from trainer.weights.source import WEIGHTS_NAME
 
-FP32_NAME = "model.fp32.onnx"
 # A batch differs from its samples one by one by how sums are grouped; one that leaks into others differs by far.
 BATCH_LIMIT = 1e-5
 
@@ -40,51 +43,52 @@ def make(work: Workshop) -> None:
     """
     _write_fp32(work)
     _judge_fp32(work)
+    if work.runner is None:
+        settings = work.settings
+        batches = (settings.min_batch, settings.opt_batch, settings.max_batch)
+        work.runner = engine_run.runner_here(work.inputs.builder, work.signature, batches, work.step)
     choose_precision(work)
+    _place_graph(work)
     _build_engines(work)
-    _write_bundle(work)
-    _judge_engines(work)
+    _write_files(work)
+    _judge_bundle(work)
+    _conclude(work)
     if work.settings.bench:
         _measure_latency(work)
 
 
 def _write_fp32(work: Workshop) -> None:
-    traced = work.folder / "traced" / "model.onnx"
-    traced.parent.mkdir()
     _read_samples(work)
     found = work.step(
         "trace",
         _trace,
         work.inputs,
-        traced,
+        work.path("fp32"),
         work.shipment,
         work.split,
         work.folder / "torch-outputs",
         opset=work.settings.opset,
         threads=work.threads,
     )
-    work.reference, work.kind, work.scores[parity.REFERENCE], work.ends, torch_s = found
+    (work.graph_inputs, work.graph_outputs), work.reference, work.kind, scores, work.ends, torch = found
+    work.scores[parity.REFERENCE] = scores
     # torch's own outputs are the gates', and take as long as there are samples.
     trace = work.costs["trace"]
-    work.costs |= {
-        "trace": Cost(trace.seconds - torch_s, trace.peak_bytes),
-        "torch": Cost(torch_s, trace.peak_bytes),
-    }
-    work.graph_inputs, work.graph_outputs = work.step(
-        "join", onnx_graph.join_graph, traced, work.path("fp32"), work.signature
-    )
-    shutil.rmtree(traced.parent)
+    torch = replace(torch, peak_bytes=trace.peak_bytes)
+    rest = trace.seconds - torch.seconds, trace.peak_bytes, trace.processor_s - torch.processor_s
+    work.costs |= {"trace": Cost(*rest), "torch": torch}
     work.tell("fp32 graph")
 
 
 def _read_samples(work: Workshop) -> None:
-    """Prepare the test split, and training samples where activations are looked at."""
+    """Prepare samples of the test split, and training samples where activations are looked at."""
     wanted = 0 if work.settings.precision == "fp32" else work.settings.calibration_samples
     work.signature, work.split, calibrated = work.step(
         "samples",
         _write_samples,
         work.inputs,
         work.folder,
+        most=work.settings.proof_samples,
         samples=wanted,
         seed=work.seed,
         least=MIN_CALIBRATION_SAMPLES if work.settings.precision == "int8" else 1,
@@ -124,95 +128,94 @@ def _judge_sizes(work: Workshop) -> list[Gate]:
     """Hold the graph against torch at the ends of each dimension: a number may have become a constant of the graph."""
     if work.ends is None:
         return []
-    inputs, reference = work.ends
     outputs = work.step(
         "sizes",
         proof.write_graph_outputs,
         work.path("fp32"),
-        inputs,
+        work.ends.inputs,
         work.folder / "sizes-outputs",
         batch_size=proof.END_SAMPLES,
         threads=work.threads,
     )
     ran = parity.name_of_onnx("fp32")
-    compared = parity.compare_stored(reference, outputs, work.signature, ran=ran, precision="fp32")
+    compared = parity.compare_stored(work.ends.reference, outputs, work.signature, ran=ran, precision="fp32")
     numbers = parity.judge(compared, "fp32")[0]
     return [numbers.model_copy(update={"name": "sizes"})]
 
 
+def _place_graph(work: Workshop) -> None:
+    """Move the graph that ships to where Triton looks for it, unless Triton loads a plan."""
+    if work.runtime == TENSORRT:
+        return
+    entry, name = work.graphs[-1], work.served_name
+    target = work.shipment / name
+    target.parent.mkdir(parents=True)
+    (work.shipment / entry.name).rename(target)
+    work.graphs[-1] = entry.model_copy(update={"name": name})
+
+
 def _build_engines(work: Workshop) -> None:
-    graph = work.path(work.precision)
+    settings = work.settings
     for target in work.inputs.builder.targets:
-        name = f"model.{work.precision}.{target}.engine"
+        name = work.served_name if work.runtime == TENSORRT else f"model.{work.precision}.{target}.engine"
+        (work.shipment / name).parent.mkdir(parents=True, exist_ok=True)
         builder = Builder(work.inputs.builder.module, work.inputs.builder.version, (target,))
         step = f"engine {target}"
-        tensors = work.step(
-            step,
-            engine.build_engine,
-            graph,
-            work.shipment / name,
-            builder=builder,
-            signature=work.signature,
-            opt_batch=work.settings.opt_batch,
-            max_batch=work.settings.max_batch,
-            min_batch=work.settings.min_batch,
-        )
-        entry = FileEntry.of(storage.normalise(work.shipment), name)
+        if work.runner is not None and work.runner.target == target:
+            # It has passed its gate: another build may be another engine.
+            made = work.candidates[work.precision]
+            tensors, build_s = made.tensors, made.build_s
+            work.candidate_path(work.precision).rename(work.shipment / name)
+        else:
+            tensors = work.step(
+                step,
+                engine.build_engine,
+                work.path(work.precision),
+                work.shipment / name,
+                builder=builder,
+                signature=work.signature,
+                opt_batch=settings.opt_batch,
+                max_batch=settings.max_batch,
+                min_batch=settings.min_batch,
+                precision=work.precision,
+            )
+            build_s = work.costs[step].seconds
+            _leave_engine(work, target)
+        entry = ShippedFile.of(storage.normalise(work.shipment), name)
         work.engines.append(
             EngineEntry(
                 **entry.model_dump(),
-                sha256=hash_file(work.shipment / name),
                 onnx_sha256=work.graphs[-1].sha256,
                 builder=builder.name,
                 precision=work.precision,
                 target=target,
                 gpus=gpus_of(target),
-                min_batch=work.settings.min_batch,
-                opt_batch=work.settings.opt_batch,
-                max_batch=work.settings.max_batch,
+                min_batch=settings.min_batch,
+                opt_batch=settings.opt_batch,
+                max_batch=settings.max_batch,
                 tensors=tensors,
-                build_s=round(work.costs[step].seconds, 3),
-                peak_bytes=work.costs[step].peak_bytes,
+                build_s=round(build_s, 3),
+                peak_bytes=work.costs[step].peak_bytes if step in work.costs else 0,
             )
         )
-    work.tell(f"{len(work.engines)} engines by {work.inputs.builder.name}")
+    if work.engines:
+        work.tell(f"{len(work.engines)} engines by {work.inputs.builder.name}")
 
 
-def _judge_engines(work: Workshop) -> None:
-    """Run each engine whose GPU is here, at the profile's ends; the others did not run, and their gates say so."""
+def _leave_engine(work: Workshop, target: str) -> None:
+    """Say of an engine whose GPU is not here that it did not run."""
     here = gpu_target()
-    for entry in work.engines:
-        if entry.target != here:
-            reason = "not run: no GPU" if here is None else f"not run: this machine's GPU is {here}"
-            work.parity["engine"][entry.target] = Parity(ran=reason)
-            work.gates.append(
-                Gate(
-                    name=f"engine {entry.target}",
-                    precision=entry.precision,
-                    status="not run",
-                    ran=reason,
-                    reason=f"shardline verify on a GPU of {entry.target} completes the proof",
-                )
-            )
-            continue
-        work.gates.append(_run_engine(work, entry))
-
-
-def _run_engine(work: Workshop, entry: EngineEntry) -> Gate:
-    """Hold an engine against torch at each batch size of its profile. Not executed so far: no GPU."""
-    gate, found = engine_run.judge_engine(
-        work.shipment / entry.name,
-        entry,
-        work.signature,
-        work.split.inputs,
-        work.reference,
-        work=work.folder,
-        run=work.step,
+    reason = "not run: no GPU" if here is None else f"not run: this machine's GPU is {here}"
+    work.parity["engine"][target] = Parity(ran=reason)
+    work.gates.append(
+        Gate(
+            name=f"engine {target}",
+            precision=work.precision,
+            status="not run",
+            ran=reason,
+            reason=f"shardline verify on a GPU of {target} completes the proof",
+        )
     )
-    work.parity["engine"][entry.target] = found
-    if gate.status == "failed":
-        raise CheckFailed(f"the engine does not compute what torch computes; nothing is published\n  {gate.reason}")
-    return gate
 
 
 def _measure_latency(work: Workshop) -> None:
@@ -233,14 +236,47 @@ def _measure_latency(work: Workshop) -> None:
     work.tell("latency")
 
 
-def _write_bundle(work: Workshop) -> None:
+def _write_files(work: Workshop) -> None:
+    """Write the bundle, and the Triton repository around the model that lies there."""
+    settings = work.settings
     work.bundle.write_bundle(
         work.shipment,
         work.inputs,
         work.signature,
-        model_name=work.path(work.precision).name,
-        max_batch=work.settings.max_batch,
+        model_name=work.graphs[-1].name,
+        max_batch=settings.max_batch,
     )
+    labels = work.bundle.read_labels(work.shipment)
+    entry = work.engines[0] if work.runtime == TENSORRT else work.graphs[-1]
+    work.model = ServedModel(
+        name=model_name(work.inputs.config.task.name),
+        runtime=work.runtime,
+        precision=work.precision,
+        sha256=entry.sha256,
+        signature=work.signature,
+        batches=(settings.min_batch, settings.opt_batch, settings.max_batch),
+        has_labels=labels is not None,
+    )
+    builder = work.inputs.builder.name
+    work.step("repository", write_repository, work.shipment, work.model, builder=builder, labels=labels)
+
+
+def _conclude(work: Workshop) -> None:
+    """Say what is served, and what ran of it."""
+    found = work.parity["onnx"][work.precision]
+    if work.runtime == TENSORRT:
+        found = work.parity["engine"][work.engines[0].target]
+    config = f"{REPOSITORY}/{work.model.name}/{CONFIG_NAME}"
+    work.served = describe_served(
+        work.model,
+        path=work.served_name,
+        config=config,
+        config_sha256=hash_file(work.shipment / config),
+        ran=found.ran,
+    )
+
+
+def _judge_bundle(work: Workshop) -> None:
     gate = work.step(
         "bundle",
         work.bundle.check_bundle,
@@ -248,8 +284,8 @@ def _write_bundle(work: Workshop) -> None:
         work.inputs,
         work.split,
         work.fp32_outputs,
-        work.scores["fp32"],
-        model_name=FP32_NAME,
+        work.scores,
+        model_name=work.graphs[0].name,
         threads=work.threads,
     )
     work.gates.append(gate)
@@ -260,8 +296,8 @@ def _write_bundle(work: Workshop) -> None:
 
 def _trace(
     inputs: Inputs, path: Path, shipment: Path, split: TestSplit, folder: Path, *, opset: int, threads: int
-) -> tuple[StoredArrays, str, Scores, Ends | None, float]:
-    """Write graph and weights, and the outputs that all is compared with; return these, and the seconds of that.
+) -> tuple[tuple[Shapes, Shapes], StoredArrays, str, Scores, Ends | None, Cost]:
+    """Write graph and weights, and the outputs that all is compared with; return these, and the cost of the outputs.
 
     Raises:
         ModelError: The network fails at a size that its signature allows.
@@ -278,22 +314,30 @@ def _trace(
     model, task = inputs.load_model(), inputs.load_task()
     example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
     check_sizes(model, example, task.signature, name=network_name(inputs.config))
-    onnx_graph.export_graph(model, path, signature=task.signature, example=example, opset=opset)
+    shapes = onnx_graph.export_graph(model, path, signature=task.signature, example=example, opset=opset)
     save_weights(model, inputs.checkpoint.classes, shipment)
-    began = time.monotonic()
+    began = time.monotonic(), time.process_time()
     with torch.inference_mode():
         kind = kind_of(model(*example))
+    if torch.cuda.is_available():
+        # For this process alone. TF32 has 10 of fp32's 23 bits, and convolutions take it by default.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        model = model.cuda()
     outputs = proof.write_torch_outputs(model, task.signature, split.inputs, folder)
     ends = proof.write_ends(model, task.signature, split.inputs, folder.parent)
     scores = measure_scores(task, inputs.config, split, outputs, kind)
-    return outputs, kind, scores, ends, time.monotonic() - began
+    cost = Cost(time.monotonic() - began[0], 0, time.process_time() - began[1])
+    return shapes, outputs, kind, scores, ends, cost
 
 
 def _write_samples(
-    inputs: Inputs, folder: Path, *, samples: int, seed: int, least: int
+    inputs: Inputs, folder: Path, *, most: int, samples: int, seed: int, least: int
 ) -> tuple[Signature, TestSplit, tuple[StoredArrays, Calibration] | None]:
+    # Here: it imports torch.
+    from trainer.export import calibration
+
     task = inputs.load_task()
-    split = proof.write_test_split(inputs, task, folder)
+    split = proof.write_test_split(inputs, task, folder, most=most, seed=seed)
     if not samples:
         return task.signature, split, None
     calibrated = calibration.write_calibration(

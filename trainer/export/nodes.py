@@ -1,7 +1,7 @@
 """The nodes of an ONNX graph, as precision sees them: their names, what they read and write, and the weights.
 
 Here: `load_parts` reads a graph and takes its weights out, so that what follows works on a small graph; `reads` says
-what a node takes from outside. Used by precision.py, ranges.py and reference.py. Nothing here changes what a graph
+what a node takes from outside. Used by precision.py, ranges.py and layer_errors.py. Nothing here changes what a graph
 computes.
 """
 

@@ -1,6 +1,6 @@
 """From a torch model to an ONNX graph with the names, types and dynamic dimensions of its signature, checked.
 
-Here: `export_graph` and `join_graph` write the fp32 graph, `describe` says what a graph takes and gives. Run by
+Here: `export_graph` writes the fp32 graph, `describe` says what a graph takes and gives. Run by
 trainer/export/task.py; `python -m trainer.export.task` is the command. This module never changes weights or precision:
 precision.py does.
 """
@@ -8,14 +8,13 @@ precision.py does.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts.signature import BATCH, OutputSpec, Signature, TensorSpec
+from contracts.artifacts.signature import BATCH, Signature, TensorSpec
 from contracts.errors import ModelError
 from trainer.export.masks import bound_masks
 
@@ -30,31 +29,51 @@ Shapes = dict[str, list[str | int]]
 # A protobuf message, which an ONNX file is, ends there (protobuf's documentation, "Proto Limits").
 MAX_FILE_BYTES = 2**31 - 1
 
+# Of a constant: shapes, axes and scales are smaller.
+_SMALL_BYTES = 1024
+
 EXAMPLE_BATCH = 2
 """Samples of the example batch: one would let torch.export take the batch for a constant."""
 
 
 def export_graph(
     model: nn.Module, path: Path, *, signature: Signature, example: Sequence[torch.Tensor], opset: int
-) -> None:
-    """Write the model as ONNX in fp32, with the names and the dynamic dimensions of its signature.
+) -> tuple[Shapes, Shapes]:
+    """Write the model as ONNX in fp32, with the names and the dynamic dimensions of its signature, checked.
 
-    The weights lie beside it in files that belong to it: in one file they take three times the memory here, so
-    `join_graph` makes one of it in a process of its own. The model is put into evaluation mode and stays in it: batch
-    norm uses its running statistics, dropout is off.
+    It is written once, as one file, without the exporter's notes; masks are filled with numbers that every precision
+    holds (masks.py). The model is put into evaluation mode and stays in it: batch norm uses its running statistics,
+    dropout is off.
 
     Args:
         model: Takes the signature's inputs by position; returns its outputs: a tensor, or a tuple or dictionary of
             tensors.
-        path: File to write, in a folder that is there; only `join_graph` reads it.
+        path: File to write, in a folder that is there.
         signature: Inputs and outputs of the model.
         example: `EXAMPLE_BATCH` samples of each input.
         opset: ONNX opset.
 
+    Returns:
+        Shapes of inputs and of outputs, as `describe` says.
+
     Raises:
-        ModelError: The model cannot be traced with these dimensions, chooses its own precision, or gives other outputs
-            than the signature says.
+        ModelError: The model cannot be traced with these dimensions, chooses its own precision, gives other outputs
+            than the signature says, or is larger than one file can be.
     """
+    graph = _trace_graph(model, signature, example, opset)
+    strip_metadata(graph)
+    bound_masks(graph.graph)
+    _name_dimensions(graph.graph, signature)
+    shapes = describe(graph.graph, path.name)
+    check_signature(graph.graph, signature, path.name)
+    save_checked(graph, path)
+    return shapes
+
+
+def _trace_graph(
+    model: nn.Module, signature: Signature, example: Sequence[torch.Tensor], opset: int
+) -> onnx.ModelProto:
+    """Return the graph as torch's exporter makes it."""
     import torch
 
     from trainer.model.tensors import check_example, name_outputs
@@ -66,17 +85,15 @@ def export_graph(
     named = name_outputs(outputs, signature)
     try:
         with _quiet_exporter():
-            torch.onnx.export(
+            program = torch.onnx.export(
                 model,
                 tuple(example),
-                path,
                 dynamo=True,
                 opset_version=opset,
                 input_names=list(signature.inputs),
                 # A dictionary is flattened in its own order.
                 output_names=list(outputs if isinstance(outputs, dict) else named),
                 dynamic_shapes=_dynamic_shapes(signature),
-                external_data=True,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
@@ -87,11 +104,17 @@ def export_graph(
             allowed=f"a model that torch.export can trace with dynamic {', '.join((BATCH, *signature.dimensions))}",
             todo="remove what depends on the batch size or on values of tensors from its forward",
         ) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        # The exporter writes weights with numpy, whose short write has no number.
-        raise OSError(errno.ENOSPC, str(error), str(path)) from error
+    assert program is not None
+    weights = (value.const_value for value in program.model.graph.initializers.values())
+    size = sum(tensor.nbytes for tensor in weights if tensor is not None)
+    if size >= MAX_FILE_BYTES:
+        raise ModelError(
+            f"the graph has {size / 1e9:.1f} GB",
+            allowed=f"less than {MAX_FILE_BYTES / 1e9:.1f} GB, which one ONNX file can hold",
+            todo="export a smaller model",
+        )
+    graph: onnx.ModelProto = program.model_proto
+    return graph
 
 
 def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
@@ -112,34 +135,6 @@ def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
     )
 
 
-def join_graph(source: Path, target: Path, signature: Signature) -> tuple[Shapes, Shapes]:
-    """Write what `export_graph` wrote as one file, checked, without the exporter's notes; return what `describe` says.
-
-    Masks are filled with numbers that every precision holds (masks.py).
-
-    Raises:
-        ModelError: It is larger than one file can be, no valid ONNX, has a fixed batch, or is not as its signature
-            says.
-    """
-    import onnx
-
-    graph = onnx.load(source)
-    size = graph.ByteSize()
-    if size >= MAX_FILE_BYTES:
-        raise ModelError(
-            f"the graph has {size / 1e9:.1f} GB",
-            allowed=f"less than {MAX_FILE_BYTES / 1e9:.1f} GB, which one ONNX file can hold",
-            todo="export a smaller model",
-        )
-    strip_metadata(graph)
-    bound_masks(graph.graph)
-    _name_dimensions(graph.graph, signature)
-    save_checked(graph, target)
-    inputs, outputs = describe(target)
-    check_signature(target, signature)
-    return inputs, outputs
-
-
 def _name_dimensions(graph: onnx.GraphProto, signature: Signature) -> None:
     """Call dynamic dimensions as the signature does: the exporter has names of its own for a multiple of something."""
     specs: dict[str, TensorSpec] = {**signature.inputs, **signature.outputs}
@@ -155,27 +150,29 @@ def _name_dimensions(graph: onnx.GraphProto, signature: Signature) -> None:
                 dimension.dim_param = names[dimension.dim_param]
 
 
-def check_signature(path: Path, signature: Signature) -> None:
+def check_signature(graph: onnx.GraphProto, signature: Signature, name: str) -> None:
     """Compare a graph's inputs and outputs with the signature.
+
+    Args:
+        graph: The graph.
+        signature: What its task says.
+        name: How messages call the graph.
 
     Raises:
         ModelError: They are others.
     """
-    found, said = signature_of(path), signature.model_dump(include={"inputs", "outputs"})
-    for side, tensors in found.model_dump(include={"inputs", "outputs"}).items():
-        for name in {**said[side], **tensors}:
-            has, wanted = tensors.get(name), said[side].get(name)
-            if has is None or wanted is None or (has["dtype"], has["shape"]) != (wanted["dtype"], wanted["shape"]):
+    for side, items in (("input", graph.input), ("output", graph.output)):
+        specs: Mapping[str, TensorSpec] = signature.inputs if side == "input" else signature.outputs
+        said = {tensor: f"{spec.dtype} {spec.shape}" for tensor, spec in specs.items()}
+        found = {item.name: f"{_dtype_of(item)} {_shape_of(item)}" for item in items}
+        for tensor in {**said, **found}:
+            has, wanted = (side_of.get(tensor, "not there") for side_of in (found, said))
+            if has != wanted:
                 raise ModelError(
-                    f"{side[:-1]} {name} of {path.name} is {_in_words(has)}, the task's signature says "
-                    f"{_in_words(wanted)}",
+                    f"{side} {tensor} of {name} is {has}, the task's signature says {wanted}",
                     allowed="a signature that says what the model takes and gives",
                     todo="correct the task's signature, or the model",
                 )
-
-
-def _in_words(spec: dict[str, Any] | None) -> str:
-    return "not there" if spec is None else f"{spec['dtype']} {spec['shape']}"
 
 
 @contextlib.contextmanager
@@ -214,7 +211,7 @@ def save_checked(graph: onnx.ModelProto, path: Path) -> None:
     import onnx
 
     try:
-        onnx.checker.check_model(graph, full_check=True)
+        onnx.checker.check_model(_without_weights(graph), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
             f"the graph for {path.name} is not valid ONNX: {str(error).strip()}",
@@ -222,6 +219,36 @@ def save_checked(graph: onnx.ModelProto, path: Path) -> None:
             todo="report the model's architecture; another one may work",
         ) from error
     onnx.save(graph, path)
+
+
+def _without_weights(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which large weights are inputs: the check copies its graph twice, and reads no number of them.
+
+    Inference reads small constants, such as the shape of a Reshape.
+    """
+    import onnx
+
+    whole = graph.graph
+    light = onnx.ModelProto(ir_version=graph.ir_version, opset_import=graph.opset_import, functions=graph.functions)
+    light.graph.CopyFrom(
+        onnx.GraphProto(
+            name=whole.name,
+            node=whole.node,
+            input=whole.input,
+            output=whole.output,
+            value_info=whole.value_info,
+            sparse_initializer=whole.sparse_initializer,
+        )
+    )
+    inputs = {item.name for item in whole.input}
+    for tensor in whole.initializer:
+        if len(tensor.raw_data) <= _SMALL_BYTES or tensor.name in inputs:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return light
 
 
 def strip_metadata(graph: onnx.ModelProto) -> None:
@@ -240,54 +267,34 @@ def strip_metadata(graph: onnx.ModelProto) -> None:
         node.doc_string = ""
 
 
-def describe(path: Path) -> tuple[Shapes, Shapes]:
-    """Return names and shapes of a graph's inputs and outputs; the dynamic dimension is given by its name.
+def describe(graph: onnx.GraphProto, name: str) -> tuple[Shapes, Shapes]:
+    """Return names and shapes of a graph's inputs and outputs; a dynamic dimension is given by its name.
+
+    Args:
+        graph: The graph.
+        name: How messages call it.
 
     Raises:
         ModelError: The batch is not dynamic, so the graph would accept one batch size only.
     """
-    import onnx
-
-    graph = onnx.load(path, load_external_data=False).graph
     inputs = {item.name: _shape_of(item) for item in graph.input}
     outputs = {item.name: _shape_of(item) for item in graph.output}
-    for name, shape in {**inputs, **outputs}.items():
+    for tensor, shape in {**inputs, **outputs}.items():
         if not shape or shape[0] != BATCH:
             raise ModelError(
-                f"{name} of {path.name} has shape {shape}",
+                f"{tensor} of {name} has shape {shape}",
                 allowed=f"a first dimension that is dynamic ({BATCH})",
                 todo="remove what fixes the batch size from the model's forward",
             )
     return inputs, outputs
 
 
-def signature_of(path: Path) -> Signature:
-    """Return the signature that a graph itself has: without ranges of dimensions that are known, and any values.
-
-    Raises:
-        ModelError: A type is none that a signature knows.
-    """
+def _dtype_of(item: onnx.ValueInfoProto) -> str:
+    """Return a type as signatures call it; one that no signature knows has ONNX's name."""
     import onnx
 
-    graph = onnx.load(path, load_external_data=False).graph
-    types = {onnx.TensorProto.DataType.Value(onnx_name): name for onnx_name, name in _TYPES.items()}
-
-    def spec_of(item: onnx.ValueInfoProto) -> dict[str, Any]:
-        kind = item.type.tensor_type.elem_type
-        if kind not in types:
-            raise ModelError(
-                f"{item.name} of {path.name} is {onnx.TensorProto.DataType.Name(kind)}",
-                allowed=", ".join(types.values()),
-                todo="convert it in the model's forward",
-            )
-        return {"dtype": types[kind], "shape": _shape_of(item)}
-
-    # As it is: names of dimensions may be anything.
-    return Signature.model_construct(
-        inputs={item.name: TensorSpec.model_construct(**spec_of(item)) for item in graph.input},
-        outputs={item.name: OutputSpec.model_construct(**spec_of(item)) for item in graph.output},
-        dimensions={},
-    )
+    name = onnx.TensorProto.DataType.Name(item.type.tensor_type.elem_type)
+    return str(_TYPES.get(name, name))
 
 
 _TYPES = {"FLOAT": "float32", "INT64": "int64", "INT32": "int32", "UINT8": "uint8", "BOOL": "bool"}
@@ -308,7 +315,7 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             # torch.export calls a name that torch itself deprecated.
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
-            # Of several inputs with the same dimension; `join_graph` names them all.
+            # Of several inputs with the same dimension; `_name_dimensions` names them all.
             warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
             yield
     finally:

@@ -1,14 +1,12 @@
 """From a float32 graph to one of mixed precision. Precision lives in the graph: the engine builder is given no flags.
 
-Here: `convert_to_fp16` (onnxconverter_common) and `convert_with_autocast` (nvidia-modelopt, for bf16). Both keep inputs
-and outputs float32. Which nodes are to be kept in fp32 is decided in rounds.py, by what ranges.py measured; only nodes
-with a weight that fp16 cannot hold are added here. No weight is ever clamped.
+Here: `convert_to_fp16`, by onnxconverter_common. Inputs and outputs stay float32. Which nodes are to be kept in fp32 is
+decided in rounds.py, by what ranges.py and layer_errors.py measured; only nodes with a weight that fp16 cannot hold are
+added here. No weight is ever clamped.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from contracts.errors import ConfigError, ModelError
+from contracts.errors import ModelError
 from trainer.export.nodes import Weights, float_tensors, load_parts, reads
 from trainer.export.onnx_graph import save_checked
 
@@ -103,54 +101,6 @@ def convert_to_fp16(source: Path, target: Path, *, keep_fp32: Sequence[str] = ()
     _fill_weights(converted.graph, weights)
     save_checked(converted, target)
     return Conversion(kept_fp32=kept, too_large=too_large, vanishing=vanishing)
-
-
-def convert_with_autocast(
-    source: Path, target: Path, *, precision: str = "bf16", keep_fp32: Sequence[str] = ()
-) -> None:
-    """Write `source` in bf16 (or fp16) with nvidia-modelopt's AutoCast; inputs and outputs stay float32.
-
-    Not executed here: modelopt pins another onnx and is no dependency of ours. Written after its documentation
-    (https://nvidia.github.io/Model-Optimizer/guides/8_autocast.html). It raises bf16 graphs to opset 22.
-
-    Args:
-        source: The float32 graph.
-        target: File to write.
-        precision: bf16 or fp16.
-        keep_fp32: Names of nodes that are to compute in fp32.
-
-    Raises:
-        ConfigError: modelopt is not installed.
-    """
-    require_autocast(precision)
-    from modelopt.onnx.autocast import convert_to_mixed_precision  # type: ignore[import-not-found]
-
-    converted = convert_to_mixed_precision(
-        onnx_path=str(source),
-        low_precision_type=precision,
-        # It takes patterns that match at the start of a name.
-        nodes_to_exclude=[f"{re.escape(name)}$" for name in keep_fp32],
-        keep_io_types=True,
-        # Which nodes are kept is decided by rounds.py; its own threshold of 512 would run the model on noise.
-        data_max=np.inf,
-        init_max=np.inf if precision == "bf16" else FP16_MAX,
-    )
-    save_checked(converted, target)
-
-
-def require_autocast(precision: str) -> None:
-    """Refuse what needs nvidia-modelopt where it is not installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if importlib.util.find_spec("modelopt") is None:
-        raise ConfigError(
-            f"export.precision={precision} needs nvidia-modelopt, which is not installed",
-            allowed="fp32, fp16 and int8 without it",
-            todo='pip install "nvidia-modelopt[onnx]" in an environment of its own (it pins another onnx), or set '
-            "export.precision=fp16",
-        )
 
 
 def _unholdable(graph: onnx.ModelProto, weights: Weights) -> tuple[dict[str, float], list[str]]:

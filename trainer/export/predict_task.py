@@ -1,8 +1,9 @@
 """What `shardline predict` runs: answers by an export, whose own files are checked first.
 
-    python -m trainer.export.predict_task --folder URI [--top K] [--json] [--lines FILE] SAMPLE...
+    python -m trainer.export.predict_task --folder URI [OPTION...] SAMPLE...
 
-What is asked and answered is the task's (trainer/export/bundles.py). On a machine with a GPU that the export has an
+Options are those of the export's own predict.py (trainer/export/serving.py). What is asked and answered is the task's
+(trainer/export/bundles.py). With --url a running Triton answers. On a machine with a GPU that the export has an
 engine for, and the package that built it, the engine answers; else the graph that ships, by ONNX Runtime on the CPU.
 What answered is said on stderr. The export's predict.py is not executed. Exit codes as in contracts.errors; a sample
 that cannot be used ends it with 2 after all others were answered.
@@ -14,27 +15,31 @@ import argparse
 import importlib.metadata
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
 from contracts.artifacts import EngineEntry, ExportManifest
-from contracts.errors import EXIT_USER_ERROR, CheckFailed, ConfigError, ErrorDocument
-from contracts.process import end_with_parent
+from contracts.errors import EXIT_USER_ERROR, CheckFailed, ConfigError, ErrorDocument, StorageError
+from contracts.process import end_with_parent, threads_per_rank
 from trainer.export.bundles import bundle_of
 from trainer.export.checked_folder import CheckedFolder
+from trainer.export.runtimes import BadFolder, BadInput, open_graph, open_server
+from trainer.export.serving import add_options, check_options, print_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trainer.export.arrays import Array, Arrays
     from trainer.export.parity import Runner
+    from trainer.export.serving import Kind, Model, Take
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command (see the top of this file); return the exit code."""
     end_with_parent()
-    options = _parse(arguments)
+    options = _parser().parse_args(arguments)
     try:
         with CheckedFolder(options.folder) as folder:
             return bundle_of(folder.document.task).predict(folder, options)
@@ -63,34 +68,71 @@ def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
     return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
 
 
-def describe_graph(path: Path, threads: int, reason: str) -> str:
-    """Return what is said of a graph that answers.
+def answer_samples(
+    folder: CheckedFolder, options: argparse.Namespace, kind: Kind, open_files: Callable[[Take], Model]
+) -> int:
+    """Print the answers to what options name; return the exit code: 2 where a sample could not be used.
 
     Args:
-        path: The graph.
-        threads: Of ONNX Runtime.
-        reason: Why no engine does.
-    """
-    version = importlib.metadata.version("onnxruntime")
-    return f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
-
-
-def refuse_lines(options: argparse.Namespace, kind: str) -> None:
-    """Refuse --lines where samples are no texts.
-
-    Args:
+        folder: Of the export.
         options: Of the command.
-        kind: What samples are.
+        kind: Of the task's samples.
+        open_files: Of the task's predict.py: reads what lies beside the graph.
 
     Raises:
-        ConfigError: It is there.
+        DataError: The export is damaged.
     """
-    if options.lines is not None:
-        raise ConfigError(
-            f"--lines {options.lines}, and the export is of {kind}",
-            allowed="--lines for an export of text_classification",
-            todo=f"name files of {kind}",
-        )
+    check_options(_parser(), options, kind)
+    ships = folder.document.graph().name
+    try:
+        model = open_files(folder.take)
+        if model.graph.path != ships:
+            raise folder.damaged(f"its files are for {model.graph.path}, and {ships} ships")
+        with tempfile.TemporaryDirectory(prefix="shardline-tables-") as work:
+            tables = options.samples if kind.column is None else ()
+            files = [name for name in (*tables, options.lines, options.json_lines, options.manifest) if name]
+            options.copies = {name: _copy(name, Path(work, str(at))) for at, name in enumerate(files) if "://" in name}
+            run, ran = _open_runner(folder, model, options.url)
+            print(f"predict: {ran}", file=sys.stderr, flush=True)
+            return print_answers(kind, model, run, options)
+    except BadFolder as error:
+        raise folder.damaged(str(error).partition("\n")[0]) from None
+    except BadInput as error:
+        sys.stdout.flush()
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+def _open_runner(folder: CheckedFolder, model: Model, url: str | None) -> tuple[Runner, str]:
+    """Return what answers, and its description."""
+    if url is not None:
+        return open_server(url, model.graph), f"the server at {url}"
+    engine, reason = open_engine(folder)
+    if engine is not None:
+        return engine, reason
+    path, threads = folder.take(model.graph.path), threads_per_rank(1)
+    if folder.document.served is not None:
+        # The settings that it is served with lie beside it.
+        folder.take(folder.document.served.config)
+    version = importlib.metadata.version("onnxruntime")
+    words = f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+    return open_graph(path, model.graph, threads), words
+
+
+def _copy(uri: str, folder: Path) -> str:
+    """Copy a file from a bucket into a folder under its own name, and return its path.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
+    folder.mkdir()
+    copy = folder / uri.rpartition("/")[2]
+    try:
+        copy.write_bytes(storage.read_bytes(storage.normalise(uri)))
+    except (StorageError, OSError) as error:
+        reason = error.given if isinstance(error, StorageError) else error.strerror or "it is not there"
+        raise BadInput(f"{uri} cannot be read: {reason}", allowed="a file of samples", todo="correct it") from None
+    return str(copy)
 
 
 def find_engine(document: ExportManifest) -> tuple[EngineEntry | None, str]:
@@ -122,17 +164,11 @@ def within_profile(run: Runner, entry: EngineEntry) -> Runner:
     return run_parts
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="predict", allow_abbrev=False)
     parser.add_argument("--folder", required=True, type=storage.normalise)
-    parser.add_argument("--top", type=int)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--lines")
-    parser.add_argument("files", nargs="*")
-    options = parser.parse_args(arguments)
-    if not options.files and options.lines is None:
-        parser.error("nothing was given to predict")
-    return options
+    add_options(parser)
+    return parser
 
 
 if __name__ == "__main__":

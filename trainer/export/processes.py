@@ -7,14 +7,17 @@ their remains would add up.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import resource
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
@@ -38,10 +41,16 @@ class Cost:
     """From before its process was started until its result was here."""
     peak_bytes: int
     """Largest resident memory of its process, or of the largest that it started; 0 where it is not known."""
+    processor_s: float = 0.0
+    """Seconds of a core that its process and what it started took, its start included."""
 
     def add(self, other: Cost) -> Cost:
         """Return the cost of two steps, one after the other."""
-        return Cost(self.seconds + other.seconds, max(self.peak_bytes, other.peak_bytes))
+        return Cost(
+            self.seconds + other.seconds,
+            max(self.peak_bytes, other.peak_bytes),
+            self.processor_s + other.processor_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ def run_step(
     theirs.close()
     with ours:
         try:
-            outcome, peak_bytes = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
+            outcome, peak_bytes, processor_s = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
             process.join()
         finally:
             # Still alive where this process was interrupted, or could not send the work.
@@ -90,18 +99,18 @@ def run_step(
             ) from outcome.error
         outcome.error.add_note(f"in the process of {function.__name__}:\n{outcome.where}")
         raise outcome.error
-    return cast(tuple[Result], outcome)[0], Cost(time.monotonic() - began, peak_bytes)
+    return cast(tuple[Result], outcome)[0], Cost(time.monotonic() - began, peak_bytes, processor_s)
 
 
-def _ask(connection: Connection, work: object) -> tuple[object, int]:
-    """Send the work; return a tuple with the result or a _Failure, or None where the process died, and its peak."""
+def _ask(connection: Connection, work: object) -> tuple[object, int, float]:
+    """Send the work; return a tuple with the result or a _Failure, or None where the process died, and what it took."""
     content = pickle.dumps(work)
     try:
         connection.send_bytes(content)
         answer = connection.recv_bytes()
     except (EOFError, OSError):
-        return None, 0
-    return cast(tuple[object, int], pickle.loads(answer))
+        return None, 0, 0.0
+    return cast(tuple[object, int, float], pickle.loads(answer))
 
 
 def _why_it_died(step: str, code: int) -> ShardlineError:
@@ -118,6 +127,15 @@ def _serve(connection: Connection) -> None:
     """Be the process of a step. The work comes over the connection: importing it is under the parent's eyes already."""
     end_with_parent()
     connection.send_bytes(_answer(connection.recv_bytes()))
+    # After all other finalizers: semaphores are given back there.
+    Finalize(None, _leave, exitpriority=-1000)
+
+
+def _leave() -> None:
+    """End this process at once: to take torch apart takes a second and more, and all that is left is memory."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def _answer(content: bytes) -> bytes:
@@ -126,16 +144,21 @@ def _answer(content: bytes) -> bytes:
         if folder is not None:
             append_code(folder)
         function, arguments, named = pickle.loads(work)
-        return pickle.dumps(((function(*arguments, **named),), _peak_bytes()))
+        return pickle.dumps(((function(*arguments, **named),), _peak_bytes(), _processor_s()))
     except BaseException as error:  # noqa: BLE001 - it is raised in the parent
         where = traceback.format_exc()
         try:
-            failure = pickle.dumps((_Failure(error, where), 0))
+            failure = pickle.dumps((_Failure(error, where), 0, 0.0))
             pickle.loads(failure)  # some can be written only
         except Exception:  # noqa: BLE001 - a class may raise anything while it is copied
             error = ShardlineError(f"{type(error).__name__}: {error}")
-            failure = pickle.dumps((_Failure(error, where), 0))
+            failure = pickle.dumps((_Failure(error, where), 0, 0.0))
         return failure
+
+
+def _processor_s() -> float:
+    found = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in found)
 
 
 def _peak_bytes() -> int:

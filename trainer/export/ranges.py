@@ -32,6 +32,18 @@ ELEMENTWISE = frozenset(
         *("Clip", "Log", "Exp", "Sqrt", "Pow", "Reciprocal", "Sign", "Floor", "Ceil", "Round"),
     }
 )
+# Sums of many values, of squares, or of exponentials: where fp16 is known to drift (TensorRT issues 4493, 2922, 1262).
+NORMS_AND_SOFTMAX = frozenset(
+    {
+        *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        *("BatchNormalization", "LpNormalization", "MeanVarianceNormalization", "LRN"),
+        *("Softmax", "LogSoftmax", "Attention"),
+        *("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum"),
+        *("ReduceProd", "GlobalAveragePool"),
+    }
+)
+# What a builder computes of several steps whose values the graph does not name: squares, exponentials, sums.
+COMPOSITE = NORMS_AND_SOFTMAX | {"Gelu", "Mish", "Swish", "GRU", "LSTM", "RNN"}
 # Half of fp16's largest number: samples that are not among the calibration's may give twice the values.
 KEEP_ABOVE = FP16_MAX / 2
 
@@ -113,6 +125,8 @@ def nodes_to_keep(ranges: Mapping[str, NodeRange]) -> list[str]:
 def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *, precision: str = "fp16") -> Gate:
     """Return the gate `range`: no node that computes in fp16 may write or read a value above 65504.
 
+    It sees what nodes hand to each other, not the values inside of a composite one, and says which those are.
+
     Args:
         ranges: By node.
         kept_fp32: Nodes that compute in fp32.
@@ -121,6 +135,7 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *,
     in_fp16 = {name: found.largest for name, found in ranges.items() if name not in kept_fp32}
     failed = {name: size for name, size in in_fp16.items() if size > FP16_MAX}
     top = max(ranges, key=lambda name: ranges[name].written, default="")
+    hidden = sorted({ranges[name].op_type for name in in_fp16 if ranges[name].op_type in COMPOSITE})
     figures: dict[str, Figure] = {
         "nodes": len(ranges),
         "kept_fp32": len(ranges) - len(in_fp16),
@@ -128,7 +143,11 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *,
         "largest": _figure(ranges[top].written) if top else 0.0,
         "largest_node": top,
         "largest_fp16": _figure(max(in_fp16.values(), default=0.0)),
+        "not_seen_inside_of": ", ".join(hidden),
     }
+    reasons = [f"fp16 cannot hold values of {len(failed)} node(s): {_names(ranges, failed)}"] if failed else []
+    if hidden:
+        reasons.append(f"values inside of {', '.join(hidden)} are not seen: only a GPU shows these in fp16")
     return Gate(
         name="range",
         precision=precision,
@@ -136,7 +155,7 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *,
         ran=f"onnxruntime {importlib.metadata.version('onnxruntime')} CPUExecutionProvider, float32 values",
         figures=figures,
         limits={"largest_fp16": FP16_MAX},
-        reason=f"fp16 cannot hold values of {len(failed)} node(s): {_names(ranges, failed)}" if failed else "",
+        reason="; ".join(reasons),
     )
 
 

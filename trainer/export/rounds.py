@@ -1,9 +1,9 @@
 """Which nodes of an fp16 graph stay in fp32: at most four tries, each with more of them.
 
-Here: `find_fp16` (convert, judge, keep more, again) and `next_kept`, its policy. Run by trainer/export/task.py. First
-stays what the range gate and weights that fp16 cannot hold demand, and what prepares inputs; then norms and softmax;
-then the nodes with the largest values; then those that lose most in ONNX's reference evaluator. When all fail, the
-stage falls back to fp32.
+Here: `find_fp16` (convert, judge, keep more, again) and `next_kept`, its policy. Run by choosing.py. First stays what
+the range gate and weights that fp16 cannot hold demand, and what prepares inputs; then norms and softmax; then, twice,
+the nodes that lose most on the GPU (layer_errors.py), or where that cannot be measured those with the largest values.
+When all fail, the stage falls back to fp32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contracts.artifacts.export import Attempt, Gate
 from contracts.errors import ModelError
 from trainer.export.coverage import LIMITS, WEIGHT_BYTES
 from trainer.export.precision import Conversion, convert_to_fp16
-from trainer.export.ranges import NodeRange, judge_ranges, nodes_to_keep
+from trainer.export.ranges import NORMS_AND_SOFTMAX, NodeRange, judge_ranges, nodes_to_keep
 
 # After the first try.
 MAX_ROUNDS = 3
@@ -29,18 +29,8 @@ WORST_SHARE = 0.1
 _LIMIT = LIMITS["fp16"][WEIGHT_BYTES]
 MAX_WEIGHT_SHARE = (1 - _LIMIT) / (1 + _LIMIT)
 
-# Sums of many values, of squares, or of exponentials: where fp16 is known to drift (TensorRT issues 4493, 2922, 1262).
-NORMS_AND_SOFTMAX = frozenset(
-    {
-        *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
-        *("BatchNormalization", "LpNormalization", "MeanVarianceNormalization", "LRN"),
-        *("Softmax", "LogSoftmax", "Attention"),
-        *("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum"),
-        *("ReduceProd", "GlobalAveragePool"),
-    }
-)
-# How each round chooses, in words.
-ROUNDS = ("by range or input", "norms and softmax", "largest values", "largest errors")
+MeasureErrors = Callable[[Path], Mapping[str, float]]
+"""Returns by node what it loses in an fp16 graph; nothing where that cannot be measured."""
 
 
 class Convert(Protocol):
@@ -70,7 +60,7 @@ def find_fp16(
     *,
     ranges: Mapping[str, NodeRange],
     judge: Callable[[Path], list[Gate]],
-    measure_errors: Callable[[], Mapping[str, float]] = dict,
+    measure_errors: MeasureErrors = lambda graph: {},
     convert: Convert = convert_to_fp16,
 ) -> Search:
     """Write an fp16 graph that passes its gates, with as few nodes in fp32 as the rounds find.
@@ -83,8 +73,7 @@ def find_fp16(
         target: File to write.
         ranges: By node, of the float32 graph (`ranges.measure_ranges`).
         judge: Returns the gates of an fp16 graph, coverage among them.
-        measure_errors: Returns the error of each node alone (`reference.measure_errors`); called for the last round
-            only. Nodes that it lacks are not kept; by default it knows none.
+        measure_errors: Is given the graph of the try before; by default it knows nothing.
         convert: Makes the graph.
     """
     attempts: list[Attempt] = []
@@ -92,11 +81,11 @@ def find_fp16(
     kept: set[str] = set()
     chosen: list[str] = []
     for number in range(1 + MAX_ROUNDS):
-        added = next_kept(number, ranges, kept, measure_errors)
+        added, by = next_kept(number, ranges, kept, target, measure_errors)
         if number and not added:
             continue
         kept |= added
-        chosen += [ROUNDS[number]] if added else []
+        chosen += [by] if added and by not in chosen else []
         try:
             conversion = convert(source, target, keep_fp32=[name for name in ranges if name in kept])
         except ModelError as error:
@@ -123,22 +112,26 @@ def next_kept(
     number: int,
     ranges: Mapping[str, NodeRange],
     kept: Collection[str],
-    measure_errors: Callable[[], Mapping[str, float]],
-) -> set[str]:
-    """Return the nodes that a round keeps in fp32 besides those of `kept`.
+    graph: Path,
+    measure_errors: MeasureErrors,
+) -> tuple[set[str], str]:
+    """Return the nodes that a round keeps in fp32 besides those of `kept`, and in words how they were chosen.
 
     Args:
         number: 0 for the first try, then 1 to `MAX_ROUNDS`.
         ranges: By node.
         kept: Nodes that are in fp32 already.
-        measure_errors: Error by node; called in the last round.
+        graph: The fp16 graph of the try before.
+        measure_errors: Called from the second round on.
     """
     if number == 0:
-        return set(nodes_to_keep(ranges)) - set(kept)
+        return set(nodes_to_keep(ranges)) - set(kept), "by range or input"
     if number == 1:
-        return {name for name, item in ranges.items() if item.op_type in NORMS_AND_SOFTMAX} - set(kept)
-    scores = {name: item.largest for name, item in ranges.items()} if number == 2 else measure_errors()
-    return _worst(scores, ranges, kept)
+        norms = {name for name, item in ranges.items() if item.op_type in NORMS_AND_SOFTMAX}
+        return norms - set(kept), "norms and softmax"
+    if errors := measure_errors(graph):
+        return _worst(errors, ranges, kept), "largest errors"
+    return _worst({name: item.largest for name, item in ranges.items()}, ranges, kept), "largest values"
 
 
 def _worst(scores: Mapping[str, float], ranges: Mapping[str, NodeRange], kept: Collection[str]) -> set[str]:

@@ -21,6 +21,8 @@ from typing import IO, Any
 
 from trainer.export.bundles import PREDICT_NAME
 
+# Modules that every predict.py imports.
+SHARED = ("serving.py", "runtimes.py")
 # 2: some samples could not be used, and were answered so.
 _FINISHED = (0, 2)
 # Of what it said on stderr; the cause is at the end.
@@ -40,9 +42,18 @@ def lay_out_again(folder: Path, tried: Path, names: Iterable[str], *, program: P
     """
     tried.mkdir()
     for name in set(names):
+        (tried / name).parent.mkdir(parents=True, exist_ok=True)
         (tried / name).symlink_to(folder / name)
-    (tried / PREDICT_NAME).write_bytes(program.read_bytes())
+    write_program(tried, program)
     return tried
+
+
+def write_program(folder: Path, program: Path) -> list[str]:
+    """Copy a predict.py and what it imports into a folder, byte for byte; return their names."""
+    shared = [Path(__file__).with_name(name) for name in SHARED]
+    for name, source in zip((PREDICT_NAME, *SHARED), (program, *shared), strict=True):
+        (folder / name).write_bytes(source.read_bytes())
+    return [PREDICT_NAME, *SHARED]
 
 
 def name_versions(packages: Iterable[str]) -> str:
@@ -77,7 +88,7 @@ def run_shipped(
         folder: The export's folder.
         arguments: Of the program.
         work: Its current folder.
-        model_name: File name of the graph to run.
+        model_name: Path of the graph to run, below the folder.
         threads: Intra-op threads of ONNX Runtime.
         limit_s: Seconds after which it is killed.
         answers: File that gets what it prints; None: that is let go.
@@ -105,7 +116,7 @@ class ShippedProgram:
         folder: The export's folder.
         options: Of the program, besides those below.
         work: Its current folder.
-        model_name: File name of the graph to run.
+        model_name: Path of the graph to run, below the folder.
         threads: Intra-op threads of ONNX Runtime.
     """
 
@@ -125,15 +136,15 @@ class ShippedProgram:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def ask(self, lines: Sequence[str]) -> None:
-        """Ask about samples, a line each; an empty line says that it must not wait for a whole batch.
+    def ask(self, samples: Sequence[Any]) -> None:
+        """Ask about samples, a line of JSON each; an empty line says that it must not wait for a whole batch.
 
         Raises:
             ShippedFailed: It has ended.
         """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode() + b"\n")
+            self._process.stdin.write("".join(f"{json.dumps(sample)}\n" for sample in samples).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None

@@ -1,21 +1,22 @@
-"""What engines are built with and for: the builder package, its version, and compute capabilities.
+"""Runtimes that serve an export, and what each needs of a machine: a package, a GPU, compute capabilities.
 
-Here: `choose_builder`. Nothing of it imports torch or a builder, since a stage decides about reuse first; the GPU is
+Here: `choose_runtime`. Nothing of it imports torch or a builder, since a stage decides about reuse first; the GPU is
 asked through the driver itself. It never builds: engine.py does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from contracts.config import ExportSection
+from contracts.config.export import Runtime
 from contracts.errors import ConfigError
-
-TENSORRT = "tensorrt"
-TENSORRT_RTX = "tensorrt_rtx"
+from contracts.serving import ONNXRUNTIME_TENSORRT, TENSORRT, TENSORRT_RTX
 
 # Compute capabilities by GPU: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus, read
 # 2026-11. Names as Google Cloud's accelerator types have them, without `nvidia-` and `tesla-`.
@@ -44,11 +45,21 @@ GPUS = {
 }
 # ComputeCapability of tensorrt_rtx 1.7, which compiles for GPUs that need not be present. None for H100 (sm90) or B200.
 RTX_TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
-# Without a GPU and without a wish: those of today's data centres and desks.
-DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm120")
+# Of these, what NVIDIA's support matrix of TensorRT-RTX (releases 1.0 to 1.5, read 2026-11) does not list.
+OUTSIDE_MATRIX = ("sm80",)
+OUTSIDE = "outside NVIDIA's published matrix of TensorRT-RTX"
+# Without a GPU and without a wish: those of today's workstations and of the L4.
+DEFAULT_TARGETS = ("sm86", "sm89", "sm120")
 
-# What a target cannot compute in, by precision. TensorRT-RTX 1.7 for sm75: "FP32 GEMM is not supported".
-_RTX_LACKS = {"fp32": ("sm75",), "bf16": ("sm75",)}
+# What tensorrt_rtx cannot compute in, by precision, and why. Of sm75 it says "FP32 GEMM is not supported". Its support
+# matrix has int8 for weights of matrix products alone: Q/DQ graphs build, and nothing shows that they run.
+_RTX_LACKS: dict[str, tuple[Sequence[str], str]] = {
+    "fp32": (("sm75",), "its matrix products there are fp16's"),
+    "int8": (RTX_TARGETS, "its support matrix lists int8 for weights alone"),
+}
+EXTRAS = {TENSORRT: "tensorrt", TENSORRT_RTX: "rtx"}
+_INSTALL = {package: f'pip install "shardline[{extra}]"' for package, extra in EXTRAS.items()}
+_LATER = "set export.runtime=onnxruntime_tensorrt: Triton then builds when it loads the model"
 
 # CUdevice_attribute of the CUDA driver API: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY_MAJOR = 75
@@ -57,54 +68,140 @@ _CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Builder:
-    """A builder package, and the compute capabilities it builds for."""
+    """What builds the engines of an export, and for which GPUs."""
 
-    module: str
-    """Name of the module to import."""
+    module: Runtime
+    """The runtime, which is the module's name too; onnxruntime_tensorrt builds nothing here."""
     version: str
+    """Of the package; empty without one."""
     targets: tuple[str, ...]
+    """Compute capabilities; none of onnxruntime_tensorrt."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What a user should know of the choice."""
 
     @property
     def name(self) -> str:
         """Package and version."""
-        return f"{self.module} {self.version}"
+        return f"{self.module} {self.version}".strip()
 
     @property
     def identity(self) -> str:
         """What decides engines besides the graph: for fingerprints and messages."""
-        return f"{self.name}, {'+'.join(self.targets)}"
+        return ", ".join(part for part in (self.name, "+".join(self.targets)) if part)
 
 
-def choose_builder(wanted: Sequence[str] = ()) -> Builder:
-    """Return the package that builds for the wanted targets on this machine.
-
-    tensorrt builds for the GPU that is present, and only there: it is taken where it is installed and that GPU alone is
-    wanted. tensorrt_rtx builds for any of `RTX_TARGETS`.
-
-    Args:
-        wanted: GPUs by name, or compute capabilities; none: the GPU of this machine if there is one that can be built
-            for, else `DEFAULT_TARGETS`.
+def choose_runtime(settings: ExportSection) -> Builder:
+    """Return what serves an export that is made on this machine.
 
     Raises:
-        ConfigError: A target is unknown, or nothing that is installed builds for it here.
+        ConfigError: A package or a GPU is missing, a target is unknown, or the runtime has no such target.
     """
-    gpu = gpu_target()
-    installed = [name for name in (TENSORRT, TENSORRT_RTX) if importlib.util.find_spec(name) is not None]
-    if not installed:
+    has_tensorrt = importlib.util.find_spec(TENSORRT) is not None
+    runtime, targets, warnings = decide(settings, gpu_target(), has_tensorrt=has_tensorrt)
+    if runtime == ONNXRUNTIME_TENSORRT:
+        return Builder(runtime, "", (), tuple(warnings))
+    if importlib.util.find_spec(runtime) is None:
         raise ConfigError(
-            "no engine builder is installed",
-            allowed="tensorrt with a GPU, or tensorrt_rtx, which builds without one",
-            todo='pip install "shardline[tensorrt]"',
+            f"export.runtime {runtime}, and the package {runtime} is not installed",
+            allowed="export.runtime onnxruntime_tensorrt, which needs neither package nor GPU",
+            todo=_INSTALL[runtime],
         )
-    targets = tuple(dict.fromkeys(capability_of(name) for name in wanted))
-    if not targets:
-        can_run = gpu is not None and (TENSORRT in installed or gpu in RTX_TARGETS)
-        targets = (gpu,) if gpu is not None and can_run else DEFAULT_TARGETS
-    if TENSORRT in installed and targets == (gpu,):
-        return Builder(TENSORRT, _version_of(TENSORRT), targets)
+    return Builder(runtime, version_of(runtime), targets, tuple(warnings))
+
+
+def decide(
+    settings: ExportSection, gpu: str | None, *, has_tensorrt: bool, where: str = "this machine"
+) -> tuple[Runtime, tuple[str, ...], list[str]]:
+    """Return runtime, targets and warnings for a machine.
+
+    tensorrt builds for the GPU that is present, and only there; tensorrt_rtx for any of `RTX_TARGETS`;
+    onnxruntime_tensorrt builds when Triton loads the model. An engine for a GPU that nobody asked for is never built.
+
+    Args:
+        settings: What is asked for.
+        gpu: The machine's compute capability, or None.
+        has_tensorrt: Whether the package is there.
+        where: How messages call the machine.
+
+    Raises:
+        ConfigError: A package or a GPU is missing, a target is unknown, or the runtime has no such target.
+    """
+    targets = tuple(dict.fromkeys(capability_of(name) for name in settings.targets))
+    here = f"{where} has {'no GPU' if gpu is None else f'a GPU of {gpu} ({_names(gpu)})'}"
+    runtime, warnings = settings.runtime, list[str]()
+    if runtime == "auto":
+        runtime, warnings = _choose(gpu, here, has_targets=bool(targets), has_tensorrt=has_tensorrt)
+    if runtime == TENSORRT_RTX:
+        if not targets and gpu is not None and gpu not in RTX_TARGETS:
+            raise ConfigError(
+                f"tensorrt_rtx has no engines for {gpu}: {here}",
+                allowed=f"{', '.join(RTX_TARGETS)}; tensorrt for this GPU",
+                todo=f"set export.runtime=tensorrt ({_INSTALL[TENSORRT]}), or name other GPUs in export.targets",
+            )
+        targets = targets or (DEFAULT_TARGETS if gpu is None else (gpu,))
+        return runtime, targets, warnings + _check_rtx(targets)
+    if targets and targets != (gpu,):
+        raise ConfigError(
+            f"export.targets {', '.join(settings.targets)} with export.runtime {runtime}; {here}",
+            allowed="targets of tensorrt_rtx; of other runtimes the GPU of the machine alone",
+            todo="set export.runtime=tensorrt_rtx for engines of TensorRT-RTX, or leave export.targets out",
+        )
+    if settings.min_batch != 1:
+        raise ConfigError(
+            f"export.min_batch {settings.min_batch} with export.runtime {runtime}: Triton sends single samples",
+            allowed="export.min_batch 1",
+            todo="set export.min_batch=1",
+        )
+    if runtime == TENSORRT and gpu is None:
+        raise ConfigError(
+            f"export.runtime tensorrt builds for the GPU of the machine, and {here}",
+            allowed="tensorrt on a machine with the GPU that serves",
+            todo=f"run the export on such a machine, or {_LATER}",
+        )
+    return runtime, () if gpu is None or runtime == ONNXRUNTIME_TENSORRT else (gpu,), warnings
+
+
+def _choose(gpu: str | None, here: str, *, has_targets: bool, has_tensorrt: bool) -> tuple[Runtime, list[str]]:
+    """Return what `auto` is, and warnings."""
+    if has_targets:
+        warning = (
+            "export.targets without export.runtime is taken as in release 0.1.0: set export.runtime: tensorrt_rtx for "
+            "engines of TensorRT-RTX, or leave export.targets out for a model that Triton serves by TensorRT"
+        )
+        return TENSORRT_RTX, [warning]
+    if gpu is None:
+        return ONNXRUNTIME_TENSORRT, []
+    if has_tensorrt:
+        return TENSORRT, []
+    if gpu not in RTX_TARGETS:
+        raise ConfigError(
+            f"{here}, for which tensorrt builds, and the package is not installed",
+            allowed="tensorrt on this GPU, or export.runtime onnxruntime_tensorrt",
+            todo=f"{_INSTALL[TENSORRT]}, or {_LATER}",
+        )
+    warning = (
+        f"{here}, and the package tensorrt is not installed: the ONNX file is what serves, and no plan of it is proven "
+        f"here; {_INSTALL[TENSORRT]} for one, or set export.runtime"
+    )
+    return ONNXRUNTIME_TENSORRT, [warning]
+
+
+def _check_rtx(targets: Sequence[str]) -> list[str]:
+    """Refuse targets that tensorrt_rtx does not build for; return warnings.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
     for target in targets:
-        _require_rtx(target, gpu, installed)
-    return Builder(TENSORRT_RTX, _version_of(TENSORRT_RTX), targets)
+        if target not in RTX_TARGETS:
+            raise ConfigError(
+                f"tensorrt_rtx builds no engine for {target} ({_names(target)}): tensorrt does, on that GPU",
+                allowed=", ".join(RTX_TARGETS),
+                todo=f"set export.runtime=tensorrt and run the export on a machine with {gpus_of(target)[0]} "
+                f"({_INSTALL[TENSORRT]}), or {_LATER}",
+            )
+    outside = [f"{target} ({_names(target)})" for target in targets if target in OUTSIDE_MATRIX]
+    return [f"{', '.join(outside)}: {OUTSIDE}"] if outside else []
 
 
 def capability_of(name: str) -> str:
@@ -136,13 +233,13 @@ def check_precision(builder: Builder, precision: str) -> None:
     Raises:
         ConfigError: With the reason.
     """
+    lacking, reason = _RTX_LACKS.get(precision, ((), ""))
     for target in builder.targets:
-        if builder.module == TENSORRT_RTX and target in _RTX_LACKS.get(precision, ()):
+        if builder.module == TENSORRT_RTX and target in lacking:
             raise ConfigError(
-                f"{builder.name} has no {precision} for {target} ({', '.join(gpus_of(target))}): "
-                "its matrix products there are fp16's",
-                allowed="export.precision=fp16 for this target",
-                todo="set export.precision=fp16, or leave the target out of export.targets",
+                f"{builder.name} has no {precision} for {target} ({', '.join(gpus_of(target))}): {reason}",
+                allowed="export.precision=fp16 for this target, or another export.runtime",
+                todo="set export.precision=fp16, or export.runtime=onnxruntime_tensorrt and no targets",
             )
 
 
@@ -165,21 +262,19 @@ def gpu_target() -> str | None:
     return None if failed else f"sm{major.value}{minor.value}"
 
 
-def _require_rtx(target: str, gpu: str | None, installed: Sequence[str]) -> None:
-    if target in RTX_TARGETS and TENSORRT_RTX in installed:
-        return
-    names = ", ".join(gpus_of(target))
-    here = "no GPU" if gpu is None else f"a GPU of {gpu}"
-    raise ConfigError(
-        f"engines for {target} ({names}) are built by tensorrt on that GPU only; this machine has {here} and "
-        f"{' and '.join(installed)}",
-        allowed=f"without that GPU, by tensorrt_rtx: {', '.join(RTX_TARGETS)}",
-        todo=f"run the export with tensorrt installed on a machine with {names}, that target alone, "
-        'or choose another one (pip install "shardline[tensorrt]" has tensorrt_rtx)',
-    )
+def _names(capability: str) -> str:
+    return ", ".join(gpus_of(capability)) or "unnamed"
 
 
-def _version_of(module: str) -> str:
-    """Return the version of the distribution that ships `module` (tensorrt_rtx comes as tensorrt_rtx_cu13, ...)."""
+def version_of(module: str) -> str:
+    """Return the version of the distribution that ships `module` (tensorrt_rtx comes as tensorrt_rtx_cu13, ...).
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: There is none.
+    """
+    for name in (module, f"{module}_cu13", f"{module}_cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    # Last: it reads all that is installed, which takes a second.
     distributions = importlib.metadata.packages_distributions().get(module)
     return importlib.metadata.version(distributions[0] if distributions else module)

@@ -22,8 +22,8 @@ from contracts.errors import TryAgain
 from contracts.fingerprint import export_inputs
 from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.export.inputs import Inputs, check_inputs
-from trainer.export.targets import check_precision, choose_builder
+from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
+from trainer.export.targets import check_precision, choose_runtime
 
 if TYPE_CHECKING:
     from trainer.export.workshop import Workshop
@@ -43,21 +43,19 @@ def export(stage: Stage) -> str:
     trained_with = checkpoint.made_from.get("code", "")
     if trained_with and trained_with != stage.config.code.sha256:
         stage.log(f"warning: the checkpoint was trained with own code {trained_with[:16]}, and this is other code")
-    builder = choose_builder(stage.config.export.targets)
+    builder = choose_runtime(stage.config.export)
+    for warning in builder.warnings:
+        stage.log(f"warning: {warning}")
     check_precision(builder, stage.config.export.precision)
-    made_from = export_inputs(stage.config, checkpoint=checkpoint.parameters_sha256, builder=builder.identity)
+    made_from = export_inputs(
+        stage.config, checkpoint=checkpoint.parameters_sha256, builder=builder.identity, tools=name_tools()
+    )
     output = stage.claim(ExportManifest, made_from)
     if output.reused:
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
     from trainer.data.shards import check_index
-    from trainer.export.precision import require_autocast
-    from trainer.export.triton_config import image_for
 
-    # A builder that no Triton release serves is better refused before the work.
-    image_for(builder.name)
-    if stage.config.export.precision == "bf16":
-        require_autocast("bf16")
     check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config)
     try:
@@ -76,7 +74,6 @@ def export(stage: Stage) -> str:
 def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     from trainer.export.card import render_card
     from trainer.export.making import make
-    from trainer.export.triton import write_repository
     from trainer.export.workshop import Workshop
 
     threads = threads_per_rank(1)
@@ -87,8 +84,6 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     work = Workshop(inputs, settings, seed=stage.config.run.seed, folder=folder, threads=threads, tell=steps.done)
     make(work)
     document = _describe(output, stage, work)
-    work.step("repository", write_repository, work.shipment, document)
-    document = document.model_copy(update={"steps": _steps_of(work)})
     (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
     # What a killed attempt has left may be of another precision.
     stage.discard(output.uri)
@@ -97,8 +92,6 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
 
 
 def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
-    from trainer.export.card import hash_code
-
     inputs = work.inputs
     return ExportManifest(
         fingerprint=output.fingerprint,
@@ -119,20 +112,30 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         metrics={name: dict(found.values) for name, found in work.scores.items()},
         headline=work.scores["fp32"].headline,
         test_samples=work.test_samples,
+        proof_samples=None if work.split.places is None else work.split.samples,
+        proof_seed=None if work.split.places is None else work.seed,
         coverage=work.coverage,
         calibration=work.calibration,
         latency=work.latency,
         latency_left_out=work.latency_left_out,
         checkpoint_sha256=inputs.checkpoint.parameters_sha256,
         shards_fingerprint=inputs.shards.fingerprint,
+        served=work.served,
+        steps=_steps_of(work),
         made_with={name: version(name) for name in PACKAGES} | {"shardline code": hash_code()},
         files=[],
     )
 
 
 def _steps_of(work: Workshop) -> dict[str, dict[str, float]]:
-    costs = work.costs.items()
-    return {name: {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes} for name, cost in costs}
+    return {
+        name: {
+            "seconds": round(cost.seconds, 3),
+            "peak_bytes": cost.peak_bytes,
+            "processor_s": round(cost.processor_s, 3),
+        }
+        for name, cost in work.costs.items()
+    }
 
 
 def _publish(output: Output, document: ExportManifest, shipment: Path) -> ExportManifest:
@@ -144,7 +147,7 @@ def _publish(output: Output, document: ExportManifest, shipment: Path) -> Export
         # Replaced, not created: of a killed attempt a write may still be under way.
         storage.replace(storage.join(output.uri, *name.split("/")), path.read_bytes())
         if name not in known:
-            others.append(ShippedFile.of(output.uri, name))
+            others.append(ShippedFile.of(storage.normalise(shipment), name))
     return document.model_copy(update={"files": others}).sealed()
 
 
@@ -167,10 +170,9 @@ def _in_words(document: ExportManifest) -> str:
     found = document.parity["onnx"][document.precision]
     fell = "" if document.precision == document.asked_precision else f" (fell back from {document.asked_precision})"
     engines = ", ".join(f"{entry.target} {entry.bytes / 1e6:.1f} MB" for entry in document.engines)
-    return (
-        f"{document.precision}{fell} engines by {document.engines[0].builder}: {engines}; onnx parity "
-        f"{found.relative_error:.1e}; {document.verdict}"
-    )
+    built = f" engines by {document.engines[0].builder}: {engines}" if engines else ""
+    served = f"; serves {document.served.in_words()}" if document.served else ""
+    return f"{document.precision}{fell}{built}; onnx parity {found.relative_error:.1e}{served}; {document.verdict}"
 
 
 if __name__ == "__main__":

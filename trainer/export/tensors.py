@@ -54,14 +54,15 @@ def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
 
 
 def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array]) -> Arrays:
-    """Run a model eagerly in fp32 on the CPU.
+    """Run a model eagerly in fp32, on the device where its weights are.
 
     Args:
         model: In evaluation mode.
         signature: Its.
         inputs: A batch.
     """
+    device = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
     with torch.inference_mode():
-        outputs = model(*(torch.from_numpy(inputs[name]) for name in signature.inputs))
-    named = name_outputs(outputs, signature)
+        outputs = model(*(torch.from_numpy(inputs[name]).to(device) for name in signature.inputs))
+    named = {name: tensor.cpu() for name, tensor in name_outputs(outputs, signature).items()}
     return {name: (tensor.float() if tensor.is_floating_point() else tensor).numpy() for name, tensor in named.items()}

@@ -1,4 +1,4 @@
-"""Looks at a finished export once more: every hash, every contradiction, the bundle, and on its GPU the engine.
+"""Looks at a finished export once more: every hash, the bundle, and on its GPU the engine.
 
     python -m trainer.export.verify FOLDER [--shards URI]
 
@@ -11,7 +11,6 @@ its GPU, after all gates before it held, and from a copy with the manifest's sha
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 import tempfile
@@ -30,16 +29,15 @@ from contracts.artifacts import (
     Gate,
     ShardManifest,
     Verification,
-    find_damage,
-    hash_content,
 )
+from contracts.artifacts.signature import Signature
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
 from contracts.output import MARK_NAME
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from contracts.proof import VERIFIED_FOLDER, find_unproven, verdict_of, verification_uri
-from trainer.export import engine_run, proof, triton
+from contracts.proof import VERIFIED_FOLDER, find_unproven, verification_uri
+from trainer.export import engine_run, proof
+from trainer.export.arrays import StoredArrays
 from trainer.export.bundles import bundle_of
-from trainer.export.making import FP32_NAME
 from trainer.export.processes import run_step
 
 
@@ -71,10 +69,13 @@ def _conclude(uri: str, document: ExportManifest, gates: list[Gate]) -> str:
     """Return the last line: what all of it means."""
     if failed := _failed(gates):
         return f"{storage.display(uri)} is not what was proven; failed: {', '.join(failed)}"
-    if verdict_of(uri, document) == "proven":
-        return "nothing is wrong; proven: every engine ran on its GPU"
-    targets = ", ".join(find_unproven(uri, document))
-    return f"nothing is wrong; unproven as before: the same command on a GPU of {targets} runs the engine"
+    served = f"; serves {document.served.in_words()}" if document.served else ""
+    unproven = find_unproven(uri, document)
+    if not unproven:
+        return f"nothing is wrong; proven{served}"
+    targets = [entry.target for entry in document.engines if entry.target in unproven]
+    on_gpu = f"; the same command on a GPU of {', '.join(targets)} runs the engine" if targets else ""
+    return f"nothing is wrong; unproven as before: {', '.join(unproven)}{on_gpu}{served}"
 
 
 def _failed(gates: list[Gate]) -> list[str]:
@@ -82,7 +83,7 @@ def _failed(gates: list[Gate]) -> list[str]:
 
 
 def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) -> list[Gate]:
-    """Return the gates of a finished export: checksum, repository, bundle, and one for each engine.
+    """Return the gates of a finished export: checksum, bundle, and one for each engine.
 
     Args:
         uri: Its folder.
@@ -93,14 +94,13 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
         DataError: The shards are others.
     """
     gates = [_judge_checksums(uri, document)]
-    later = ["repository", "bundle", *(f"engine {entry.target}" for entry in document.engines)]
+    later = ["bundle", *(f"engine {entry.target}" for entry in document.engines)]
     if _failed(gates):
         # Neither files nor manifest are what was made: they are nothing to load, and no place to look for shards.
         return gates + [_not_run(name, document, "checksum failed") for name in later]
     shards_uri, shards = _find_shards(uri, document, shards_uri)
     with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name, _on_this_machine(uri, document) as folder:
         work = Path(name)
-        gates.append(_judge_repository(folder, document))
         gates.append(_judge_bundle(folder, document, shards_uri, shards, work))
         wrong = ", ".join(_failed(gates))
         for entry in document.engines:
@@ -136,10 +136,7 @@ def _judge_checksums(uri: str, document: ExportManifest) -> Gate:
         return _gate("checksum", document, [contradiction], ran=ran)
     findings = list(_find_strangers(uri, document))
     for entry in document.shipped_files():
-        damage = find_damage(uri, [entry], read=True)
-        if damage is None and (found := hash_content(entry.uri(uri))) != entry.sha256:
-            damage = f"{entry.name} has sha256 {found}, its manifest says {entry.sha256}"
-        if damage is not None:
+        if damage := entry.damage(uri):
             findings.append(damage)
     for engine in document.engines:
         if engine.onnx_sha256 != document.graph().sha256:
@@ -159,15 +156,6 @@ def _find_strangers(uri: str, document: ExportManifest) -> Iterator[str]:
         yield f"{error.filename} cannot be looked at: {error.strerror}"
 
 
-def _judge_repository(folder: Path, document: ExportManifest) -> Gate:
-    try:
-        findings = triton.find_contradictions(folder, document)
-        findings += bundle_of(document.task).find_contradictions(folder, document)
-    except (OSError, ValueError, AttributeError) as error:
-        return _gate("repository", document, [str(error)], ran="config.pbtxt, manifest and ONNX compared")
-    return _gate("repository", document, findings, ran="config.pbtxt, manifest and ONNX compared")
-
-
 def _judge_bundle(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest | None, work: Path
 ) -> Gate:
@@ -179,7 +167,7 @@ def _judge_bundle(
         document,
         shards_uri,
         shards,
-        model_name=FP32_NAME,
+        model_name=document.graph("fp32").name,
         work=work,
         threads=threads_per_rank(1),
     )
@@ -205,22 +193,24 @@ def _judge_engine(
         return _not_run(name, document, f"no shards in {storage.display(shards_uri)}; pass --shards")
     # A copy: between its checksum and its run the folder's own may become another.
     engine = work / f"{entry.target}.engine"
-    sha256 = _copy_hashed(folder / entry.name, engine)
-    if sha256 != entry.sha256:
-        return _gate(name, document, [f"{entry.name} was changed meanwhile: it has sha256 {sha256}"], ran="sha256")
+    if damage := entry.damage(storage.normalise(folder), copy=engine):
+        return _gate(name, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
     read = bundle_of(document.task).read_inputs
     inputs, _ = run_step(read, folder, document, shards_uri, shards, work)
     reference, _ = run_step(
         proof.write_graph_outputs,
-        folder / FP32_NAME,
+        folder / document.graph("fp32").name,
         inputs,
         work / "fp32-outputs",
         batch_size=16,
         threads=threads_per_rank(1),
     )
     signature = document.model_signature
+    ends = _find_ends(folder / document.graph("fp32").name, signature, inputs, work)
     try:
-        gate, _ = engine_run.judge_engine(engine, entry, signature, inputs, reference, work=work, run=_run_named)
+        gate, _ = engine_run.judge_engine(
+            engine, entry, signature, inputs, reference, ends=ends, work=work, run=_run_named
+        )
     except ConfigError as error:  # the builder is not here, or of another version
         return _not_run(name, document, error.given)
     except CheckFailed as error:
@@ -229,7 +219,7 @@ def _judge_engine(
         found = Verification(
             fingerprint=document.fingerprint,
             export_sha256=document.sha256,
-            engine_sha256=sha256,
+            engine_sha256=entry.sha256,
             target=entry.target,
             device=_device_name(),
             gates=[gate],
@@ -238,20 +228,25 @@ def _judge_engine(
     return gate
 
 
+def _find_ends(graph: Path, signature: Signature, inputs: StoredArrays, work: Path) -> proof.Ends | None:
+    if not signature.dimensions:
+        return None
+    (given, beyond), _ = run_step(proof.write_end_inputs, signature, inputs, work)
+    outputs, _ = run_step(
+        proof.write_graph_outputs,
+        graph,
+        given,
+        work / "ends-outputs",
+        batch_size=proof.END_SAMPLES,
+        threads=threads_per_rank(1),
+    )
+    return proof.Ends(given, outputs, beyond)
+
+
 def _device_name() -> str:
     import torch
 
     return torch.cuda.get_device_name()
-
-
-def _copy_hashed(source: Path, target: Path) -> str:
-    """Copy a file; return the sha256 of what was written."""
-    digest = hashlib.sha256()
-    with source.open("rb") as stream, target.open("wb") as copy:
-        while piece := stream.read(1 << 22):
-            digest.update(piece)
-            copy.write(piece)
-    return digest.hexdigest()
 
 
 def _run_named(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -6,24 +6,39 @@ there are is said by making.py, which precision is tried by choosing.py. Nothing
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
 from contracts import storage
-from contracts.artifacts import Attempt, Calibration, EngineEntry, FileEntry, Gate, GraphEntry, Latency, Parity
+from contracts.artifacts import (
+    Attempt,
+    Calibration,
+    EngineEntry,
+    Gate,
+    GraphEntry,
+    Latency,
+    Parity,
+    Served,
+    ShippedFile,
+    hash_content,
+)
 from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
+from contracts.config.export import Runtime
 from trainer.export import coverage, parity, proof, scores
 from trainer.export.arrays import StoredArrays
 from trainer.export.bundles import Bundle, bundle_of
+from trainer.export.engine_gate import Candidate, EngineRunner, Trials, make_trials
 from trainer.export.inputs import Inputs
 from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost, run_step
 from trainer.export.proof import Ends, TestSplit
 from trainer.export.scores import Scores
+from trainer.export.triton import model_path
+from trainer.export.triton_config import ServedModel
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -46,13 +61,16 @@ class Workshop:
     Attributes:
         shipment: Folder of all that ships.
         signature, bundle: Of the task.
-        split, calibration_inputs: The test split, and the calibration's samples, on disk.
+        split, calibration_inputs: What the gates take of the test split, and the calibration's samples, on disk.
         reference, kind: torch's outputs of `split`, and what the model returns.
         ends: Some samples of it at the ends of each dimension; None: none varies but the batch.
         fp32_outputs: Those of the fp32 graph.
         gates, tried, parity, costs: What was found so far; costs by step.
         scores: The task's metrics on the test split, by what gave them.
         precision: What ships.
+        runner: What builds and runs engines for the GPU of this machine; None: there is none that engines are for.
+        candidates: The engine of each precision that the runner built last (`candidate_path`).
+        model, served: What Triton is told of the model, and what ran of it.
     """
 
     def __init__(
@@ -80,6 +98,8 @@ class Workshop:
         self.latency_left_out: dict[str, str] = {}
         self.calibration: Calibration | None = None
         self.precision = "fp32"
+        self.runner: EngineRunner | None = None
+        self.candidates: dict[str, Candidate] = {}
         # Set once they are there (making.write_fp32).
         self.signature: Signature
         self.split: TestSplit
@@ -90,6 +110,8 @@ class Workshop:
         self.fp32_outputs: StoredArrays
         self.graph_inputs: Shapes
         self.graph_outputs: Shapes
+        self.model: ServedModel
+        self.served: Served
 
     @property
     def bundle(self) -> Bundle:
@@ -102,14 +124,38 @@ class Workshop:
         return self.inputs.shards.splits["test"].samples
 
     @property
+    def runtime(self) -> Runtime:
+        """What serves."""
+        return self.inputs.builder.module
+
+    @property
+    def served_name(self) -> str:
+        """Path of the model that Triton loads, below the shipment."""
+        return model_path(self.inputs.config.task.name, self.runtime)
+
+    @property
     def verdict(self) -> Literal["proven", "unproven"]:
-        """Whether every engine ran and passed."""
-        ran = [gate for gate in self.gates if gate.name.startswith("engine")]
-        return "proven" if ran and all(gate.status == "passed" for gate in ran) else "unproven"
+        """Whether what is served ran as it is served, every engine ran and passed, and an int8 one was timed."""
+        # Of another precision are those of tries that failed.
+        ours = [gate for gate in self.gates if gate.precision == self.precision]
+        ran = [gate for gate in ours if gate.name.startswith("engine") or gate.name == "speed"]
+        return "proven" if all(gate.status == "passed" for gate in ran) and self.served.is_proven else "unproven"
+
+    @cached_property
+    def trials(self) -> Trials:
+        """What an engine must run and refuse."""
+        settings = self.settings
+        batches = (settings.min_batch, settings.opt_batch, settings.max_batch)
+        return make_trials(self.split.inputs, self.reference, self.ends, batches, self.folder)
 
     def path(self, precision: str) -> Path:
-        """Return where the graph of a precision lies."""
-        return self.shipment / f"model.{precision}.onnx"
+        """Return where the graph of a precision lies, or is to be written."""
+        placed = next((entry.name for entry in self.graphs if entry.precision == precision), None)
+        return self.shipment / (placed or f"model.{precision}.onnx")
+
+    def candidate_path(self, precision: str) -> Path:
+        """Return where the engine of a graph that may ship lies until it does."""
+        return self.folder / f"candidate.{precision}.engine"
 
     def step(
         self, name: str, function: Callable[Parameters, Result], /, *given: Parameters.args, **named: Parameters.kwargs
@@ -132,6 +178,7 @@ class Workshop:
             self.split,
             folder,
             kind=self.kind,
+            precision=precision,
             threads=self.threads,
         )
         self.scores[precision] = found
@@ -163,26 +210,26 @@ class Workshop:
 
     def _describe_graph(self, attempt: Attempt) -> GraphEntry:
         path = self.path(attempt.precision)
-        entry = FileEntry.of(storage.normalise(self.shipment), path.name)
+        entry = ShippedFile.of(storage.normalise(self.shipment), path.name)
         return GraphEntry(
             **entry.model_dump(),
-            sha256=hash_file(path),
             precision=attempt.precision,
             kept_fp32=attempt.kept_fp32,
         )
 
 
 def _run_graph(
-    inputs: Inputs, graph: Path, split: TestSplit, folder: Path, *, kind: str, threads: int
+    inputs: Inputs, graph: Path, split: TestSplit, folder: Path, *, kind: str, precision: str, threads: int
 ) -> tuple[StoredArrays, Scores]:
-    outputs = proof.write_graph_outputs(graph, split.inputs, folder, batch_size=BATCH, threads=threads)
+    outputs = proof.write_graph_outputs(
+        graph, split.inputs, folder, batch_size=BATCH, threads=threads, precision=precision
+    )
     return outputs, scores.measure_scores(inputs.load_task(), inputs.config, split, outputs, kind)
 
 
 def hash_file(path: Path) -> str:
     """Return the sha256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return hash_content(storage.normalise(path))
 
 
 def describe_failed(gates: list[Gate]) -> str:

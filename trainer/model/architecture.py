@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -83,7 +84,7 @@ def build_from_callable(section: ModelSection, *, allowed: str, **given: object)
     try:
         model = builder(**given, **section.arguments)
     except MISFITS as error:
-        raise refused(section, error) from error
+        raise refused(section, error, builder, given) from error
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"{section.architecture} returned a {type(model).__name__}",
@@ -98,12 +99,37 @@ def takes_by_name(model: nn.Module, name: str) -> bool:
     return is_of_transformers(model) and name in inspect.signature(type(model).forward).parameters
 
 
-def refused(section: ModelSection, error: Exception) -> ModelError:
-    """Return the error of arguments that an architecture does not take."""
+def refused(
+    section: ModelSection,
+    error: Exception,
+    builder: Callable[..., object] | None = None,
+    given: Collection[str] = (),
+) -> ModelError:
+    """Return the error of arguments that an architecture does not take.
+
+    Args:
+        section: The model section of the configuration.
+        error: What was raised.
+        builder: What takes the arguments, where their names can be told from it.
+        given: Names of what it is given besides model.arguments.
+    """
+    found: list[inspect.Parameter] = []
+    # What is not written in Python may have no signature.
+    with suppress(TypeError, ValueError):
+        found = list(inspect.signature(builder).parameters.values()) if builder is not None else []
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [one.name for one in found if one.kind in named and one.name not in given]
+    todo = "correct model.arguments"
+    wrong = next((name for name in section.arguments if name not in known), None)
+    if known and wrong and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found):
+        close = difflib.get_close_matches(wrong, known, n=1)
+        todo = f"did you mean model.arguments.{close[0]}?" if close else f"remove model.arguments.{wrong}"
     return ModelError(
         f"{section.architecture!r} with model.arguments {section.arguments} cannot be built: {error}",
-        allowed="arguments that the architecture takes",
-        todo="correct model.arguments",
+        allowed=f"model.arguments that the architecture takes: {', '.join(known)}"
+        if known
+        else "arguments that the architecture takes",
+        todo=todo,
     )
 
 

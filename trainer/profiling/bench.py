@@ -394,6 +394,17 @@ class Bench:
         """Return what the network takes of the task's example batch, on the device."""
         return example_inputs(self._feed.task, size, self.rank.device)
 
+    def typical_inputs(self, slot_size: int) -> tuple[Inputs, int]:
+        """Return what the network takes, and of how many samples: of the example, or where its sizes vary of a slot.
+
+        The example is as long as what engines are tuned for; texts in the shards may have a tenth of it.
+        """
+        if not self.varies:
+            return self.example_inputs(SMALLEST_SLOT), SMALLEST_SLOT
+        task, mode = self._feed.task, Mode(training=True, key=(self.config.run.seed, 0, 0, 0))
+        batch = task.to_model(self._batch(slot_size, last=False).batch, mode)
+        return tuple(batch[name] for name in task.signature.inputs), slot_size
+
     def _slots_per_rank(self, slot_size: int) -> int:
         return BatchLayout(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)
 

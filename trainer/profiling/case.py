@@ -34,6 +34,18 @@ UNKNOWN = Gain(None, "")
 
 
 @dataclass(frozen=True)
+class Workload:
+    """Which settings mean anything to a task: no other is worth an advice."""
+
+    compiles: bool = True
+    """train.compile: sizes of the network's inputs do not vary."""
+    has_layout: bool = True
+    """train.channels_last: an input or a weight of the network has four dimensions."""
+    has_images: bool = True
+    """Those of section `data` about images, and of what is changed in them while sharding."""
+
+
+@dataclass(frozen=True)
 class Case:
     """A configuration that was chosen, with all that was measured around it."""
 
@@ -46,6 +58,7 @@ class Case:
     memory: Sequence[MemoryModel] = ()
     recommendations: Sequence[Recommendation] = ()
     summaries: Sequence[TraceSummary] = ()
+    workload: Workload = Workload()
 
     @property
     def samples_per_s(self) -> float | None:

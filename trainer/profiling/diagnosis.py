@@ -12,6 +12,7 @@ from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import DataError
 from trainer.checkpoint.interval import optimal_interval_s
 from trainer.profiling.anonymous import strip_host
+from trainer.profiling.case import Workload
 from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.measure import Counted, Failed, Hello
 from trainer.profiling.peaks import Precision
@@ -80,6 +81,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         memory=result.memory,
         recommendations=result.recommendations,
         summaries=summaries,
+        workload=Workload(compiles=not hello.varies, has_layout=hello.has_layout, has_images=hello.has_images),
     )
     return Diagnosis(indicators, findings, summaries, warnings)
 

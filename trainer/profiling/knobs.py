@@ -44,6 +44,8 @@ class Device:
     """Whether it computes in bf16 in hardware."""
     compiles: bool = True
     """Whether torch.compile may be tried: where sizes of inputs vary it is refused."""
+    has_layout: bool = True
+    """Whether the memory layout is worth trying: something of the network has four dimensions, as images have."""
 
 
 class KnobReader:
@@ -207,7 +209,7 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
     }
     tried: dict[Knob, Sequence[object]] = {
         "precision": precisions,
-        "channels_last": [False, True],
+        "channels_last": [False, True] if reader.device.has_layout else [False],
         "compile": [False, True] if on_gpu and reader.device.compiles else [False],
         "activation_checkpointing": ["none", "selective", "whole"],
     }

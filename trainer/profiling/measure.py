@@ -109,6 +109,10 @@ class Hello:
     """Whether a BatchNorm of the network trains."""
     varies: bool = False
     """Whether sizes of the network's inputs vary."""
+    has_layout: bool = True
+    """Whether train.channels_last changes anything: an input or a weight of the network has four dimensions."""
+    has_images: bool = True
+    """Whether samples are made from images of the shards."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from contracts.artifacts import (
 from contracts.config import RunConfig
 from trainer.profiling import rules_device as device
 from trainer.profiling import rules_waiting as waiting
-from trainer.profiling.case import Case
+from trainer.profiling.case import Case, Workload
 from trainer.profiling.summary import TraceSummary
 
 RULES: dict[str, Callable[[Case], Finding | None]] = {
@@ -53,6 +53,7 @@ def diagnose(
     memory: Sequence[MemoryModel] = (),
     recommendations: Sequence[Recommendation] = (),
     summaries: Sequence[TraceSummary] = (),
+    workload: Workload | None = None,
 ) -> list[Finding]:
     """Return the findings of all rules that fire, the worst first, of equally bad ones that of the largest gain.
 
@@ -66,7 +67,9 @@ def diagnose(
         memory: Lines of memory by slot size.
         recommendations: Flags that were measured beside those that are set.
         summaries: Of the traces of all ranks, for names of kernels and operators.
+        workload: Which settings mean anything to the task; None: all do.
     """
-    case = Case(indicators, choice, config, loader, points, compute, memory, recommendations, summaries)
+    measured = (loader, points, compute, memory, recommendations, summaries)
+    case = Case(indicators, choice, config, *measured, workload=workload or Workload())
     found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
     return sorted(found, key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))

@@ -19,6 +19,8 @@ SPREAD_TOP10 = 0.50
 COPYING, COPYING_BAD = 0.10, 0.25
 MEMORY = 0.92
 LOW_MFU, VERY_LOW_MFU, MFU_AT_BUSY = 0.25, 0.10, 0.90
+COMPILE = "compile the network (train.compile=on), which joins kernels"
+LARGER_SLOTS = "take larger slots (parallel.slot_size)"
 
 
 def small_batch(case: Case) -> Finding | None:
@@ -37,15 +39,16 @@ def small_batch(case: Case) -> Finding | None:
     if given.occupancy_fraction is not None:
         evidence.append(f"occupancy {given.occupancy_fraction:.0%} (low: below {LOW_OCCUPANCY:.0%})")
     evidence += _nvidia_smi(case)
-    change, gain = "compile the network (train.compile=on), which joins kernels", at_most(1 - busy, "the GPU's idling")
+    change = COMPILE if case.workload.compiles else LARGER_SLOTS
+    gain = at_most(1 - busy, "the GPU's idling")
     if (compiled := case.flag("train.compile")) is not None:
         change, gain = f"set {compiled[0].setting}", compiled[1]
     if (larger := case.larger_slot()) is not None:
         point, by_slot = larger
         if gain.source.startswith("at most") or (by_slot.factor or 0.0) > (gain.factor or 0.0):
             change, gain = f"take larger slots (parallel.slot_size={point.slot_size})", by_slot
-    elif compiled is None and case.choice.slots_per_rank > 1:
-        change += "; take larger slots (parallel.slot_size)"
+    elif change == COMPILE and case.choice.slots_per_rank > 1:
+        change += f"; {LARGER_SLOTS}"
     return Finding(
         rule="R2",
         severity="bad" if busy < IDLE_BAD else "warning",
@@ -74,7 +77,9 @@ def many_kernels(case: Case) -> Finding | None:
         f"the ten that take most take {top10:.0%} of the kernels' time (spread: below {SPREAD_TOP10:.0%})",
         f"GPU busy {busy:.0%}",
     ]
-    change = "compile the network (train.compile=on), which joins kernels; try train.channels_last=true"
+    ways = [COMPILE] if case.workload.compiles else []
+    ways += ["try train.channels_last=true"] if case.workload.has_layout else []
+    change = "; ".join(ways or [LARGER_SLOTS])
     change, gain = _measured_flag(case, change, UNKNOWN, "train.compile", "train.channels_last")
     return Finding(
         rule="R3",
@@ -95,7 +100,9 @@ def copying(case: Case) -> Finding | None:
         return None
     what = "operators' own time" if busy is None else "kernel time"
     evidence = [f"{share:.0%} of {what} in copies and changes of layout (target: {COPYING:.0%})", *_copies(case)]
-    change = "try train.channels_last=true; look for .contiguous(), .permute() and casts in the model"
+    change = "look for .contiguous(), .permute() and casts in the model"
+    if case.workload.has_layout:
+        change = f"try train.channels_last=true; {change}"
     # On a GPU, kernels follow each other; what copies on a CPU may run beside the rest.
     gain = UNKNOWN if busy is None else at_most(share * busy, "copying kernels")
     change, gain = _measured_flag(case, change, gain, "train.channels_last")
@@ -165,9 +172,9 @@ def low_mfu(case: Case) -> Finding | None:
         ways.append("compute in bf16, or fp16 where the GPU has no bf16 (train.precision)")
         if not case.config.train.tf32:
             ways.append("set train.tf32=true")
-    if not flags.channels_last:
+    if case.workload.has_layout and not flags.channels_last:
         ways.append("set train.channels_last=true, as tensor cores want convolutions")
-    if not flags.compile:
+    if case.workload.compiles and not flags.compile:
         ways.append("set train.compile=on")
     ways.append("make channels and widths multiples of 8")
     settings = ("train.precision", "train.channels_last", "train.compile")

@@ -60,13 +60,15 @@ def _feed_faster(case: Case) -> tuple[str, Gain]:
     steps = []
     if data.num_workers != "auto" and len({point.num_workers for point in case.loader}) < 2:
         steps.append(f"set data.num_workers=auto: it is pinned at {data.num_workers}, and nothing else was tried")
-    if data.decode == "full":
+    images = case.workload.has_images
+    if images and data.decode == "full":
         steps.append("set data.decode=scaled")
     augment = data.augment
-    if case.indicators.gpu_busy_fraction is not None and data.augment_device == "cpu" and _is_heavy(augment):
+    if images and case.indicators.gpu_busy_fraction is not None and data.augment_device == "cpu" and _is_heavy(augment):
         steps.append("set data.augment_device=gpu")
     steps.append("give each rank more cores (resources.machine, resources.ranks)")
-    steps.append("store images in the shards no larger than training needs them")
+    if images:
+        steps.append("store images in the shards no larger than training needs them")
     return "; ".join(steps), case.without_data_time()
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.artifacts import Flags, ProfileReport, Settings
+from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from trainer.data.training_data import TrainingData
 from trainer.launch import Assignment
@@ -84,6 +85,8 @@ class Service:
             samples=feed.samples,
             # What learns later counts from the start: the slot size is fixed by then.
             varies=self._bench.varies,
+            has_layout=has_layout(self._bench.stepper.model, feed.task.signature),
+            has_images="image" in feed.task.fields.values(),
             has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
         )
 
@@ -146,6 +149,16 @@ def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:
         with_frozen: Count those too that are frozen: they stay in evaluation mode.
     """
     return any(with_frozen or module.training for module in model.modules() if isinstance(module, _BatchNorm))
+
+
+def has_layout(model: nn.Module, signature: Signature) -> bool:
+    """Whether an input or a weight of the network has the four dimensions that a memory layout is chosen for.
+
+    Args:
+        model: The network.
+        signature: Its inputs.
+    """
+    return 4 in {*(len(spec.shape) for spec in signature.inputs.values()), *(each.ndim for each in model.parameters())}
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -245,7 +245,7 @@ def _measure(stage: Stage, probe: RankProbe) -> Result:
         _space(
             config,
             probe,
-            Device(hello.kind, hello.name, hello.has_bf16, compiles=not hello.varies),
+            Device(hello.kind, hello.name, hello.has_bf16, compiles=not hello.varies, has_layout=hello.has_layout),
             has_batch_norm=hello.has_batch_norm,
         ),
         probe,

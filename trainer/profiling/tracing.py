@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
-from trainer.profiling.bench import SMALLEST_SLOT, Bench, Steps
+from trainer.profiling.bench import Bench, Steps
 from trainer.profiling.measure import Counted
 from trainer.report.gpu import GpuGauges
 
@@ -37,7 +37,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         folder: For the trace.
     """
     alone_s = bench.alone(settings)
-    flops = _count_flops(bench)
+    flops = _count_flops(bench, settings.slot_size)
     copy_s = _time_checkpoint_copy(bench)
     device = bench.rank.device
     gauges = GpuGauges(device, lambda message: None)
@@ -116,16 +116,16 @@ def _annotate(part: str) -> AbstractContextManager[object]:
 
 
 @torch.no_grad()
-def _count_flops(bench: Bench) -> float | None:
+def _count_flops(bench: Bench, slot_size: int) -> float | None:
     """Return the floating point operations of a sample, forward and backward; None where it defies counting."""
-    inputs = bench.example_inputs(SMALLEST_SLOT)
+    inputs, samples = bench.typical_inputs(slot_size)
     counter = FlopCounterMode(display=False)
     try:
         with counter:
             bench.stepper.model(*inputs)
     except RuntimeError:
         return None
-    return BACKWARD_AND_FORWARD * counter.get_total_flops() / SMALLEST_SLOT or None
+    return BACKWARD_AND_FORWARD * counter.get_total_flops() / samples or None
 
 
 def _time_checkpoint_copy(bench: Bench) -> float | None:

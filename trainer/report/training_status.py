@@ -68,7 +68,8 @@ class TrainingStatus:
         """Return the last validation and the best one so far; empty: there was none."""
         if self._headline is None or not self._metrics:
             return ""
-        names = dict.fromkeys((self._headline.metric, LOSS))
+        headline = self._headline.metric
+        names = dict.fromkeys((headline, metric_name(self._metric, headline), LOSS))
         known = {name: self._metrics.get(f"validation_{name}") for name in names}
         said = ", ".join(f"{_in_words(name)} {value:.4f}" for name, value in known.items() if value is not None)
         return f"validation {said}; {self._describe_best()}"

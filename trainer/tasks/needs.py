@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from contracts.artifacts import ShardManifest
 from contracts.config import CLASS_KINDS, RunConfig
+from contracts.config.task import INPUT_KINDS
 from contracts.errors import DataError
+from contracts.learnable import check_classes, check_targets
 from trainer.tasks.images.pixels import normalisation
 
 # Fields of the tool's tasks by name, with their kind. A table's other numbers and categories are all inputs.
@@ -17,7 +19,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "tabular_classification": {"label": "class"},
     "tabular_regression": {"label": "number"},
 }
-INPUT_KINDS = ("number", "numbers", "category")
 
 
 def check_shards(config: RunConfig, shards: ShardManifest) -> None:
@@ -45,6 +46,7 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
             )
     else:
         require_table_inputs(shards, task=name)
+    _check_labels(shards, name=name)
 
 
 def table_inputs(shards: ShardManifest) -> dict[str, str]:
@@ -110,6 +112,21 @@ def _check_label_field(needed: Mapping[str, str], shards: ShardManifest, *, name
         )
 
 
+def _check_labels(shards: ShardManifest, *, name: str) -> None:
+    """Refuse labels that have too few values to learn.
+
+    Raises:
+        DataError: They have.
+    """
+    label = shards.sample_fields["label"]
+    where = f"column {', '.join(map(repr, label.columns)) or 'label'} of the shards"
+    if label.kind in CLASS_KINDS:
+        check_classes(name, shards.classes, where)
+    for target in label.statistics:
+        if target.count and target.least is not None and target.most is not None:
+            check_targets(target.least, target.most, where)
+
+
 def _or_else(field: str, kind: str, there: Mapping[str, str]) -> str:
     """Return what else helps: the task whose fields these are, or one of the user's own."""
     fitting = [
@@ -120,4 +137,4 @@ def _or_else(field: str, kind: str, there: Mapping[str, str]) -> str:
         # A table has no other fields of its own: its inputs are what else there is.
         and (len(fields) > 1 or any(kind in INPUT_KINDS for name, kind in there.items() if name != "label"))
     ]
-    return f", or set task.name to {' or '.join(fitting)}, which these fields are for" if fitting else ""
+    return f"; or, if the columns hold that, set task.name to {' or '.join(fitting)}" if fitting else ""

@@ -2,7 +2,7 @@
 
     source.py   what a URI names, its files, classes and hash; reads no tensor, imports no torch
     tensors.py  tensors by name, from any source; nothing is unpickled but what torch's weights_only loader allows
-    head.py     the rows of a classifier's head, by class name
+    parts.py    tensors that belong to inputs, such as columns, by their meaning
     start.py    the network takes what fits, and says what it took; called by trainer/model/network.py
     save.py     a folder that others load, of the export
     previous.py what `model.weights: previous` and the training's name are made of; imports no torch

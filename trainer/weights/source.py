@@ -17,6 +17,7 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifes
 from contracts.errors import ModelError
 from contracts.previous import RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
+from records.tokenizer import TOKENIZER_NAME
 from trainer.tasks.classes.labels import LABELS_NAME
 from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
@@ -33,6 +34,10 @@ _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
 _PROCESSOR_CONFIG = "preprocessor_config.json"
 WEIGHTS_NAME = "model.safetensors"
+# Of an export of a table (trainer/tasks/tabular/bundle.py).
+_TABLE_NAME = "table.json"
+# What weights are taken by besides names, shapes and classes.
+_NAMING_INPUTS = ("fields", "target", "tokenizer")
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 
@@ -54,6 +59,10 @@ class WeightSource:
     """Of a transformers folder: its config.json."""
     pixels: dict[str, Any] = field(default_factory=dict)
     """Fields of data that its network was trained with (image_size, mean, std), as far as it says."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """What its task says of its inputs (`document`), as far as it is known: columns, target, tokenizer."""
+    tokenizer_uri: str = ""
+    """Its tokenizer, where it has one beside it."""
 
     @property
     def tensor_files(self) -> list[str]:
@@ -79,7 +88,10 @@ class WeightSource:
                     files.append((storage.size(uri), storage.crc32c_of(uri, on_piece=alive)))
                 except (FileNotFoundError, IsADirectoryError):
                     raise refused(uri, "is no file", todo="copy the folder whole") from None
-        return hashlib.sha256(json.dumps([self.kind, self.classes, files]).encode()).hexdigest()
+        # Those decide too what is taken. Sources of images are named as before.
+        inputs = {name: self.inputs[name] for name in _NAMING_INPUTS if name in self.inputs}
+        named = [self.kind, self.classes, files, *([inputs] if inputs else [])]
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def find_source(uri: str) -> WeightSource:
@@ -150,17 +162,34 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
     if kind == "checkpoint":
         return _of_checkpoint(uri, CheckpointManifest.load(uri))
     if kind == "export":
-        ExportManifest.load(uri)
-        if TRANSFORMERS_CONFIG in names:
-            found = _find_transformers(uri, names)
-            return replace(found, kind="export", pixels=_read_json(uri, PREPROCESS_NAME, names))
-        classes = _read_json(uri, LABELS_NAME, names)
-        if not isinstance(classes, list):
-            raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
-        pixels = _read_json(uri, PREPROCESS_NAME, names)
-        files = (storage.join(uri, WEIGHTS_NAME),)
-        return WeightSource(uri, "export", files, tuple(map(class_of, classes)), pixels=pixels)
+        return _of_export(uri, names)
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
+
+
+def _of_export(uri: str, names: set[str]) -> WeightSource:
+    """Return an export of any task: what lies beside its weights says of which inputs and classes they are."""
+    lists = {file.name for file in ExportManifest.load(uri).files}
+    # What the manifest names must be there.
+    said = {name: _read_json(uri, name, names) for name in (PREPROCESS_NAME, _TABLE_NAME, LABELS_NAME) if name in lists}
+    pixels, table = said.get(PREPROCESS_NAME, {}), said.get(_TABLE_NAME, {})
+    if WEIGHTS_NAME not in names:
+        raise refused(uri, f"is an export without {WEIGHTS_NAME}", todo="copy the folder whole, or name its training")
+    if TRANSFORMERS_CONFIG in names:
+        return replace(_find_transformers(uri, names), kind="export", pixels=pixels)
+    classes = said.get(LABELS_NAME, table.get("labels", []))
+    if not isinstance(classes, list):
+        raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
+    found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(class_of, classes)))
+    inputs = {name: table[name] for name in ("fields", "target") if name in table}
+    return _with_tokenizer(replace(found, pixels=pixels, inputs=inputs), names)
+
+
+def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
+    """Return a source with the tokenizer that lies beside it."""
+    if TOKENIZER_NAME not in names:
+        return source
+    uri = storage.join(source.uri, TOKENIZER_NAME)
+    return replace(source, inputs={**source.inputs, "tokenizer": storage.crc32c_of(uri)}, tokenizer_uri=uri)
 
 
 def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
@@ -168,7 +197,9 @@ def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
     if not manifest.files_of("model"):
         raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
     files = tuple(file.uri(uri) for file in wanted)
-    return WeightSource(uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest, pixels=manifest.data)
+    return WeightSource(
+        uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest, pixels=manifest.data, inputs=manifest.data
+    )
 
 
 def _find_transformers(uri: str, names: set[str]) -> WeightSource:
@@ -193,7 +224,8 @@ def _find_transformers(uri: str, names: set[str]) -> WeightSource:
     if _PROCESSOR_CONFIG in names:
         processor = _read_json(uri, _PROCESSOR_CONFIG, names)
         pixels |= {"mean": processor.get("image_mean"), "std": processor.get("image_std")}
-    return WeightSource(uri, "transformers", files, _classes_of(config), config=config, pixels=pixels)
+    found = WeightSource(uri, "transformers", files, _classes_of(config), config=config, pixels=pixels)
+    return _with_tokenizer(found, names)
 
 
 def _shards(uri: str, names: set[str]) -> list[str]:

@@ -17,7 +17,7 @@ from inspection.stages.markdown import table as markdown_table
 from inspection.tasks import TaskPages
 from inspection.tasks.pictures import words_of
 from pages.markup import Html, element, figure, join, table
-from pages.quantities import number
+from pages.quantities import number, several
 
 # Of all that the document names.
 WORST = 24
@@ -86,7 +86,10 @@ def _residuals(found: RegressionDetails) -> Html:
         return Html("")
     heights, reach = join_bins(found.residuals)
     edge = (reach + 0.5) * found.residual_width
-    words = f"Values less targets, from {number(-edge)} to {number(edge)}; what is beyond is in the outermost bars."
+    words = (
+        f"Values less targets, from {number(-edge)} to {number(edge)} in the unit of {found.target}; what is beyond is "
+        f"in the outermost bars. The highest bar has {several(max(heights), 'sample')}."
+    )
     return join(
         [
             element("h3", "Residuals"),
@@ -136,7 +139,9 @@ def _worst(subject: Subject, found: RegressionDetails) -> Html:
     ]
     more = left_out(len(shown), len(worst), "samples")
     head = ["Row", f"{found.target}", "Said", "Residual"]
-    return table("Samples that are farthest off, the farthest first", head, rows, id_="worst", note=more)
+    unit = f"in the unit of {found.target}"
+    caption = f"Samples of the test split that are farthest off, the farthest first; numbers are {unit}"
+    return join([element("h3", "Farthest off"), table(caption, head, rows, id_="worst", note=more)])
 
 
 def summary(report: EvaluationReport) -> list[str]:

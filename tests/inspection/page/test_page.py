@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from inspection.page import (
     render_stage,
 )
 from inspection.run.view import Curves, Missing, RunView
+from inspection.terminal import print_run
 from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
 from tests.inspection import planted
 from tests.inspection.planted import KINDS, STAGES
@@ -130,6 +132,20 @@ def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path
         values = view.curves.curves[0].values
         assert figures["curves.train/loss.lowest"] == min(values)
         assert figures["curves.train/loss.last"] == values[-1]
+
+
+def test_warnings_are_on_the_first_section_and_on_the_terminal() -> None:
+    warned = {"warnings": ["2 samples <b>are</b> copies"]}
+    view = planted.fresh(
+        data=planted.make_data().model_copy(update=warned),
+        checkpoint=planted.make_checkpoint(["a", "b"]).model_copy(update=warned),
+    )
+    page = render_report(view)
+    for stage in ("data", "training"):
+        assert f"<li>{stage}: 2 samples &lt;b&gt;are&lt;/b&gt; copies</li>" in page
+    assert "<h3>Warnings</h3>" in page and "<h3>Warnings</h3>" not in render_report(planted.fresh())
+    print_run(view, stream := StringIO())
+    assert stream.getvalue().count("2 samples <b>are</b> copies") == 2
 
 
 def test_down_sampling_is_said() -> None:

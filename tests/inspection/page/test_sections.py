@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from contracts.artifacts import EvaluationReport
+from contracts.artifacts import EvaluationReport, Served
+from contracts.artifacts.export import NO_SERVER
 from inspection.page import SECTIONS, render_body, render_report, render_stage
 from inspection.page.links import console
 from inspection.run.view import AttemptView, Missing, RunView
@@ -93,6 +94,29 @@ def test_no_browser_asks_for_an_icon() -> None:
 def drawn(view: RunView) -> list[tuple[str, str]]:
     whole = render_report(view).partition('class="dag wide-only"')[2].partition("</div>")[0]
     return re.findall(r'<g data-stage="([^"]*)" data-state="([^"]*)"', whole)
+
+
+def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
+    document = planted.make_export(targets=())
+    graph = document.graphs[-1]
+    served = Served(
+        runtime="onnxruntime_tensorrt",
+        model=graph.name,
+        sha256=graph.sha256,
+        config=graph.name,
+        config_sha256=graph.sha256,
+        ran="onnxruntime 1 CPUExecutionProvider",
+        unproven=["fp16 <arithmetic>", NO_SERVER],
+    )
+    view = planted.fresh(export=document.model_copy(update={"served": served}).sealed())
+    section = part(render_report(view), "export")
+    found = said(section)
+    assert f"Serves {graph.name} (sha256 {graph.sha256[:12]}) ran by onnxruntime 1 CPUExecutionProvider" in found
+    assert "Not shown of what is served: fp16 &lt;arithmetic&gt;" in section
+    assert "No GPU has run these engines" not in found
+    proven = served.model_copy(update={"unproven": [NO_SERVER]})
+    page = render_report(planted.fresh(export=document.model_copy(update={"served": proven}).sealed()))
+    assert 'data-verdict="proven"' in page and "All of it ran and passed its gates." in page
 
 
 VERTEX: dict[str, Any] = {"place": "vertex", "config": {"vertex": {"model": {"upload": True}}}}

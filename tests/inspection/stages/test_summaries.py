@@ -18,6 +18,7 @@ from contracts.artifacts import (
     ShardManifest,
 )
 from contracts.artifacts.classification import RocCurve
+from contracts.artifacts.shards import FieldEntry
 from contracts.config import STAGES
 from inspection.run.view import MoneyView
 from inspection.stages import export, profile, shard, train
@@ -73,7 +74,8 @@ def hostile_told() -> dict[str, Told]:
             )
         ),
         "train": train.tell(
-            trained.model_copy(update={"environment": {HOSTILE: HOSTILE}}), train.Beside(EVALUATION, GOODPUT, MONEY)
+            trained.model_copy(update={"environment": {HOSTILE: HOSTILE}, "warnings": [HOSTILE]}),
+            train.Beside(EVALUATION, GOODPUT, MONEY),
         ),
         "export": export.tell(
             exported.model_copy(
@@ -134,6 +136,9 @@ def test_the_data_card() -> None:
     hostile = shard.tell(hostile_shards())
     assert (hostile.numbers["shard_rejected"], hostile.numbers["shard_copies"]) == (1, 2)
     assert "2 images with the bytes of another, left out; 1 group across splits." in hostile.lines
+    assert "## Images" in told.lines
+    rows = shards.model_copy(update={"fields": {"text": FieldEntry(kind="text")}, "warnings": []})
+    assert not any("image" in line.lower() for line in shard.tell(rows).lines)
 
 
 def test_of_very_many_classes_the_extremes_are_shown() -> None:
@@ -225,6 +230,8 @@ def test_an_export_is_told_by_precision() -> None:
     )
     assert told.hashes["engine_sm80_sha256"] == "cd" * 32
     assert "| int8 | why |" in told.lines
+    # Of whatever task.
+    assert not any("images/s" in line for line in hostile_told()["export"].lines)
     assert "| fp32 | 0.2500 | 1.2e-06 | 1.000000 | 100.00% | not measured | 1 of 1 |" in told.lines
 
 

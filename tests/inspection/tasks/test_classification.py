@@ -4,7 +4,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kfp import dsl
 
@@ -60,6 +60,7 @@ def test_a_class_without_samples_has_no_curve_and_no_part() -> None:
 SCORES = st.lists(st.integers(0, 12), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(st.lists(SCORES, min_size=2, max_size=5), st.randoms(use_true_random=False), st.integers(3, 20))
 def test_the_micro_average_counts_every_sample_once_a_class(sizes: list[list[int]], random: Random, most: int) -> None:
     labels = [place for place, scores in enumerate(sizes) for _ in scores]

@@ -52,10 +52,21 @@ def test_the_page_has_figures_residuals_and_the_farthest_rows(words: str | None,
     worst = WorstView(key="0000", words=words, target=120.0, value=100.5)
     page = results_of({"worst": [worst.model_dump(mode="json")]})
     text = said(page)
-    figures = ("R2", "0.875", "3.25", "4.5", "Residuals", "Values less targets", "-19.5")
+    figures = (
+        "R2",
+        "0.875",
+        "3.25",
+        "4.5",
+        "Residuals",
+        "Values less targets",
+        "-19.5",
+        "The highest bar has 90 samples",
+    )
     for expected in (*figures, *([shown] if shown else [])):
         assert expected in text, expected
     assert HOSTILE not in page, "names and rows are text, never markup"
+    # Of both errors, the bars and the rows.
+    assert text.count("in the unit of ") == 4
     for word in ("Confusion", "ROC", "Average precision", "Worst classified"):
         assert word not in text, word
 

@@ -183,6 +183,9 @@ def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
     there = params(run={"name": "there"}, vertex={"region": "europe-west4"}, resources={"strategy": "STANDARD"})
     other = params(run={"name": "here"}, train={"learning_rate": 0.125})
     assert here["train_fingerprint"] == there["train_fingerprint"] != other["train_fingerprint"]
+    # A size of images is no parameter of rows; of the user's own task it may be one.
+    rows = params(task={"name": "tabular_regression"}, model={"architecture": "mlp"})
+    assert "image_size" in here and "image_size" not in rows and rows["task"] == "tabular_regression"
     # Of all fields.
     assert len({here["config_sha256"], there["config_sha256"], other["config_sha256"]}) == 3
 

@@ -84,7 +84,7 @@ def test_numbers_are_no_classes(tmp_path: Path, labels: list[str]) -> None:
     assert "task image_classification learns classes, not numbers" in problem.given
     assert "40 different ones in 40 rows" in problem.given
     assert "set task.name to tabular_regression" in problem.todo
-    fields = {"age": {"column": "uri", "kind": "category"}, "label": {"column": "label", "kind": "class"}}
+    fields = {"age": {"column": "uri", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
     (problem,) = check(tmp_path / "rows.csv", "tabular_classification", fields=fields).problems
     assert "task tabular_classification learns classes, not numbers" in problem.given
     assert "sharding.fields.label.kind to number" in problem.todo and "class of each row" in problem.allowed
@@ -146,10 +146,19 @@ def test_other_folders_pass(tmp_path: Path, folders: tuple[str, ...], num_classe
     assert (answer.problems, answer.num_classes) == ([], num_classes)
 
 
-def test_what_the_stage_finds_at_once_is_left_to_it(tmp_path: Path) -> None:
+def test_a_source_that_is_not_set_is_left_to_the_stage_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert check("").problems == []
     absent = check(tmp_path / "absent")
-    assert (absent.problems, absent.files) == ([], [str(tmp_path / "absent")])
+    assert absent.files == [str(tmp_path / "absent")]
+    assert "absent does not exist" in absent.problems[0].given and "one folder of images" in absent.problems[0].allowed
+
+
+def test_tables_that_are_not_there_or_empty_are_known_before(tmp_path: Path) -> None:
+    (problem,) = check(tmp_path / "rows.csv", "tabular_classification", fields=TABLE).problems
+    assert "rows.csv does not exist" in problem.given and "images" not in problem.allowed
+    (tmp_path / "rows.csv").write_text("x,y\n")
+    (problem,) = check(tmp_path / "rows.csv", "tabular_classification", fields=TABLE).problems
+    assert problem.given.endswith("rows.csv has no rows") and "below its header" in problem.todo
 
 
 def test_a_source_that_cannot_be_read_is_left_unchecked(bucket_server: object) -> None:
@@ -179,10 +188,85 @@ def test_rows_of_named_fields_are_of_their_kinds(tmp_path: Path) -> None:
     assert (answer.problems, answer.num_classes) == ([], 3)
     (problem,) = check(write_jsonl(tmp_path, ["good", ["bad"]]), fields=fields).problems
     assert "line 2, column 'label' (field stars, class) is ['bad']" in problem.given
-    assert "sharding.fields.stars.kind to classes and task.name to image_multilabel" in problem.todo
+    assert problem.todo == "write one label in each row", "a text has one label"
+    pictures = {**fields, "text": {"column": "uri", "kind": "image"}}
+    (problem,) = check(tmp_path / "rows.jsonl", fields=pictures).problems
+    assert "sharding.fields.stars.kind=classes and task.name=image_multilabel" in problem.todo
     (problem,) = check(write_jsonl(tmp_path, ["a"]), fields={**fields, "x": {"column": "x", "kind": "json"}}).problems
     assert "no column 'x'; it has 'uri', 'label'" in problem.given
     (problem,) = check(write_jsonl(tmp_path, [f"name {n}" for n in range(40)]), fields=fields).problems
     assert "hardly any" in problem.given and "sharding.fields.stars.column" in problem.allowed
     (problem,) = check(write_folders(tmp_path / "raw", "cat", "dog"), fields=fields).problems
     assert "has no columns" in problem.given
+
+
+def test_labels_with_one_value_are_refused(tmp_path: Path) -> None:
+    fields = {"text": {"column": "uri", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    source = write_jsonl(tmp_path, ["spam"] * 30)
+    for task in ("text_classification", "tabular_classification"):
+        (problem,) = check(source, task, fields=fields).problems
+        assert "column 'label', holds a single class (spam)" in problem.given
+        assert "at least 2 classes" in problem.allowed
+    assert check(source, "mine:Task", fields=fields).problems == [], "what an own task learns is not known"
+    fields["label"]["kind"] = "classes"
+    assert check(write_jsonl(tmp_path, [["spam"], []]), "image_multilabel", fields=fields).problems == []
+    (problem,) = check(write_jsonl(tmp_path, [[], []]), "image_multilabel", fields=fields).problems
+    assert "holds no class" in problem.given
+    fields["label"]["kind"] = "number"
+    assert check(write_jsonl(tmp_path, [1, 2]), "tabular_regression", fields=fields).problems == []
+    (problem,) = check(write_jsonl(tmp_path, [1, 1]), "tabular_regression", fields=fields).problems
+    assert "holds 1 in every row" in problem.given
+
+
+TABLE = {
+    "numbers": {"columns": ["*"], "kind": "numbers"},
+    "label": {"column": "y", "kind": "class"},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "todo"),
+    [
+        ("x,y\n1,\xfcber\n2,b\n", "", ""),
+        ("j\xf6b,z\n1,b\n", "rows.csv is not UTF-8: its columns are", "iconv"),
+        ("x;y\n1;b\n", "one column 'x;y': its cells seem to be separated by ';'", "commas"),
+        ("x,y\n\xfc,b\n", "is '\\udcfc' (str)", "iconv"),
+        ("x,y\n?,b\n", "is '?' (str)", "a missing value is an empty cell, with sharding.fields.numbers.missing=keep"),
+        ("x,y\n?,b\n", "is '?' (str)", "{column: 'x', kind: category}, or kind: text"),
+        ('x,y\n"4,069",b\n', "is '4,069' (str)", "decimal point"),
+        ("x,y\n2024-01-31,b\n", "is '2024-01-31' (str)", "days since"),
+    ],
+)
+def test_tables_of_other_programs_say_how_to_be_written(tmp_path: Path, content: str, given: str, todo: str) -> None:
+    (tmp_path / "rows.csv").write_bytes(content.encode("latin1"))
+    problems = check(tmp_path / "rows.csv", "tabular_classification", fields=TABLE).problems
+    assert [given in one.given and todo in one.todo for one in problems] == ([True] if given else []), problems
+
+
+def test_a_table_with_tabs_is_to_be_written_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text("x\ty\n1\tb\n")
+    (problem,) = check(tmp_path / "rows.tsv", "tabular_classification", fields=TABLE).problems
+    assert "commas between cells" in problem.todo and ".parquet" in problem.allowed
+
+
+def test_numbers_of_a_text_are_no_table(tmp_path: Path) -> None:
+    fields = {"text": {"column": "uri", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    source = write_csv(tmp_path, [f"{number / 97:.4f}" for number in range(40)])
+    (problem,) = check(source, "text_classification", fields=fields).problems
+    assert problem.todo == "name the column that holds classes" and "tabular" not in problem.allowed
+
+
+def test_an_identifier_is_no_category(tmp_path: Path) -> None:
+    fields = {"id": {"column": "uri", "kind": "category"}, "label": {"column": "label", "kind": "class"}}
+    source = write_csv(tmp_path, ["a", "b"] * 20)
+    (problem,) = check(source, "tabular_classification", fields=fields).problems
+    assert "column 'uri' (field id, category) has 40 different values in 40 rows" in problem.given
+    assert problem.todo == "remove sharding.fields.id"
+    assert check(source, "mine:Task", fields=fields).problems == [], "what an own task reads is not known"
+    # Names that some rows share may be categories.
+    fields["more"] = {"columns": ["*"], "kind": "numbers"}
+    rows = "".join(f"{number % 25},{number},{'ab'[number % 2]}\n" for number in range(40))
+    source.write_text(f"uri,x,label\n{rows}")
+    answer = check(source, "tabular_classification", fields=fields)
+    assert answer.problems == [] and "25 different values in 40 rows" in answer.warnings[0]
+    assert 'set its kind to text, which keeps the column out of columns: ["*"]' in answer.warnings[0]

@@ -53,7 +53,7 @@ def test_given_splits_are_in_the_hash(listing_of, tmp_path, write_file):
         (["train/1.png", "test/1.png"], ("folders test, train", "without class folders in them", "rename test, train")),
         (["train/1.png"], ("holds a single class (train)",)),
         (["train/cat/1.png", "val/cat/1.png"], ("holds a single class (cat)",)),
-        (["train/cat/1.png", "test/dog/1.png"], ("no training image of class dog",)),
+        (["train/cat/1.png", "test/dog/1.png"], ("no training sample of class dog",)),
     ],
 )
 def test_what_is_ambiguous_is_refused(listing_of, tmp_path, write_file, paths, words):
@@ -80,7 +80,7 @@ def test_a_training_folder_alone_is_all_training(listing_of, tmp_path, write_fil
     write_files(write_file, tmp_path / "raw", "train/cat/1.png", "train/dog/1.png")
     listing = listing_of(tmp_path / "raw")
     assert listing.classes == (b"cat", b"dog") and {one.split for one in listing.references()} == {0}
-    assert any("the test split has no image of class cat, dog" in warning for warning in listing.warnings)
+    assert any("the test split has no sample of class cat, dog" in warning for warning in listing.warnings)
 
 
 def test_images_outside_of_class_folders_are_reported(listing_of, source, write_file, tmp_path):

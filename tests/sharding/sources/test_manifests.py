@@ -9,14 +9,18 @@ import tracemalloc
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from contracts import storage
+from contracts.artifacts import ShardManifest
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
 from contracts.stores import gcs
+from records.fields import FieldReader
+from records.samples import open_samples
 from sharding.sources import list_source
 from sharding.sources.tables import read_rows
 
@@ -145,6 +149,17 @@ def test_rows_of_system_files_are_listed_apart(run_shard, source):
     assert result.manifest.ignored == ["ant/.DS_Store"] and result.manifest.rejected == []
 
 
+def read_all(folder):
+    """Return image and label of all samples."""
+    uri = storage.normalise(folder)
+    manifest = ShardManifest.load(uri)
+    reader, found = FieldReader(manifest, ["image", "label"]), []
+    for row in open_samples(manifest, uri)[:]:
+        content = storage.read_range(manifest.shards[int(row["shard"])].uri(uri), int(row["offset"]), int(row["size"]))
+        found.append(reader.read(content, int(row["label"])))
+    return found
+
+
 # --- several labels ---------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +210,26 @@ def test_several_labels_are_stored_as_lists(run_shard, source, form):
     assert stored == labels
 
 
+@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize("form", ["jsonl", "csv-json"])
+def test_an_image_may_be_of_no_class(run_shard, source, form, shard_format):
+    """The first by path, so that nothing of a class comes before it, and every third one."""
+    labels = {path: [label] if number % 3 else [] for number, (path, label) in enumerate(sorted(rows_of(source)))}
+    rows = [(path, names if form == "jsonl" else json.dumps(names), None) for path, names in labels.items()]
+    manifest = write_manifest(source, form.partition("-")[0], rows)
+    result = run_shard(source=str(manifest), format=shard_format, duplicates="warn")
+    assert result.code == 0, result.stderr
+    assert result.manifest.multi_label and result.manifest.classes == ["ant", "bee", "cow"]
+    totals = np.sum([split.samples_by_class for split in result.manifest.splits.values()], axis=0)
+    assert totals.tolist() == [sum(names == [label] for names in labels.values()) for label in ("ant", "bee", "cow")]
+    assert sum(split.samples for split in result.manifest.splits.values()) == 60
+    by_content = {(source / path).read_bytes(): names for path, names in labels.items()}
+    found = read_all(result.folder)
+    classes = result.manifest.classes
+    assert [[classes[place] for place in one["label"]] for one in found] == [by_content[one["image"]] for one in found]
+    assert any(one["label"] == () for one in found)
+
+
 def test_brackets_alone_make_no_list(source):
     rows = [(path, "[unsure]" if label == "ant" else label, None) for path, label in rows_of(source)]
     listing = list_file(write_manifest(source, "csv", rows))
@@ -226,6 +261,7 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.csv", "uri,class\n" + GOOD, ("no column 'label'", "sharding.label_column")),
         ("list.csv", "", ("is empty",)),
         ("list.csv", "uri,label\n", ("names no image",)),
+        ("list.csv", "uri,label\nant/00.png," + "[" * 100_000 + "]\n", ("single class ([[[[",)),
         ("list.csv", "uri,label\n" + GOOD + "ant/06.png,ant,more\n", ("line 4", "3 cells, the header has 2")),
         ("list.csv", "uri,label\n" + GOOD + "ant/06.png,\n", ("line 4", "label is empty")),
         ("list.csv", "uri,label\n" + GOOD + '"ant/06.png,ant\n', ("line 4",)),
@@ -247,7 +283,7 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ),
         ("list.csv", 'uri,label\nant/00.png,"[""a"", 1.5]"\n', ("line 2", "1.5 (float)", "sharding.label_separator")),
         ("list.csv", 'uri,label\nant/00.png,"[""a"", [""b""]]"\n', ("line 2", "['b'] (list)")),
-        ("list.csv", "uri,label\nant/00.png,[]\n", ("line 2", "list of labels is empty")),
+        ("list.csv", "uri,label\nant/00.png,[]\n", ("names no class", "at least two classes")),
         ("list.csv", "uri,label\nant/00.png,['a']\n", ("line 2", "a list, but not of JSON", '[""a"", ""b""]')),
         ("list.csv", 'uri,label\nant/00.png,"[a, b]"\n', ("line 2", "a list, but not of JSON")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
@@ -260,7 +296,6 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.jsonl", "\n", ("is empty",)),
         ("list.jsonl", '{"uri": "ant/00.png", "label": 1.5}\n', ("line 1", "1.5 (float)")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": null}\n', ("line 1", "label is empty")),
-        ("list.jsonl", '{"uri": "ant/00.png", "label": []}\n', ("line 1", "list of labels is empty")),
         ("list.jsonl", '{"uri": 5, "label": "a"}\n', ("line 1", "the URI is 5")),
         (
             "list.jsonl",
@@ -305,11 +340,11 @@ def test_bad_manifests(run_shard, source, name, text, words):
 
 def test_a_class_without_training_images_is_an_error_and_elsewhere_a_warning(run_shard, source):
     rows = [(path, label, "test" if label == "bee" else "train") for path, label in rows_of(source)]
-    check_wrong(write_manifest(source, "csv", rows), "no training image of class bee")
+    check_wrong(write_manifest(source, "csv", rows), "no training sample of class bee")
     rows = [(path, label, "train") for path, label in rows_of(source)]
     rows[0] = (*rows[0][:2], "test")
     result = run_shard(source=str(write_manifest(source, "csv", rows)))
-    assert result.code == 0 and "the test split has no image of class bee, cow" in result.stderr
+    assert result.code == 0 and "the test split has no sample of class bee, cow" in result.stderr
 
 
 def test_parquet_columns_of_other_types(source):

@@ -63,7 +63,7 @@ def test_a_listing_is_stratified_unless_it_must_not_be(listing_of, tmp_path, wri
     for number in range(3):
         write_file(tmp_path / "raw", b"small/%d.png" % number, b"x" * number)
     plain = listing_of(tmp_path / "raw", stratify=False)
-    assert any("has no image of class small" in warning for warning in plain.warnings)
+    assert any("has no sample of class small" in warning for warning in plain.warnings)
     listing = listing_of(tmp_path / "raw")
     assert [listing.count_by_class(split)[1] for split in range(3)] == [1, 1, 1]
     assert not [warning for warning in listing.warnings if "small" in warning]
@@ -91,4 +91,4 @@ def test_too_many_are_left_with_a_warning(listing_of, tmp_path, write_file, monk
     for number in range(3):
         write_file(tmp_path / "raw", b"small/%d.png" % number, b"x")
     warnings = listing_of(tmp_path / "raw").warnings
-    assert any("1 classes lack a split; they have 3 images, too many" in one for one in warnings) == (most < 3)
+    assert any("1 classes lack a split; they have 3 samples, too many" in one for one in warnings) == (most < 3)

@@ -119,6 +119,44 @@ def test_metrics_are_looked_at_before_the_first_stage(
     assert given in in_words(answer) and len(answer.problems) == bool(given), answer
 
 
+TABLE: dict[str, Any] = {"x": {"column": "x", "kind": "number"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "metrics"),
+    [
+        ("image_multilabel", "classes", ["average_precision", "average_precision_binned", "f1_macro", "f1_micro"]),
+        ("tabular_classification", "class", ["accuracy", "f1_macro", "recall_macro"]),
+        ("tabular_regression", "number", ["r2", "mae", "rmse"]),
+    ],
+)
+def test_each_metric_that_is_documented_may_be_asked_for(name: str, label: str, metrics: list[str]) -> None:
+    """Of average precision it is the size of the shards that decides which of both there is."""
+    inputs = {"image": FIELDS["image"]} if name == "image_multilabel" else TABLE
+    sections: dict[str, Any] = {
+        "task": {"name": name},
+        "sharding": {"fields": {**inputs, "label": {"column": "label", "kind": label}}},
+    }
+    if name != "image_multilabel":
+        sections |= {"model": {"architecture": "mlp"}}
+    for metric in [*metrics, "loss"]:
+        answer = network(checkpoint={"best_metric": f"validation_{metric}"}, **sections)
+        assert not answer.problems, in_words(answer)
+    assert "has no metric of that name" in in_words(network(checkpoint={"best_metric": "validation_iou"}, **sections))
+
+
+def test_weights_of_a_table_are_not_compared_with_columns_that_nobody_knows_yet(tmp_path: Path) -> None:
+    save_file({"body.embeddings.0.weight": torch.zeros(4000, 64)}, tmp_path / "net.safetensors")
+    town = {"town": {"column": "town", "kind": "category"}}
+    answer = network(
+        task={"name": "tabular_classification"},
+        sharding={"fields": {**town, "label": {"column": "label", "kind": "class"}}},
+        model={"architecture": "mlp", "weights": str(tmp_path / "net.safetensors")},
+    )
+    assert not answer.problems, in_words(answer)
+    assert any("columns and vocabularies are not known before sharding" in one.why for one in answer.unchecked)
+
+
 def test_mistakes_of_task_and_network_are_told_together() -> None:
     """Whatever part of the task cannot be made: data.transform, or an argument."""
     model = {"architecture": "resnett"}
@@ -204,7 +242,7 @@ def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
         ({"train": {"precision": "fp16"}}, "train.precision is fp16, and there is no GPU"),
         (
             {"export": {"targets": ["h100"]}},
-            "engines for sm90 (h100, h100-80gb, h200) are built by tensorrt on that GPU",
+            "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
         ),
         ({"export": {"targets": ["h1000"]}}, "export.targets names 'h1000'"),
         ({"export": {"targets": ["t4"], "precision": "fp32"}}, "has no fp32 for sm75"),
@@ -242,13 +280,16 @@ def test_a_planned_gpu_is_known_without_it() -> None:
 
 
 def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
-    known = planned(H100, export={"targets": ["l4"]})
+    known = planned(H100, export={"runtime": "tensorrt_rtx", "targets": ["l4"]})
     assert (known.problems, known.unchecked) == ([], [])
-    own = planned(H100, export={"targets": ["h100"]})
-    assert own.problems == [] and "are built by tensorrt alone" in str(own.unchecked[0])
-    older = planned(T4, export={"precision": "fp32"})
-    assert older.problems == [] and "fp32 engines for sm75" in str(older.unchecked[0])
-    assert "nvidia-modelopt" in str(planned(H100, export={"precision": "bf16", "targets": ["l4"]}).unchecked[0])
+    for settings in ({}, {"runtime": "tensorrt"}, {"runtime": "tensorrt", "targets": ["h100"]}):
+        own = planned(H100, export=settings)
+        assert own.problems == [] and "whether the export's image has tensorrt" in str(own.unchecked[0])
+    assert planned(T4, export={"runtime": "onnxruntime_tensorrt"}).unchecked == []
+    wrong = planned(H100, export={"runtime": "tensorrt_rtx"})
+    assert "which exports, has a GPU of sm90" in in_words(wrong)
+    former = planned(CPU, export={"targets": ["l4"]})
+    assert former.problems == [] and "export.runtime: tensorrt_rtx" in former.warnings[0]
 
 
 def test_installed_code_that_no_image_has_is_warned_of_where_jobs_are_planned(tmp_path: Path) -> None:

@@ -102,8 +102,17 @@ def test_rows_of_a_bucket_come_as_columns(
     remote = upload(storage.local_path(shards))
     calls = count_calls(monkeypatch, task)
     wanted = request_of([9, 2, 80])
-    found = dataset(task, remote).read(wanted)
-    assert bits(found.batch) == bits(dataset(task, shards).read(wanted).batch) and calls == []
+    read = dataset(task, remote)
+    assert bits(read.read(wanted).batch) == bits(dataset(task, shards).read(wanted).batch) and calls == []
+    # What was read once is not read again; what comes beside it is.
+    taken: list[list[int]] = []
+    columns_of = read.reader.columns
+    monkeypatch.setattr(read.reader, "columns", lambda places: taken.append(list(places)) or columns_of(places))
+    for samples, missing in (([2, 9, 2], []), ([80, 33, 4, 33], [[4, 33]]), ([33, 9, 4], [])):
+        again = read.read(request_of(samples))
+        assert bits(again.batch) == bits(dataset(task, shards).read(request_of(samples)).batch)
+        assert taken == missing
+        taken.clear()
 
 
 def damage(uri: str, folder: Path, sample: int) -> str:
@@ -129,6 +138,17 @@ def test_a_damaged_row_is_named_and_replaced_as_ever(task_name: str, shards: str
     if task_name == "tabular_classification":
         (replaced,) = dataset(task, broken, replace_bad=True).read(request_of([1, 4])).replaced
         assert replaced.sample == 4
+
+
+def test_a_damaged_row_of_a_bucket_leaves_what_is_held(
+    task_name: str, shards: str, tmp_path: Path, bucket_server: BucketServer
+) -> None:
+    task = table_task(task_name, ShardManifest.load(shards))
+    read = dataset(task, upload(storage.local_path(damage(shards, tmp_path, 4))))
+    expected = read.read(request_of([1, 2]))
+    assert isinstance(read[request_of([1, 4])], UserError)
+    assert read._held is not None and read._held.take([2, 1], request_of([2, 1])) is not None
+    assert bits(read.read(request_of([1, 2])).batch) == bits(expected.batch)
 
 
 def test_a_target_that_is_missing_in_validation_is_named(tmp_path: Path) -> None:
@@ -168,3 +188,30 @@ def test_rows_without_a_place_are_refused(task_name: str, shards: str) -> None:
     task = table_task(task_name, ShardManifest.load(shards))
     reader = dataset(task, shards).reader
     assert reader.columns([0, len(reader)]) is None and reader.columns([-1]) is None and reader.columns([]) is None
+
+
+def test_a_split_is_made_into_arrays_a_few_bytes_at_a_time(
+    task_name: str, shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may be long: what is read at a time, and what is thrown away for being too much, is counted in bytes."""
+    whole = bits(read_batch(task_name, shards))
+    read: list[int] = []
+    take = ShardReader.columns
+
+    def columns_of(self: ShardReader, places: Any) -> Any:
+        read.append(int(self.sizes(places).sum()))
+        return take(self, places)
+
+    monkeypatch.setattr(ShardReader, "columns", columns_of)
+    monkeypatch.setattr(columns, "PART_BYTES", 4096)
+    assert bits(read_batch(task_name, shards)) == whole
+    assert len(read) > 5 and max(read) <= 4096
+    monkeypatch.setattr(columns, "MOST_HELD_BYTES", 0)
+    read.clear()
+    assert bits(read_batch(task_name, shards)) == whole and len(read) == 2, "one part, and the slot"
+
+
+def read_batch(task_name: str, shards: str) -> dict[str, torch.Tensor]:
+    task = table_task(task_name, ShardManifest.load(shards))
+    found: dict[str, torch.Tensor] = dataset(task, shards).read(request_of([3, 1, 0, 7])).batch
+    return found

@@ -27,12 +27,12 @@ def test_shards_of_another_task_are_refused_by_its_name(small_shards: str, tmp_p
     (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
     with pytest.raises(DataError, match="'label' of kind class, and the source has it as classes") as caught:
         load_shards(storage.normalise(tmp_path), RunConfig())
-    assert "or set task.name to image_multilabel" in caught.value.todo
+    assert "set task.name to image_multilabel" in caught.value.todo
     several = RunConfig.model_validate({"task": {"name": "image_multilabel"}})
     load_shards(storage.normalise(tmp_path), several)
     with pytest.raises(DataError, match="'label' of kind classes, and the source has it as class") as caught:
         load_shards(small_shards, several)
-    assert "or set task.name to image_classification" in caught.value.todo
+    assert "set task.name to image_classification" in caught.value.todo
 
 
 def test_shards_without_a_mean_need_one_in_the_configuration(small_shards: str, tmp_path) -> None:

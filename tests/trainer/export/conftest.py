@@ -24,7 +24,7 @@ from records.index import INDEX_NAME, RECORD, write_index
 from tests.trainer.export.graphs import image_signature, store_images
 from trainer.export import task, verify
 from trainer.export.arrays import StoredArrays
-from trainer.export.onnx_graph import export_graph, join_graph
+from trainer.export.onnx_graph import export_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.model.build import parameters_sha256
 from trainer.tasks.images.network import build_network
@@ -91,9 +91,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 def write_fp32(model: torch.nn.Module, path: Path, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)) -> None:
     """Write an image classifier as an fp32 graph."""
-    signature, traced = image_signature(size, classes), path.with_name(f"traced-{path.name}")
-    export_graph(model, traced, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
-    join_graph(traced, path, signature)
+    signature = image_signature(size, classes)
+    export_graph(model, path, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def finished_line(tmp_path_factory: pytest.TempPathFactory, exported: Exported) 
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             command = [sys.executable, "-m", "trainer.export.task"]
-            arguments = write_line(folder, exported).arguments(export={"targets": ["l4"]})
+            arguments = write_line(folder, exported).arguments(export={"runtime": "tensorrt_rtx", "targets": ["l4"]})
             done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=280, check=False)
             said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
     return Finished(Line(folder, CONFIG), *json.loads(said.read_text()))

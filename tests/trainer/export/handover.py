@@ -21,9 +21,13 @@ from contracts.artifacts import (
     ShippedFile,
 )
 from contracts.artifacts.export import EngineTensor
+from contracts.artifacts.signature import Signature
 from tests.trainer.export.conftest import CLASSES
-from trainer.export.onnx_graph import describe
+from tests.trainer.export.graphs import describe, image_signature
+from trainer.export.triton import describe_served, model_path, write_repository
+from trainer.export.triton_config import ServedModel
 
+ORT = "onnxruntime_tensorrt"
 RTX = "tensorrt_rtx 1.7.1.116"
 TENSORRT = "tensorrt 11.2.1.2"
 ONNX_RAN = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
@@ -31,17 +35,23 @@ ONNX_RAN = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
 
 def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: Any) -> ExportManifest:
     """Write graphs, an engine that no GPU ever saw, and labels; return a manifest that speaks for them."""
-    folder.mkdir(exist_ok=True)
-    for precision in ("fp32", "fp16"):
-        shutil.copyfile(getattr(exported, precision), folder / f"model.{precision}.onnx")
+    runtime: Any = builder.partition(" ")[0]
+    served = model_path("image_classification", runtime)
+    (folder / served).parent.mkdir(parents=True, exist_ok=True)
+    ships, engine = (
+        ("model.fp16.onnx", folder / served) if runtime == "tensorrt" else (served, folder / "model.fp16.sm89.engine")
+    )
+    shutil.copyfile(exported.fp32, folder / "model.fp32.onnx")
+    shutil.copyfile(exported.fp16, folder / ships)
     (folder / "labels.json").write_text(json.dumps(CLASSES))
-    engine = folder / "model.fp16.sm89.engine"
     engine.write_bytes(b"a plan" * 100)
     graphs = [
         GraphEntry(**entry_of(folder, "model.fp32.onnx"), precision="fp32"),
-        GraphEntry(**entry_of(folder, "model.fp16.onnx"), precision="fp16", kept_fp32=["node_softmax"]),
+        GraphEntry(**entry_of(folder, ships), precision="fp16", kept_fp32=["node_softmax"]),
     ]
-    inputs, outputs = describe(folder / "model.fp16.onnx")
+    inputs, outputs = describe(folder / ships)
+    model = served_model(folder / served, runtime, image_signature(32))
+    config = write_repository(folder, model, builder=builder, labels=CLASSES).relative_to(folder).as_posix()
     values: dict[str, Any] = {
         "fingerprint": "e" * 16,
         "made_from": {"export": "1" * 16, "model": "2" * 16, "transform": "3" * 16, "builder": builder},
@@ -58,7 +68,7 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
         "graphs": graphs,
         "engines": [
             EngineEntry(
-                **entry_of(folder, engine.name),
+                **entry_of(folder, engine.relative_to(folder).as_posix()),
                 onnx_sha256=graphs[-1].sha256,
                 builder=builder,
                 precision="fp16",
@@ -74,7 +84,7 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
                 build_s=1.25,
                 peak_bytes=400_000_000,
             )
-        ],
+        ][: runtime != "onnxruntime_tensorrt"],
         "gates": [
             Gate(
                 name="parity",
@@ -112,6 +122,13 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
             for name, right in {"torch": 22, "fp32": 22, "fp16": 21}.items()
         },
         "test_samples": 24,
+        "served": describe_served(
+            model,
+            path=served,
+            config=config,
+            config_sha256=entry_of(folder, config)["sha256"],
+            ran="not run: no GPU" if runtime == "tensorrt" else ONNX_RAN,
+        ),
         "coverage": {"fp16": {"weight_bytes": 0.9921875}},
         "latency": [
             Latency(
@@ -132,9 +149,18 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
         "shards_fingerprint": "5" * 16,
         "made_with": {"torch": "2.13.0", "onnx": "1.23.2"},
         "steps": {"trace": {"seconds": 4.5, "peak_bytes": 500_000_000}},
-        "files": [ShippedFile.of(storage.normalise(folder), "labels.json")],
+        "files": [
+            ShippedFile.of(storage.normalise(folder), name)
+            for name in ("labels.json", config, "triton/README.md", "triton/classifier/labels.txt")
+        ],
     }
     return ExportManifest(**{**values, **changes})
+
+
+def served_model(path: Path, runtime: Any, signature: Signature, *, precision: str = "fp16") -> ServedModel:
+    """Return a classifier as Triton is told of it: batches of 1 to 10, tuned for 4."""
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return ServedModel("classifier", runtime, precision, sha256, signature, (1, 4, 10), has_labels=True)
 
 
 def entry_of(folder: Path, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from contracts.artifacts.export import Latency
+from contracts.artifacts.export import Latency, two_figures
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
 from tests.trainer.export.graphs import image_signature, store_images
@@ -22,10 +22,12 @@ from trainer.export.bench import (
     WARM_UP_CALLS,
     Bench,
     Device,
+    Queued,
     Runner,
     _measure_batch,
     describe,
     measure_latency,
+    measure_rate,
     time_calls,
 )
 from trainer.export.processes import run_step
@@ -62,6 +64,8 @@ def test_what_runs_here_is_measured_and_the_rest_has_its_reason(exported: Any, t
     assert len(found) == len(bench.latency)
     runners = [("torch", "fp32"), ("onnxruntime", "fp32"), ("onnxruntime", "fp16")]
     assert set(found) == {(*runner, batch) for batch in (1, 4, 10) for runner in runners}
+    # The first batch size pays for loading.
+    assert {latency.batch for latency in bench.latency if latency.cold_s is not None} == {1}
     for latency in bench.latency:
         check(latency)
         assert latency.device == "cpu, 1 threads"
@@ -88,6 +92,7 @@ def test_torch_compile_is_measured_at_one_batch_size(exported: Any, tmp_path: Pa
 def check(latency: Latency) -> None:
     assert 0 < latency.p50_ms <= latency.p90_ms <= latency.p99_ms
     assert latency.repeats >= LEAST_ROUNDS
+    assert latency.cold_s is None or latency.cold_s > 0
     # Throughput is of the mean, which no percentile bounds; but it is a batch over a time.
     assert latency.images_per_s > 0
 
@@ -185,3 +190,30 @@ def test_percentiles_and_throughput() -> None:
     assert (found.p50_ms, found.p90_ms, found.p99_ms) == (50.5, 90.1, 99.01)
     assert math.isclose(found.images_per_s, 8 * 100 / 5.05, rel_tol=1e-3)
     assert (found.batch, found.repeats, found.device) == (8, 100, "cpu, 1 threads")
+
+
+def test_throughput_is_of_calls_that_are_queued() -> None:
+    clock = Clock()
+    # A device that takes a second for a call, and is told of the next in a tenth.
+    queued = [0]
+
+    def enqueue() -> None:
+        clock.now += 0.1
+        queued[0] += 1
+
+    def finish() -> None:
+        clock.now += 0.4 * queued[0]
+        queued[0] = 0
+
+    assert measure_rate(Queued(enqueue, finish), [1.0], 30.0, clock) == pytest.approx(2.0)
+    assert queued == [0]
+
+
+def test_a_runner_has_two_figures() -> None:
+    def one(runner: str, batch: int, p50_ms: float, images_per_s: float) -> Latency:
+        found = describe(runner, "fp16", "gpu", batch, [p50_ms / 1000])
+        return found.model_copy(update={"images_per_s": images_per_s})
+
+    latency = [one("a", 8, 4.0, 2000), one("a", 1, 1.0, 1000), one("b", 1, 2.0, 500), one("a", 32, 20.0, 1600)]
+    found = [(first.p50_ms, first.batch, best.images_per_s, best.batch) for first, best in two_figures(latency)]
+    assert found == [(1.0, 1, 2000, 8), (2.0, 1, 500, 1)]

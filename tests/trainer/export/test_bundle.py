@@ -20,9 +20,10 @@ from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
 from trainer.export import shipped
+from trainer.export.runtimes import softmax
+from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.image_classification import bundle
 from trainer.tasks.images import gate as gate_module
-from trainer.tasks.images.predict import softmax
 from trainer.tasks.images.transforms import EvaluationTransform
 
 
@@ -37,15 +38,16 @@ class Export:
     score: float
 
     def check(self, folder: Path | None = None, **changes: Any) -> Gate:
-        arguments = {
-            "expected_right": self.right,
-            "expected_score": None,
-            "data": DataSection(),
-            "threads": 1,
-            **changes,
-        }
+        places = changes.pop("places", None)
         return bundle.try_program(
-            folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
+            folder or self.folder,
+            self.shards_uri,
+            self.shards,
+            model_name=GRAPH_NAME,
+            expected=Expected(**{"evaluation_right": self.right, **changes}),
+            data=DataSection(),
+            threads=1,
+            places=places,
         )
 
 
@@ -78,7 +80,7 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     # Four chunks and a rest, batches of five that do not divide them.
     monkeypatch.setattr(gate_module, "CHUNK_IMAGES", 16)
     assert 0 < export.right < 72
-    gate = export.check(expected_score=export.score)
+    gate = export.check(score=export.score)
     assert (gate.name, gate.precision, gate.status, gate.reason) == ("bundle", "fp32", "passed", "")
     assert gate.ran.startswith("the shipped predict.py with onnxruntime 1.")
     expected = {"images": 72, "right": export.right, "evaluation_right": export.right, "right_difference": 0}
@@ -104,8 +106,11 @@ def shuffle_labels(folder: Path) -> None:
     (folder / "labels.json").write_text(json.dumps([labels[1], labels[0], *labels[2:]]))
 
 
-def edit_program(folder: Path, old: str, new: str) -> None:
-    path = folder / "predict.py"
+PRINT = "print(json.dumps({**({kind.key: asked.name} if kind.key else {}), **answer}), flush=True)"
+
+
+def edit_program(folder: Path, old: str, new: str, *, name: str = "predict.py") -> None:
+    path = folder / name
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -122,7 +127,7 @@ def edit_program(folder: Path, old: str, new: str) -> None:
         pytest.param(set_value("color", "BGR"), id="channels"),
         pytest.param(set_value("model", "none.onnx"), id="model"),
         pytest.param(lambda folder: (folder / "predict.py").unlink(), id="no program"),
-        pytest.param(lambda folder: edit_program(folder, "_RULES.items()", "None"), id="broken program"),
+        pytest.param(lambda folder: edit_program(folder, "_RULES, [", "None, ["), id="broken program"),
     ],
 )
 def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Path], None]) -> None:
@@ -137,7 +142,7 @@ def test_what_moves_no_answer_is_seen_by_the_average_probability(export: Export,
     mean = [colours.MEAN[0] + 0.004, *colours.MEAN[1:]]
     set_value("mean", mean)(copy)
     assert export.check(copy).status == "passed"
-    gate = export.check(copy, expected_score=export.score)
+    gate = export.check(copy, score=export.score)
     assert (gate.status, "average probability" in gate.reason) == ("failed", True)
 
 
@@ -145,7 +150,7 @@ def test_why_the_program_failed_is_in_its_own_words(export: Export, copy: Path) 
     set_value("layout", "NHWC")(copy)
     reason = export.check(copy).reason
     assert "predict.py ended with exit code 2: error: " in reason
-    assert "layout NHWC" in reason
+    assert "[None, 12, 12, 3]" in reason
     assert "answers are right" not in reason
 
 
@@ -161,12 +166,12 @@ def test_a_program_that_does_not_answer_fails_the_gate(
     export: Export, copy: Path, new: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipped, "_CHUNK_LIMIT_S", 0.5 if new == "pass" else 300.0)
-    edit_program(copy, "print(answer.to_json(), flush=True)", new)
+    edit_program(copy, PRINT, new, name="serving.py")
     assert words in export.check(copy).reason
 
 
 def test_images_without_an_answer_fail_the_gate(export: Export, copy: Path) -> None:
-    edit_program(copy, "        pixels = decode_rgb(content)\n", '        raise BadImage("no")\n')
+    edit_program(copy, "        pixels = decode_rgb(content)\n", '        raise serving.BadSample("no")\n')
     gate = export.check(copy)
     assert (gate.status, gate.figures["unanswered"], gate.figures["mean_score"]) == ("failed", 72, None)
     assert "72 images got no answer, the first: no" in gate.reason
@@ -181,18 +186,31 @@ def test_channels_in_another_order_do_not_show_on_grey_images(tmp_path: Path) ->
 
 
 def test_without_an_evaluation_the_trainers_transform_is_compared_with(export: Export) -> None:
-    assert export.check(expected_right=None).status == "not decidable"
-    gate = export.check(expected_right=None, transformed_right=export.right)
+    assert export.check(evaluation_right=None).status == "not decidable"
+    gate = export.check(evaluation_right=None, transformed_right=export.right)
     assert (gate.status, gate.figures["transformed_right"]) == ("passed", export.right)
     assert "evaluation_right" not in gate.figures
     assert export.check(transformed_right=export.right + 1).status == "failed"
+
+
+def test_a_part_of_the_split_is_asked_about(export: Export) -> None:
+    gate = export.check(evaluation_right=None, torch_right=3, places=[0, 7, 40])
+    assert (gate.figures["images"], gate.figures["torch_right"]) == (3, 3)
+    assert gate.status == ("passed" if gate.figures["right"] == 3 else "failed")
+    assert export.check(evaluation_right=None, torch_right=4, places=[0, 7, 40]).status == "failed"
 
 
 def test_an_empty_test_split_decides_nothing(export: Export) -> None:
     empty = export.shards.splits["train"]
     shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
     gate = bundle.try_program(
-        export.folder, export.shards_uri, shards, model_name=GRAPH_NAME, expected_right=0, data=DataSection(), threads=1
+        export.folder,
+        export.shards_uri,
+        shards,
+        model_name=GRAPH_NAME,
+        expected=Expected(evaluation_right=0),
+        data=DataSection(),
+        threads=1,
     )
     assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")
 
@@ -203,6 +221,8 @@ def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
         "labels.json",
         "preprocess.json",
         "predict.py",
+        "serving.py",
+        "runtimes.py",
     ]
     assert json.loads((export.folder / "labels.json").read_text()) == colours.CLASSES
     values = json.loads((export.folder / "preprocess.json").read_text())

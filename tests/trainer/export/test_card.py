@@ -13,9 +13,11 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest
-from tests.trainer.export.handover import make_export
-from trainer.export import card
-from trainer.export.card import NOTHING, hash_code, render_card
+from contracts.artifacts.export import two_figures
+from tests.trainer.export.handover import ORT, RTX, TENSORRT, make_export
+from trainer.export import inputs
+from trainer.export.card import NOTHING, render_card
+from trainer.export.inputs import hash_code
 
 Row = dict[str, str]
 
@@ -73,6 +75,9 @@ def test_figures_are_the_manifest_s(document: ExportManifest) -> None:
         "Samples/s": "images_per_s",
         "Repeats": "repeats",
     }
+    for row, (small, best) in zip(tables["Speed"], two_figures(document.latency), strict=True):
+        found = [number(row[name]) for name in ("Batch", "p50 ms", "Best batch", "Samples/s")]
+        assert found == [small.batch, small.p50_ms, best.batch, best.images_per_s]
     assert len(tables["Latency"]) == len(document.latency)
     for row, latency in zip(tables["Latency"], document.latency, strict=True):
         assert {name: number(row[name]) for name in columns} == {
@@ -107,14 +112,6 @@ def test_lineage_is_the_manifest_s(document: ExportManifest) -> None:
         *document.made_with.values(),
     ):
         assert f"`{value}`" in text
-    (step,) = tables_of(text)["Lineage"]
-    assert step == {"Step": "trace", "Seconds": "4.5", "Peak bytes": "500000000"}
-
-
-def test_without_steps_there_is_no_table_of_them(document: ExportManifest) -> None:
-    text = render_card(document.model_copy(update={"steps": {}}))
-    assert "Each step" not in text
-    assert "Step" not in tables_of(text)["Lineage"][0]
 
 
 def test_what_is_no_number_reads_so(document: ExportManifest) -> None:
@@ -130,14 +127,29 @@ def test_what_is_no_number_reads_so(document: ExportManifest) -> None:
 def test_it_says_what_did_not_run(document: ExportManifest) -> None:
     text = render_card(document)
     assert "**Verdict: unproven.**" in text
-    assert "`shardline verify FOLDER`" in text
-    assert "No engine's output, and no engine's speed, was seen" in text
     assert "Not measured:\n\n- engine sm89: not run: no GPU\n" in text
     assert f"- Not shown, not run: fp16 engine sm89. {document.gates[1].reason}\n" in text
     assert "Not shown, passed" not in text
-    proven = render_card(document.model_copy(update={"verdict": "proven"}))
-    assert "**Verdict: proven.**" in proven
-    assert "No engine" not in proven
+    assert "**Verdict: proven.**" in render_card(document.model_copy(update={"verdict": "proven"}))
+
+
+@pytest.mark.parametrize("builder", [RTX, TENSORRT, ORT, "tensorrt 11.4.0.20"])
+def test_it_says_what_is_served_and_what_ran(exported: Any, tmp_path: Path, builder: str) -> None:
+    document = make_export(tmp_path / "export", exported, builder=builder)
+    text = render_card(document)
+    served = document.served
+    assert served is not None
+    introduction = text.partition("\n## ")[0]
+    (line, *rest) = [line for line in introduction.splitlines() if line.startswith("| ")][2:]
+    cells = (f"served: `{served.model}`", served.runtime, served.sha256, served.ran, ", ".join(served.unproven))
+    assert line == f"| {' | '.join(cells)} |"
+    # Of RTX the engines are beside it; a plan is what is served.
+    assert [document.engines[0].sha256 in line for line in rest] == ([True] if builder == RTX else [])
+    assert ("no known Triton loads this" in text) == ("11.4" in builder)
+    outside = document.model_copy(
+        update={"engines": [entry.model_copy(update={"target": "sm80"}) for entry in document.engines]}
+    )
+    assert ("outside NVIDIA's published matrix" in render_card(outside)) == (builder == RTX)
 
 
 def test_latency_that_was_not_measured_is_none(document: ExportManifest) -> None:
@@ -176,10 +188,10 @@ def test_a_text_cannot_leave_its_cell(document: ExportManifest) -> None:
 def test_the_hash_of_the_code_is_that_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hash_code()
     assert re.fullmatch("[0-9a-f]{64}", before)
-    root = Path(card.__file__).parents[2]
+    root = Path(inputs.__file__).parents[2]
     for package in ("contracts", "records", "trainer"):
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(card, "__file__", str(tmp_path / "trainer/export/card.py"))
+    monkeypatch.setattr(inputs, "__file__", str(tmp_path / "trainer/export/inputs.py"))
     assert hash_code() == before  # the place does not count
     (tmp_path / "records/index.py").write_bytes((tmp_path / "records/index.py").read_bytes() + b"#")
     assert hash_code() != before

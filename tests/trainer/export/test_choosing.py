@@ -60,15 +60,6 @@ def test_graphs_that_cannot_be_made_fall_back_and_say_why(tmp_path: Path) -> Non
     assert work.gates == []
 
 
-def test_bf16_that_nothing_can_judge_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "gpu_target", lambda: None)
-    work = open_workshop(tmp_path, "bf16")
-    write_product(work.path("fp32"), cast_to=TensorProto.FLOAT16)
-    choosing.choose_precision(work)
-    assert [attempt.precision for attempt in work.tried] == ["bf16", "fp16", "fp32"]
-    assert (work.tried[0].outcome, work.tried[0].reason) == ("failed", choosing.BF16_UNSEEN)
-
-
 def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object, **named: object) -> None:
         raise ValueError("Quantization parameters are not specified for param same.")
@@ -84,10 +75,3 @@ def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monk
             threads=1,
             work=tmp_path,
         )
-
-
-@pytest.mark.parametrize(("gpu", "ran"), [(None, "not run: no GPU"), ("sm89", "not run: not built")])
-def test_that_int8_is_faster_is_not_claimed(monkeypatch: pytest.MonkeyPatch, gpu: str | None, ran: str) -> None:
-    monkeypatch.setattr(choosing, "gpu_target", lambda: gpu)
-    gate = choosing._speed_of_int8()
-    assert (gate.name, gate.precision, gate.status, gate.ran) == ("speed", "int8", "not run", ran)

@@ -105,7 +105,6 @@ def test_weight_bytes_are_counted_as_they_are_in_the_file(tmp_path: Path) -> Non
     nodes = [shape, constant, *quantised("w"), helper.make_node("Identity", ["images"], ["logits"])]
     path = save(tmp_path / "g.onnx", nodes, weights)
     assert measure_coverage(path, "fp16") == {"weight_bytes": 0.75}
-    assert measure_coverage(path, "bf16") == {"weight_bytes": 0.0}
     assert measure_coverage(path, "fp32") == {}
 
 

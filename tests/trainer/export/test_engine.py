@@ -7,8 +7,8 @@ import pytest
 
 from contracts.errors import ConfigError, ModelError
 from tests.trainer.export.graphs import image_signature
-from trainer.export.engine import build_engine, check_profile, load_api
-from trainer.export.targets import RTX_TARGETS, TENSORRT_RTX, Builder, choose_builder
+from trainer.export.engine import build_engine, check_profile, load_api, make_config, make_logger
+from trainer.export.targets import DEFAULT_TARGETS, RTX_TARGETS, TENSORRT_RTX, Builder
 
 SIGNATURE = image_signature()
 
@@ -24,7 +24,14 @@ def test_a_graph_becomes_an_engine_without_a_word(
 ) -> None:
     target = tmp_path / "model.engine"
     graph = getattr(exported, precision)
-    build_engine(graph, target, builder=choose_builder(), signature=SIGNATURE, opt_batch=8, max_batch=64)
+    build_engine(
+        graph,
+        target,
+        builder=Builder(TENSORRT_RTX, "", DEFAULT_TARGETS),
+        signature=SIGNATURE,
+        opt_batch=8,
+        max_batch=64,
+    )
     assert target.stat().st_size > 10_000
     assert capfd.readouterr() == ("", "")
 
@@ -76,6 +83,14 @@ def test_the_table_of_targets_is_the_installed_builder_s() -> None:
     assert set(RTX_TARGETS) == {name.lower() for name in members if name.startswith("SM")}
 
 
+@pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("fp16", True)])
+def test_an_fp32_engine_computes_in_fp32(builder: Builder, precision: str, tf32: bool) -> None:
+    """TF32 is the builder's default, and its 10 bits do not keep to fp32's limits."""
+    api, messages = load_api(TENSORRT_RTX), list[str]()
+    factory = api.Builder(make_logger(api, messages))
+    assert make_config(api, factory, builder, precision).get_flag(api.BuilderFlag.TF32) is tf32
+
+
 def test_a_builder_that_does_not_load_says_what_to_install() -> None:
-    with pytest.raises(ConfigError, match=r'pip install "shardline\[tensorrt\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "shardline\[rtx\]"'):
         load_api("no_such_builder")

@@ -21,7 +21,7 @@ from tests.own_code.words import Network, Words
 from tests.trainer.texts import words_config, write_shards
 from trainer.export import parity
 from trainer.export.arrays import store_arrays
-from trainer.export.onnx_graph import export_graph, join_graph
+from trainer.export.onnx_graph import export_graph
 from trainer.export.proof import write_ends, write_graph_outputs
 from trainer.model.build import example_inputs, parameters_sha256
 
@@ -35,7 +35,7 @@ def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subpro
     """Export a random network; return what the stage said, and the exports that there are."""
     from safetensors.torch import save_file
 
-    settings = {"opt_batch": 2, "max_batch": 4, "precision": "fp32", "targets": ["l4"]}
+    settings = {"opt_batch": 2, "max_batch": 4, "precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]}
     config = words_config(arguments=arguments, export=settings)
     torch.manual_seed(0)
     state = Words(None, **arguments).build_model().state_dict()
@@ -99,15 +99,14 @@ def test_a_constant_in_the_graph_shows_at_the_ends(tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, 256, (9, 16))
     split = store_arrays(tmp_path / "split", [{"tokens": tokens, "mask": np.ones_like(tokens)}])
     ends = write_ends(model, signature, split, tmp_path)
-    assert ends is not None and [part.open()["tokens"].shape for part in ends[0].parts] == [(4, 8), (4, 64)]
+    assert ends is not None and [part.open()["tokens"].shape for part in ends.inputs.parts] == [(4, 8), (4, 64)]
     for kind, passed in ((Network, True), (DividesBySixteen, False)):
         folder = tmp_path / kind.__name__
         folder.mkdir()
-        traced = folder / "traced.onnx"
-        export_graph(build(kind), traced, signature=signature, example=example_inputs(task, 2), opset=20)
-        join_graph(traced, folder / "fp32.onnx", signature)
+        example = example_inputs(task, 2)
+        export_graph(build(kind), folder / "fp32.onnx", signature=signature, example=example, opset=20)
         run = parity.open_graph(folder / "fp32.onnx", threads=1)
         same = run(next(split.batches(4)))["scores"], model(*map(torch.from_numpy, next(split.batches(4)).values()))
         assert np.allclose(same[0], same[1].detach(), atol=1e-5)
-        found = write_graph_outputs(folder / "fp32.onnx", ends[0], folder / "outputs", batch_size=4, threads=1)
-        assert parity.compare_stored(ends[1], found, signature, ran="", precision="fp32").passed is passed
+        found = write_graph_outputs(folder / "fp32.onnx", ends.inputs, folder / "outputs", batch_size=4, threads=1)
+        assert parity.compare_stored(ends.reference, found, signature, ran="", precision="fp32").passed is passed

@@ -20,6 +20,8 @@ from tests.trainer.export import colours
 from tests.trainer.export.colours import CLASSES, GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
+from trainer.export.runtimes import BadFolder
+from trainer.export.serving import in_words
 from trainer.tasks.image_multilabel import bundle
 from trainer.tasks.images import predict
 from trainer.tasks.images.predict import sigmoid
@@ -155,7 +157,7 @@ def edit_program(old: str, new: str) -> Callable[[Path], None]:
         pytest.param(set_value("activation", "softmax"), "predict.py ended with exit code 2", id="activation"),
         pytest.param(edit_program("scores[place] >= limits[place]", "scores[place] > 0.5"), "labels", id="halves"),
         pytest.param(
-            edit_program("        pixels = decode_rgb(content)\n", '        raise BadImage("no")\n'),
+            edit_program("        pixels = decode_rgb(content)\n", '        raise serving.BadSample("no")\n'),
             "72 images got no answer, the first: no",
             id="no answers",
         ),
@@ -187,7 +189,9 @@ def test_a_score_at_its_threshold_may_fall_on_either_side(export: Export, tmp_pa
 
 def test_a_finished_export_is_held_against_its_own_figures(export: Export, copy: Path, tmp_path: Path) -> None:
     recorded = export.check()
-    document = colours.write_manifest(copy, ["labels.json", "preprocess.json", "predict.py"])
+    document = colours.write_manifest(
+        copy, ["labels.json", "preprocess.json", "predict.py", "serving.py", "runtimes.py"]
+    )
     document = document.model_copy(update={"gates": [recorded], "task": "image_multilabel"})
 
     def again(name: str) -> Gate:
@@ -213,17 +217,16 @@ def test_names_are_read_from_labels_with_thresholds(export: Export) -> None:
 
 
 def test_the_program_says_what_reaches_its_threshold_or_the_highest(export: Export) -> None:
-    classifier = predict.open_folder(export.folder)
+    classifier = predict.open_files(lambda name: export.folder / name)
     for logits, said in zip(export.logits, export.said, strict=True):
-        found = classifier.predict(logits, None)
-        assert {one.label for one in found} == {CLASSES[place] for place in np.flatnonzero(said)}
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        highest = classifier.predict(logits, 2)
-        assert [one.label for one in highest] == [CLASSES[place] for place in np.argsort(-logits)[:2]]
-    below = predict.Answer("x.png", [predict.Prediction("red", 0.25, 0.3), predict.Prediction("blue", 0.25, 0.25)])
-    assert below.to_text() == "x.png: red 0.2500 (below 0.3000), blue 0.2500"
-    assert json.loads(below.to_json())["predictions"][0] == {"label": "red", "score": 0.25, "threshold": 0.3}
-    assert predict.Answer("x.png", []).to_text() == "x.png: none"
+        found = classifier.predict(logits, None)["predictions"]
+        assert {one["label"] for one in found} == {CLASSES[place] for place in np.flatnonzero(said)}
+        assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+        highest = classifier.predict(logits, 2)["predictions"]
+        assert [one["label"] for one in highest] == [CLASSES[place] for place in np.argsort(-logits)[:2]]
+    below = [{"label": name, "score": 0.25, "threshold": limit} for name, limit in (("red", 0.3), ("blue", 0.25))]
+    assert in_words({"predictions": below}) == "red 0.2500 (below 0.3000), blue 0.2500"
+    assert in_words({"predictions": []}) == "none"
 
 
 @pytest.mark.parametrize(
@@ -240,8 +243,8 @@ def test_the_program_says_what_reaches_its_threshold_or_the_highest(export: Expo
 )
 def test_labels_without_thresholds_are_refused(copy: Path, labels: list[Any]) -> None:
     (copy / "labels.json").write_text(json.dumps(labels))
-    with pytest.raises(predict.BadFolder, match=r"no list of names and thresholds"):
-        predict.open_folder(copy)
+    with pytest.raises(BadFolder, match=r"no list of names and thresholds"):
+        predict.open_files(lambda name: copy / name)
 
 
 def test_a_probability_of_any_logit_is_a_number() -> None:

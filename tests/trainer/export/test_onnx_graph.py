@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from contracts.errors import ModelError
-from tests.trainer.export.graphs import image_signature, run_onnx
-from trainer.export.onnx_graph import describe, export_graph, join_graph, save_checked
+from tests.trainer.export.graphs import describe, image_signature, run_onnx
+from trainer.export.onnx_graph import export_graph, save_checked
 
 SMALL = image_signature(8, 192)
+LARGE: Any = {"signature": image_signature(), "example": [torch.zeros(2, 3, 32, 32)], "opset": 20}
 SETTINGS: Any = {"signature": SMALL, "example": [torch.zeros(2, 3, 8, 8)], "opset": 20}
 
 
@@ -61,12 +62,12 @@ def test_a_model_that_fixes_the_batch_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(handler, "emit", said.append)
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     registration.addHandler(handler)
-    export_graph(FixesTheBatch(), tmp_path / "model.onnx", **SETTINGS)
+    with pytest.raises(ModelError, match=r"logits of model\.onnx has shape"):
+        export_graph(FixesTheBatch(), tmp_path / "model.onnx", **SETTINGS)
     registration.removeHandler(handler)
     assert said == []  # that torchvision is not installed is no news
     assert not registration.disabled
-    with pytest.raises(ModelError, match=r"logits of joined\.onnx has shape"):
-        join_graph(tmp_path / "model.onnx", tmp_path / "joined.onnx", SMALL)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_graph_with_a_fixed_batch_is_refused(exported: Any, tmp_path: Path) -> None:
@@ -78,17 +79,22 @@ def test_a_graph_with_a_fixed_batch_is_refused(exported: Any, tmp_path: Path) ->
 
 
 def test_an_invalid_graph_is_not_written(exported: Any, tmp_path: Path) -> None:
-    graph = onnx.load(exported.fp32)
-    graph.graph.node[0].op_type = "NoSuchOperator"
-    with pytest.raises(ModelError, match="not valid ONNX"):
-        save_checked(graph, tmp_path / "model.onnx")
-    assert not list(tmp_path.iterdir())
+    for damage in ("operator", "weight's type"):
+        graph = onnx.load(exported.fp32)
+        if damage == "operator":
+            graph.graph.node[0].op_type = "NoSuchOperator"
+        else:
+            tensor = max(graph.graph.initializer, key=lambda item: len(item.raw_data))
+            tensor.data_type = onnx.TensorProto.DOUBLE
+        with pytest.raises(ModelError, match="not valid ONNX"):
+            save_checked(graph, tmp_path / "model.onnx")
+        assert not list(tmp_path.iterdir())
 
 
 class OpensAutocast(torch.nn.Module):
     def __init__(self, enabled: bool) -> None:
         super().__init__()
-        self.linear, self.enabled = torch.nn.Linear(3 * 8 * 8, 10), enabled
+        self.linear, self.enabled = torch.nn.Linear(3 * 8 * 8, 192), enabled
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
@@ -108,5 +114,5 @@ def test_a_model_that_opens_autocast_is_refused(tmp_path: Path) -> None:
 def test_a_graph_beyond_one_file_is_refused(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.export.onnx_graph.MAX_FILE_BYTES", 1000)
     with pytest.raises(ModelError, match="which one ONNX file can hold"):
-        join_graph(exported.fp32, tmp_path / "joined.onnx", image_signature())
+        export_graph(exported.model, tmp_path / "model.onnx", **LARGE)
     assert not list(tmp_path.iterdir())

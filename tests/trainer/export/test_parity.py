@@ -36,11 +36,12 @@ def test_fp16_is_told_from_fp32(exported: Any) -> None:
 
 
 def test_the_proof_says_what_it_does_not_prove() -> None:
-    assert "graph optimisation off" in name_of_onnx("fp32")
+    assert "ORT_ENABLE_EXTENDED" in name_of_onnx("fp32")
+    assert "ORT_DISABLE_ALL" in name_of_onnx("int8")
     assert "weights' rounding only" in name_of_onnx("fp16")
 
 
-def test_graph_optimisation_is_off_and_threads_are_set(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_run_at_the_level_that_triton_is_told(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     session = onnxruntime.InferenceSession
 
@@ -49,8 +50,10 @@ def test_graph_optimisation_is_off_and_threads_are_set(exported: Any, monkeypatc
         return session(path, options, **settings)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", watch)
-    open_graph(exported.fp32, threads=1)
-    assert seen == [(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, 1, ["CPUExecutionProvider"])]
+    levels = onnxruntime.GraphOptimizationLevel
+    for precision, level in (("fp32", levels.ORT_ENABLE_EXTENDED), ("int8", levels.ORT_DISABLE_ALL)):
+        open_graph(exported.fp32, threads=1, precision=precision)
+        assert seen.pop() == (level, 1, ["CPUExecutionProvider"])
 
 
 def zero_a_filter(weights: np.ndarray) -> None:
@@ -125,20 +128,43 @@ def answers(classes: int) -> np.ndarray:
     return np.eye(classes, dtype=np.float32)[np.arange(60) % classes] * 10
 
 
-@pytest.mark.parametrize(("classes", "status"), [(5, "failed"), (4, "not decidable")])
-def test_to_agree_on_few_classes_says_nothing(classes: int, status: str) -> None:
-    reference = answers(classes)
-    found = reference.copy()
-    # One answer of sixty is another by a hair: relative error and cosine see nothing.
-    reference[0] = np.linspace(0.0, 1e-4, classes)
-    found[0] = reference[0][::-1]
-    reference[0, 1:-1] = found[0, 1:-1] = 8.0 if classes < 5 else 0.0
-    reference[0, 0], found[0, 0] = 8.0001, 8.0
-    reference[0, -1], found[0, -1] = 8.0, 8.0001
-    logits, top1 = judge(compare_logits(reference, found, ran="test", precision="fp16"), "fp16")
+def of_two(samples: int, others: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits of two classes, `others` of the second one, and the same of which one answer flips by a hair."""
+    reference = np.tile(np.array([[10.0, 0.0]], np.float32), (samples, 1))
+    reference[:others] = [0.0, 10.0]
+    reference[0], found = [8.0, 8.0001], reference.copy()
+    found[0] = [8.0001, 8.0]
+    return reference, found
+
+
+@pytest.mark.parametrize(
+    ("samples", "others", "precision", "status"),
+    [
+        (60, 20, "fp16", "failed"),
+        (60, 19, "fp16", "not decidable"),  # chance
+        (60, 1, "fp16", "not decidable"),
+        (4000, 21, "fp32", "failed"),
+        (4000, 21, "fp16", "passed"),
+        (4000, 20, "fp16", "not decidable"),  # 99.5 % is what a graph has that says the first class to everything
+    ],
+)
+def test_two_classes_decide_where_the_rarer_one_has_answers(
+    samples: int, others: int, precision: str, status: str
+) -> None:
+    found = compare_logits(*of_two(samples, others), precision=precision)
+    logits, top1 = judge(found, precision)
+    # Relative error and cosine see nothing of it.
     assert logits.status == "passed"
-    assert top1.figures == {"agreement": 59 / 60, "reference_classes": classes}
-    assert top1.status == status
+    assert top1.figures == {"agreement": 1 - 1 / samples, "reference_classes": 2, "other_answers": others}
+    assert (top1.status, "most frequent one" in top1.reason) == (status, status == "not decidable")
+    assert found.has_few_answers == (others < 20)
+
+
+def test_a_graph_that_always_says_the_first_class_fails() -> None:
+    reference, _ = of_two(512, 30)
+    constant = np.tile(reference[-1], (512, 1))
+    _, top1 = judge(compare_logits(reference, constant, precision="int8"), "int8")
+    assert top1.status == "failed"
 
 
 def test_each_limit_is_held_on_its_own() -> None:

@@ -12,12 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from contracts.errors import ConfigError, ModelError
-from tests.trainer.export.graphs import convolutions, image_signature, run_onnx, write_graph
-from trainer.export import precision
+from contracts.errors import ModelError
+from tests.trainer.export.graphs import convolutions, image_signature, run_exactly, run_onnx, write_graph
 from trainer.export.engine import build_engine
 from trainer.export.precision import convert_to_fp16
-from trainer.export.reference import ReferenceGraph
 from trainer.export.targets import TENSORRT_RTX, Builder
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -41,7 +39,7 @@ def run(path: Path, values: Any) -> Any:
     """Run a graph in real fp16 arithmetic, after ONNX Runtime accepted its types."""
     images = np.array(values, np.float32)
     run_onnx(path, images)
-    return ReferenceGraph(path).run({"images": images})["logits"]
+    return run_exactly(path, images=images)["logits"]
 
 
 def test_weights_are_fp16_and_the_interface_is_fp32(exported: Any) -> None:
@@ -252,12 +250,3 @@ def build(graph: Path, *targets: str, image_size: int = 32) -> None:
     engine = graph.with_suffix(".engine")
     build_engine(graph, engine, builder=builder, signature=image_signature(image_size), opt_batch=2, max_batch=4)
     assert engine.stat().st_size
-
-
-def test_bf16_needs_modelopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"export\.precision=bf16 needs nvidia-modelopt, which is not installed"
-    ) as caught:
-        precision.convert_with_autocast(tmp_path / "fp32.onnx", tmp_path / "bf16.onnx")
-    assert "pip install" in caught.value.todo

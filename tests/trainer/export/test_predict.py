@@ -7,8 +7,10 @@ import json
 import struct
 import subprocess
 import sys
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from PIL import Image
 from records.decode import decode_rgb
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
+from trainer.export import runtimes, serving
 from trainer.tasks.images import predict
 from trainer.tasks.images.transforms import EvaluationTransform
 
@@ -160,6 +163,11 @@ def run_alone(folder: Path, *arguments: str | Path, packages: Path, **options: A
     )
 
 
+def open_folder(folder: Path) -> tuple[predict.Classifier, runtimes.Runner]:
+    classifier = predict.open_files(lambda name: folder / name)
+    return classifier, runtimes.open_graph(folder / classifier.graph.path, classifier.graph, 1)
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with numpy, Pillow and onnxruntime, and nothing else."""
@@ -182,10 +190,11 @@ def expected_answers(folder: Path, paths: list[Path]) -> list[tuple[str, float]]
 
 
 def test_it_needs_three_packages_and_answers_as_the_trainer(folder: Path, files: list[Path], packages: Path) -> None:
-    assert (folder / "predict.py").read_bytes() == Path(predict.__file__).read_bytes()
+    for module, name in ((predict, "predict.py"), (serving, "serving.py"), (runtimes, "runtimes.py")):
+        assert (folder / name).read_bytes() == Path(module.__file__).read_bytes()
     answer = run_alone(folder, *files, "--json", "--top=2", packages=packages)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stderr == "['PIL', 'numpy', 'onnxruntime']\n"
+    assert answer.stderr == "['PIL', 'numpy', 'onnxruntime', 'runtimes', 'serving']\n"
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["file"] for line in lines] == [str(path) for path in files]
     best = [line["predictions"][0] for line in lines]
@@ -203,7 +212,7 @@ def test_bad_images_are_named_and_the_others_answered(
     broken.write_bytes(FILES["4:2:0"][: len(FILES["4:2:0"]) * 3 // 4])
     text = tmp_path / "text.png"
     text.write_text("hello")
-    answer = run_alone(folder, tmp_path / "none.png", files[0], broken, text, tmp_path, files[1], packages=packages)
+    answer = run_alone(folder, tmp_path / "none.png", files[0], broken, text, files[1], packages=packages)
     assert answer.returncode == 2
     assert "Traceback" not in answer.stderr
     assert [line.partition(": ")[0] for line in answer.stdout.splitlines()] == [str(files[0]), str(files[1])]
@@ -211,7 +220,6 @@ def test_bad_images_are_named_and_the_others_answered(
         f"{tmp_path}/none.png: cannot be read: No such file",
         f"{broken}: damaged image: image file is truncated",
         f"{text}: not an image of a known format",
-        f"{tmp_path}: cannot be read: Is a directory",
         "  to do: ",
     ):
         assert words in answer.stderr
@@ -223,14 +231,14 @@ def test_bad_images_are_named_and_the_others_answered(
 
 
 def test_paths_come_from_standard_input_and_an_empty_line_asks_for_answers(folder: Path, files: list[Path]) -> None:
-    command = [sys.executable, "-I", str(folder / "predict.py"), "--json", "--paths-from=-"]
+    command = [sys.executable, "-I", str(folder / "predict.py"), "--json", "--json-lines=-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(f"{files[0]}\n\n")
+        process.stdin.write(f"{json.dumps(str(files[0]))}\n\n")
         process.stdin.flush()
         # Fewer than a batch: without the empty line it would wait here for ever.
         assert json.loads(process.stdout.readline())["file"] == str(files[0])
-        rest, _ = process.communicate("".join(f"{path}\n" for path in files[1:]), timeout=120)
+        rest, _ = process.communicate("".join(f"{json.dumps(str(path))}\n" for path in files[1:]), timeout=120)
     assert process.returncode == 0
     assert [json.loads(line)["file"] for line in rest.splitlines()] == [str(path) for path in files[1:]]
 
@@ -238,12 +246,16 @@ def test_paths_come_from_standard_input_and_an_empty_line_asks_for_answers(folde
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "no image was given"),
+        ((), "none of images was given"),
         (("--top=0", "x.png"), "--top 0: allowed are whole numbers from 1"),
         (("--threads=0", "x.png"), "--threads 0"),
         (("--model=none.onnx", "x.png"), "none.onnx is not there"),
         (("--model=labels.json", "x.png"), "labels.json does not load"),
-        (("--paths-from=none.txt",), "--paths-from none.txt: No such file"),
+        (("--paths-from=none.txt",), "none.txt cannot be read: No such file"),
+        (("--manifest=none.txt",), "none.txt is of no known form"),
+        (("--column=x", "x.png"), "--column x: it is for a --manifest"),
+        (("--url=http://127.0.0.1:1/v2/models/m", "x.png"), "http://127.0.0.1:1/v2/models/m does not answer: "),
+        (("--url=http://127.0.0.1:1", "x.png"), "does not say how Triton calls its model"),
     ],
 )
 def test_bad_arguments_end_with_2(folder: Path, packages: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -275,9 +287,9 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda values: values.update(model="../model.onnx"), 'model "../model.onnx"'),
         (lambda values: values.update(gamma=2.2), "not known: ['gamma']"),
         (lambda values: values.pop("std"), "missing: ['std']"),
-        (lambda values: values.update(layout="NHWC"), "layout NHWC"),
-        (lambda values: values.update(image_size=13), "says images ['batch', 3, 13, 13]"),
-        (lambda values: values.update(input="pictures"), "says pictures"),
+        (lambda values: values.update(layout="NHWC"), "say images float32 [None, 12, 12, 3]"),
+        (lambda values: values.update(image_size=13), "say images float32 [None, 3, 13, 13]"),
+        (lambda values: values.update(input="pictures"), "say pictures"),
         (lambda values: values.update(output="scores"), "and scores"),
         (lambda values: values.update(input=[]), "input []"),
         (lambda values: values.update(output={}), "output {}"),
@@ -290,8 +302,8 @@ def test_what_is_not_known_is_refused(folder: Path, tmp_path: Path, change: Chan
     for name in ("labels.json", GRAPH_NAME):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "preprocess.json").write_text(json.dumps(values))
-    with pytest.raises(predict.BadFolder) as error:
-        predict.open_folder(tmp_path)
+    with pytest.raises(runtimes.BadFolder) as error:
+        open_folder(tmp_path)
     assert words in str(error.value)
     assert "to do:" in str(error.value)
 
@@ -322,25 +334,141 @@ def test_every_entry_is_obeyed(folder: Path, changes: dict[str, Any], expected: 
 
 
 def test_a_batch_past_the_largest_is_refused(folder: Path) -> None:
-    classifier = predict.open_folder(folder)
-    assert classifier.run(np.zeros((5, SIZE, SIZE, 3), np.uint8)).shape == (5, len(colours.CLASSES))
+    classifier, run = open_folder(folder)
+    assert len(classifier.answer(np.zeros((5, SIZE, SIZE, 3), np.uint8), run, None)) == 5
     with pytest.raises(ValueError, match="6 images in a batch: the model takes 5 at most"):
-        classifier.run(np.zeros((6, SIZE, SIZE, 3), np.uint8))
+        classifier.answer(np.zeros((6, SIZE, SIZE, 3), np.uint8), run, None)
 
 
 def test_labels_that_are_not_as_many_as_outputs_are_refused(folder: Path) -> None:
-    classifier = predict.open_folder(folder)
-    fewer = predict.Classifier(classifier.preprocessing, classifier.labels[1:], classifier.runner)
-    with pytest.raises(predict.BadFolder, match="there are 5 labels"):
-        fewer.run(np.zeros((1, SIZE, SIZE, 3), np.uint8))
+    classifier, run = open_folder(folder)
+    fewer = predict.Classifier(classifier.preprocessing, classifier.labels[1:])
+    with pytest.raises(runtimes.BadFolder, match="there are 5 labels"):
+        fewer.answer(np.zeros((1, SIZE, SIZE, 3), np.uint8), run, None)
 
 
 def test_outputs_that_are_not_numbers_are_no_answer(folder: Path) -> None:
-    opened = predict.open_folder(folder)
+    classifier, _ = open_folder(folder)
     nan = np.full((1, len(colours.CLASSES)), np.nan, np.float32)
-    classifier = predict.Classifier(opened.preprocessing, opened.labels, lambda images: nan)
-    (answer,) = classifier.classify(["x"], top=1, read=lambda path: FILES["bmp"])
-    assert (answer.predictions, "not finite" in answer.error) == ([], True)
+    (answer,) = classifier.answer(np.zeros((1, SIZE, SIZE, 3), np.uint8), lambda images: {"logits": nan}, 1)
+    assert answer == {"error": "the model's outputs for it are not finite numbers"}
+
+
+def test_folders_manifests_and_lines_name_images_and_answers_are_a_table(
+    folder: Path, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    for name, label in (("in/b.png", 1), ("in/below/a.png", 2), ("c.png", 0)):
+        (tmp_path / name).write_bytes(encode(colours.draw(label, 0)))
+    (tmp_path / "in" / "notes.txt").write_text("no image")
+    table = tmp_path / "list.csv"
+    table.write_text(f"kind,path\nx,{tmp_path}/c.png\ny,{tmp_path}/none.png\n")
+    given = (tmp_path / "in", f"--manifest={table}", "--column=path", "--lines=-", "--format=csv", "--top=1")
+    found = run_alone(folder, *given, packages=packages, input=f"{tmp_path}/c.png\n")
+    assert found.returncode == 2
+    rows = [row.split(",") for row in found.stdout.splitlines()]
+    assert rows[0] == ["sample", "label", "score", "value", "error"]
+    names = [colours.CLASSES[label] for label in (1, 2, 0, 0)]
+    files = ["in/b.png", "in/below/a.png", "c.png", "c.png", "none.png"]
+    assert [row[0] for row in rows[1:]] == [f"{tmp_path}/{name}" for name in files]
+    assert [row[1] for row in rows[1:5]] == names and float(rows[1][2]) > 0.5
+    assert rows[5][4].startswith("cannot be read: No such file")
+    assert "error: 1 of 5 images could not be used" in found.stderr
+
+
+class KServe(BaseHTTPRequestHandler):
+    """Speaks KServe's protocol v2 and runs the ONNX file.
+
+    It proves that the program keeps to the protocol as its specification has it; no Triton has answered.
+    """
+
+    def do_GET(self) -> None:
+        self.answer(json.dumps(self.server.said).encode() if self.path == "/v2/models/colours" else None)
+
+    def do_POST(self) -> None:
+        assert self.path == "/v2/models/colours/infer"
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        header = int(self.headers["Inference-Header-Content-Length"])
+        asked = json.loads(content[:header])
+        (given,), (wanted,) = asked["inputs"], asked["outputs"]
+        assert (given["name"], given["datatype"], wanted["name"]) == ("images", "FP32", "logits")
+        assert len(content) - header == given["parameters"]["binary_data_size"]
+        images = np.frombuffer(content[header:], np.float32).reshape(given["shape"])
+        logits = self.server.run({"images": images})["logits"]
+        said: dict[str, Any] = {"name": "logits", "datatype": "FP32", "shape": list(logits.shape)}
+        self.server.batches.append(len(images))
+        if self.server.binary:
+            body = logits.tobytes()
+            said["parameters"] = {"binary_data_size": len(body)}
+            self.answer(json.dumps({"outputs": [said]}).encode(), body)
+        else:
+            self.answer(json.dumps({"outputs": [{**said, "data": logits.ravel().tolist()}]}).encode())
+
+    def answer(self, header: bytes | None, body: bytes = b"") -> None:
+        self.send_response(404 if header is None else 200)
+        content = b'{"error": "unknown model"}' if header is None else header + body
+        self.send_header("Content-Length", str(len(content)))
+        if body:
+            self.send_header("Inference-Header-Content-Length", str(len(content) - len(body)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), KServe) as server:
+        _, server.run = open_folder(folder)
+        server.batches, server.binary = [], True
+        server.said = {
+            "inputs": [{"name": "images", "datatype": "FP32", "shape": [-1, 3, SIZE, SIZE]}],
+            "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 6]}],
+        }
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_server_answers_as_the_graph_does(
+    folder: Path, files: list[Path], packages: Path, server: Any, binary: bool
+) -> None:
+    server.binary = binary
+    url = f"http://127.0.0.1:{server.server_port}/v2/models/colours"
+    found = run_alone(folder, *files[:7], "--json", f"--url={url}", packages=packages)
+    own = run_alone(folder, *files[:7], "--json", packages=packages)
+    assert (found.returncode, found.stdout) == (0, own.stdout)
+    assert server.batches == [5, 2]
+    assert found.stderr == "['PIL', 'numpy', 'runtimes', 'serving']\n"
+
+
+def test_a_server_with_another_model_is_refused(folder: Path, files: list[Path], packages: Path, server: Any) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/v2/models"
+    found = run_alone(folder, files[0], f"--url={url}/other", packages=packages)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert '/v2/models/other does not answer: 404: {"error": "unknown model"}' in found.stderr
+    server.said["inputs"][0]["shape"][-1] = SIZE + 1
+    found = run_alone(folder, files[0], f"--url={url}/colours", packages=packages)
+    assert found.returncode == 2
+    assert "the export's files say images float32 [None, 3, 12, 12] and logits" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [("-1", "BASIC"), ("1", "EXTENDED"), ("2", "DISABLE_ALL"), ("0", "ENABLE_ALL"), ("7", "ENABLE_ALL")],
+)
+def test_a_graph_is_optimised_as_its_configuration_says(tmp_path: Path, level: str, expected: str) -> None:
+    model = tmp_path / "triton" / "m" / "1" / "model.onnx"
+    assert runtimes.graph_level(model) == "ORT_DISABLE_ALL"
+    model.parent.mkdir(parents=True)
+    (model.parent.parent / "config.pbtxt").write_text(f"optimization {{\n  graph {{\n    level: {level}\n  }}\n}}\n")
+    assert expected in runtimes.graph_level(model)
+    (model.parent.parent / "config.pbtxt").write_text("max_batch_size: 8\n")
+    assert runtimes.graph_level(model) == "ORT_ENABLE_ALL"
 
 
 @pytest.mark.parametrize(
@@ -353,5 +481,5 @@ def test_outputs_that_are_not_numbers_are_no_answer(folder: Path) -> None:
     ],
 )
 def test_images_without_agreed_pixels_are_refused(content: bytes, words: str) -> None:
-    with pytest.raises(predict.BadImage, match=words):
+    with pytest.raises(serving.BadSample, match=words):
         predict.decode_rgb(content)

@@ -13,11 +13,10 @@ from onnx import numpy_helper
 from contracts.config import ModelSection
 from contracts.errors import ModelError
 from tests.trainer.export.conftest import IMAGE_SIZE, Digits, write_fp32
-from tests.trainer.export.graphs import compare_logits, image_signature, run_onnx, store_images
+from tests.trainer.export.graphs import compare_logits, describe, image_signature, run_onnx, store_images
 from trainer.export.arrays import StoredArrays
 from trainer.export.coverage import judge_coverage, measure_coverage
 from trainer.export.engine import build_engine
-from trainer.export.onnx_graph import describe
 from trainer.export.parity import judge
 from trainer.export.precision import convert_to_fp16
 from trainer.export.processes import run_step

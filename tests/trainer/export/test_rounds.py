@@ -30,7 +30,6 @@ from trainer.export.engine import build_engine
 from trainer.export.precision import Conversion, convert_to_fp16
 from trainer.export.processes import run_step
 from trainer.export.ranges import NodeRange, measure_ranges
-from trainer.export.reference import measure_errors
 from trainer.export.rounds import Search, find_fp16, next_kept
 from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.tasks.images.network import build_network
@@ -71,7 +70,7 @@ class Judge:
             Path("fp16"),
             ranges=ranges,
             judge=self.judge,
-            measure_errors=lambda: errors,
+            measure_errors=lambda graph: errors,
             convert=self.convert,
         )
 
@@ -84,15 +83,15 @@ def test_a_graph_that_passes_is_tried_once() -> None:
     assert [item.name for item in found.gates] == ["range", "other", "parity"]
 
 
-def test_the_rounds_add_norms_then_values_then_errors() -> None:
+def test_the_rounds_add_norms_then_largest_errors() -> None:
     light = {name: NodeRange(item.op_type, item.written, item.read, 0) for name, item in RANGES.items()}
     judge = Judge("conv3")
-    found = judge.search(light, conv2=0.4, conv3=0.5, conv4=0.1, gelu=0.9, norm=0.7)
+    found = judge.search(light, conv2=0.4, conv3=0.3, conv4=0.1, gelu=0.9, norm=0.7)
     assert judge.kept == [
         [],
         ["norm", "softmax"],
-        ["conv16", "norm", "softmax", "gelu"],
-        ["conv2", "conv3", "conv16", "norm", "softmax", "gelu"],  # two more: the worst two are there already
+        ["conv2", "norm", "softmax", "gelu"],
+        ["conv2", "conv3", "conv4", "norm", "softmax", "gelu"],  # two more: the worst two are there already
     ]
     assert [attempt.outcome for attempt in found.attempts] == ["failed", "failed", "failed", "kept"]
     assert found.attempts[0].reason == "parity failed: relative_error 0.02 (limit 0.005)"
@@ -100,14 +99,23 @@ def test_the_rounds_add_norms_then_values_then_errors() -> None:
         "2 node(s) in fp32 (norms and softmax): norm, softmax; parity failed: relative_error 0.02 (limit 0.005)"
     )
     assert found.attempts[3].reason == (
-        "6 node(s) in fp32 (norms and softmax + largest values + largest errors): "
-        "conv2, conv3, conv16, norm, softmax, ..."
+        "6 node(s) in fp32 (norms and softmax + largest errors): conv2, conv3, conv4, norm, softmax, ..."
     )
+
+
+def test_where_no_error_is_known_the_largest_values_are_kept() -> None:
+    light = {name: NodeRange(item.op_type, item.written, item.read, 0) for name, item in RANGES.items()}
+    judge = Judge("conv14")
+    assert "(norms and softmax + largest values)" in judge.search(light).attempts[3].reason
+    assert judge.kept[2:] == [
+        ["conv16", "norm", "softmax", "gelu"],
+        ["conv14", "conv15", "conv16", "norm", "softmax", "gelu"],
+    ]
 
 
 def test_after_three_rounds_it_has_failed() -> None:
     light = {name: NodeRange(item.op_type, item.written, item.read, 0) for name, item in RANGES.items()}
-    found = Judge("no such node").search(light, conv2=0.4)
+    found = Judge("no such node").search(light)
     assert not found.found
     assert len(found.attempts) == 4
     assert all(attempt.outcome == "failed" for attempt in found.attempts)
@@ -126,11 +134,14 @@ def test_too_few_weights_in_fp16_end_the_search() -> None:
 
 
 def test_a_round_keeps_no_more_weights_than_coverage_allows() -> None:
+    def kept(ranges: dict[str, NodeRange], *before: str) -> set[str]:
+        return next_kept(2, ranges, before, Path("fp16"), lambda graph: {})[0]
+
     # 17 x 100 bytes: a 39th of them is less than one convolution has, so only what has no weights is kept.
-    assert next_kept(2, RANGES, set(), dict) == {"gelu", "norm"}
+    assert kept(RANGES) == {"gelu", "norm"}
     more = RANGES | {f"more{number}": NodeRange("Conv", 20.0 - number, 0.1, 100) for number in range(22)}
-    assert next_kept(2, more, set(), dict) == {"more0", "gelu", "norm", "softmax"}
-    assert next_kept(2, more, {"conv0"}, dict) == {"gelu", "norm", "softmax"}
+    assert kept(more) == {"more0", "gelu", "norm", "softmax"}
+    assert kept(more, "conv0") == {"gelu", "norm", "softmax"}
 
 
 def test_the_first_try_keeps_what_reads_or_writes_large_values() -> None:
@@ -163,7 +174,7 @@ def test_the_trained_digits_are_fp16_at_once(tmp_path: Path, digits: Digits) -> 
     assert found.found, found.gates
     assert [attempt.kept_fp32 for attempt in found.attempts] == [[]]
     assert {item.name: item.status for item in found.gates} == dict.fromkeys(
-        ("range", "parity", "top1", "reference", "coverage"), "passed"
+        ("range", "parity", "top1", "arithmetic", "coverage"), "passed"
     )
     assert measure_coverage(tmp_path / "fp16.onnx", "fp16") == {"weight_bytes": 1.0}
     right = [
@@ -190,7 +201,7 @@ def test_two_bad_layers_end_in_fp32_and_no_other(tmp_path: Path, digits: Digits)
     by_name = {item.name: item for item in found.gates}
     assert by_name["range"].figures["largest"] > 65504
     assert by_name["range"].figures["largest_fp16"] < 1000
-    assert by_name["reference"].figures["non_finite_values"] == 0
+    assert by_name["arithmetic"].status == "passed"
     # Without them, or without one that reads what they write, the same graph is infinite.
     logits = run_onnx(digits.fp32, digits.images[:2])
     for kept in (bad, attempt.kept_fp32[:3], attempt.kept_fp32[1:]):
@@ -253,12 +264,11 @@ def test_what_calibration_missed_is_mended_in_the_rounds(tmp_path: Path) -> None
         tmp_path / "fp16.onnx",
         ranges=ranges,
         judge=lambda graph: [judge_logits(graph, images, expected)],
-        measure_errors=lambda: measure_errors(source, {"images": images[:1]}),
     )
-    # There are no norms. One node a round: first the one with the largest value, then the other, by its error.
+    # There are no norms. One node a round: those with the largest values, in the graph's order.
     assert [attempt.kept_fp32 for attempt in found.attempts] == [[], ["large"], ["large", "same"]]
     assert [attempt.outcome for attempt in found.attempts] == ["failed", "failed", "kept"]
-    assert "reference failed: non_finite_values" in found.attempts[0].reason
+    assert "arithmetic failed: large" in found.attempts[0].reason
 
 
 # --- large models, with random weights --------------------------------------------------------------------------------
@@ -273,8 +283,8 @@ def export_random(architecture: str, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "kept"), [("resnet", []), ("vit", ["Where"])])
-def test_large_models_are_fp16_at_once_in_bounded_memory(tmp_path: Path, architecture: str, kept: list[str]) -> None:
+@pytest.mark.parametrize("architecture", ["resnet", "vit"])
+def test_large_models_are_fp16_at_once_in_bounded_memory(tmp_path: Path, architecture: str) -> None:
     source, target = export_random(architecture, tmp_path), tmp_path / "fp16.onnx"
     images = np.random.default_rng(0).standard_normal((8, 3, 224, 224), dtype=np.float32)
     ranges, of_ranges = run_step(measure_ranges, source, store_images(tmp_path / "calibration", images))
@@ -289,19 +299,17 @@ def test_large_models_are_fp16_at_once_in_bounded_memory(tmp_path: Path, archite
 
     def judge(graph: Path) -> list[Gate]:
         found = compare_logits(expected, run_onnx(graph, images[:4]), ran="", precision="fp16")
-        reference = judge_logits(graph, images[:4], expected, limit_s=4.0)
-        return [*parity.judge(found, "fp16"), reference, judge_coverage(measure_coverage(graph, "fp16"), "fp16")]
+        return [*parity.judge(found, "fp16"), judge_coverage(measure_coverage(graph, "fp16"), "fp16")]
 
     found = find_fp16(source, target, ranges=ranges, judge=judge, convert=convert)
     assert found.found, found.gates
-    assert [ranges[name].op_type for name in found.attempts[0].kept_fp32] == kept
+    assert found.attempts[0].kept_fp32 == []
     statuses = {item.name: item.status for item in found.gates}
-    # One image takes longer than the second that each has; a random network predicts one class.
+    # A random network predicts one class.
     assert statuses == {
         "range": "passed",
         "parity": "passed",
         "top1": "not decidable",
-        "reference": "not run",
         "coverage": "passed",
     }
     weights_bytes = source.stat().st_size

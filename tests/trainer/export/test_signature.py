@@ -13,14 +13,13 @@ from torch import nn
 
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.errors import ModelError
-from tests.trainer.export.graphs import run_outputs
+from tests.trainer.export.graphs import describe, run_outputs
 from trainer.export import parity, ranges
 from trainer.export.arrays import random_inputs, store_arrays
 from trainer.export.engine import build_engine, profile_shapes
-from trainer.export.onnx_graph import describe, export_graph, join_graph
+from trainer.export.onnx_graph import export_graph
 from trainer.export.precision import convert_to_fp16
 from trainer.export.proof import measure_batches
-from trainer.export.reference import evaluate
 from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.export.tensors import kind_of, restore_outputs, run_torch
 from trainer.model.tensors import name_outputs
@@ -65,8 +64,7 @@ def example(length: int = 16) -> list[torch.Tensor]:
 
 def write(model: nn.Module, folder: Path, signature: Signature = SIGNATURE, **settings: Any) -> Path:
     given = {"example": example(), "opset": 20, **settings}
-    export_graph(model, folder / "traced.onnx", signature=signature, **given)
-    join_graph(folder / "traced.onnx", folder / "fp32.onnx", signature)
+    export_graph(model, folder / "fp32.onnx", signature=signature, **given)
     return folder / "fp32.onnx"
 
 
@@ -183,8 +181,6 @@ def test_gates_go_over_all_outputs_and_samples_of_several_lengths(fp32: Path, tm
     assert max(measure_batches(fp32, inputs, [1, 4, 12], threads=1).values()) < 1e-5
     # Whole numbers are no activations.
     assert all("tokens" not in name for name in ranges.measure_ranges(fp32, inputs))
-    one = some_inputs(3, 16)
-    assert all(np.allclose(evaluate(fp32, one)[name], run(one)[name], atol=1e-5) for name in SIGNATURE.outputs)
 
 
 def outputs_of(scores: np.ndarray, price: np.ndarray) -> tuple[list[dict[str, np.ndarray]], dict[str, OutputSpec]]:
@@ -192,9 +188,10 @@ def outputs_of(scores: np.ndarray, price: np.ndarray) -> tuple[list[dict[str, np
 
 
 def test_the_worst_output_counts() -> None:
-    scores, price = np.eye(7, dtype=np.float32) * 10, np.linspace(-1, 1, 7).astype(np.float32)
+    scores = np.tile(np.eye(7, dtype=np.float32) * 10, (4, 1))
+    price = np.tile(np.linspace(-1, 1, 7).astype(np.float32), 4)
     expected, specs = outputs_of(scores, price)
-    found, _ = outputs_of(scores, price + np.float32(0.1) * np.arange(7))
+    found, _ = outputs_of(scores, price + np.float32(0.1) * np.tile(np.arange(7), 4))
     compared = parity.compare(expected, found, outputs=specs, ran="test", precision="fp16")
     assert not compared.passed
     assert compared.relative_error == compared.outputs["price"].relative_error == pytest.approx(0.3)

@@ -1,73 +1,114 @@
+"""Which runtime a configuration gets on a machine: compute capabilities and packages are planted."""
+
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from contracts.config import ExportSection
 from contracts.errors import ConfigError
 from trainer.export import targets
 from trainer.export.targets import (
     DEFAULT_TARGETS,
+    OUTSIDE_MATRIX,
     RTX_TARGETS,
     Builder,
     capability_of,
     check_precision,
-    choose_builder,
+    choose_runtime,
     gpus_of,
 )
 
+RTX = {"tensorrt_rtx"}
+BOTH = {"tensorrt", "tensorrt_rtx"}
 
-def pretend(monkeypatch: pytest.MonkeyPatch, *, installed: set[str], gpu: str | None) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in installed else None)
-    monkeypatch.setattr(targets, "gpu_target", lambda: gpu)
-    monkeypatch.setattr(targets, "_version_of", lambda module: "1.2.3")
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def choose(installed: set[str], gpu: str | None, **settings: Any) -> Builder:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in installed else None)
+        monkeypatch.setattr(targets, "gpu_target", lambda: gpu)
+        monkeypatch.setattr(targets, "version_of", lambda module: "1.2.3")
+        return choose_runtime(ExportSection(**settings))
+
+    return choose
 
 
 @pytest.mark.parametrize(
-    ("installed", "gpu", "expected"),
+    ("installed", "gpu", "settings", "expected"),
     [
-        ({"tensorrt_rtx"}, None, "tensorrt_rtx 1.2.3, sm80+sm86+sm89+sm120"),
-        ({"tensorrt_rtx"}, "sm89", "tensorrt_rtx 1.2.3, sm89"),
-        ({"tensorrt_rtx"}, "sm90", "tensorrt_rtx 1.2.3, sm80+sm86+sm89+sm120"),
-        ({"tensorrt", "tensorrt_rtx"}, "sm90", "tensorrt 1.2.3, sm90"),
-        ({"tensorrt", "tensorrt_rtx"}, None, "tensorrt_rtx 1.2.3, sm80+sm86+sm89+sm120"),
+        # auto: TensorRT on the GPU that is there, else ONNX, whatever else is installed.
+        (BOTH, "sm90", {}, "tensorrt 1.2.3, sm90"),
+        (BOTH, "sm89", {}, "tensorrt 1.2.3, sm89"),
+        (BOTH, None, {}, "onnxruntime_tensorrt"),
+        (RTX, "sm89", {}, "onnxruntime_tensorrt"),
+        (set(), None, {}, "onnxruntime_tensorrt"),
+        # Asked for.
+        (BOTH, "sm100", {"runtime": "tensorrt"}, "tensorrt 1.2.3, sm100"),
+        (BOTH, "sm90", {"runtime": "tensorrt", "targets": ["h100"]}, "tensorrt 1.2.3, sm90"),
+        (BOTH, "sm90", {"runtime": "onnxruntime_tensorrt"}, "onnxruntime_tensorrt"),
+        (RTX, "sm89", {"runtime": "onnxruntime_tensorrt", "targets": ["l4"]}, "onnxruntime_tensorrt"),
+        (RTX, None, {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm86+sm89+sm120"),
+        (RTX, "sm75", {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm75"),
+        (BOTH, "sm90", {"runtime": "tensorrt_rtx", "targets": ["l4"]}, "tensorrt_rtx 1.2.3, sm89"),
+        # A configuration of release 0.1.0.
+        (BOTH, "sm90", {"targets": ["l4", "nvidia-tesla-t4", "sm89"]}, "tensorrt_rtx 1.2.3, sm89+sm75"),
     ],
 )
-def test_the_builder_that_fits_the_machine_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, installed: set[str], gpu: str | None, expected: str
+def test_the_runtime_that_fits_machine_and_wish(
+    choose: Any, installed: set[str], gpu: str | None, settings: dict[str, Any], expected: str
 ) -> None:
-    pretend(monkeypatch, installed=installed, gpu=gpu)
-    assert choose_builder().identity == expected
+    assert choose(installed, gpu, **settings).identity == expected
 
 
 @pytest.mark.parametrize(
-    ("installed", "given"),
-    [(set(), "no engine builder is installed"), ({"tensorrt"}, "on that GPU only; this machine has no GPU")],
+    ("installed", "gpu", "settings", "given", "todo"),
+    [
+        (RTX, "sm90", {}, "this machine has a GPU of sm90 (h100, h100-80gb, h200)", "shardline[tensorrt]"),
+        (set(), "sm100", {}, "this machine has a GPU of sm100 (b200)", "shardline[tensorrt]"),
+        (RTX, "sm90", {"runtime": "tensorrt"}, "the package tensorrt is not installed", "shardline[tensorrt]"),
+        (RTX, "sm90", {"runtime": "tensorrt_rtx"}, "no engines for sm90", "shardline[tensorrt]"),
+        (BOTH, None, {"runtime": "tensorrt"}, "this machine has no GPU", "export.runtime=onnxruntime_tensorrt"),
+        (set(), None, {"runtime": "tensorrt_rtx"}, "tensorrt_rtx is not installed", "shardline[rtx]"),
+        (RTX, None, {"runtime": "tensorrt_rtx", "targets": ["h100"]}, "builds no engine for sm90", "with h100 ("),
+        (RTX, "sm90", {"targets": ["v100"]}, "builds no engine for sm70 (v100)", "export.runtime=tensorrt "),
+        (BOTH, "sm90", {"runtime": "tensorrt", "targets": ["l4"]}, "export.targets l4", "runtime=tensorrt_rtx"),
+        (BOTH, None, {"runtime": "onnxruntime_tensorrt", "targets": ["l4"]}, "has no GPU", "runtime=tensorrt_rtx"),
+        (BOTH, "sm89", {"min_batch": 2}, "export.min_batch 2 with export.runtime tensorrt:", "min_batch=1"),
+    ],
 )
-def test_no_usable_builder_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, installed: set[str], given: str
+def test_what_cannot_be_is_refused_with_what_to_do(
+    choose: Any, installed: set[str], gpu: str | None, settings: dict[str, Any], given: str, todo: str
 ) -> None:
-    pretend(monkeypatch, installed=installed, gpu=None)
-    with pytest.raises(ConfigError, match=given) as caught:
-        choose_builder()
-    assert 'pip install "shardline[tensorrt]"' in caught.value.todo
+    with pytest.raises(ConfigError) as caught:
+        choose(installed, gpu, **settings)
+    assert given in caught.value.given and todo in caught.value.todo, caught.value
+    assert caught.value.exit_code == 2
+
+
+def test_what_a_user_should_know_is_a_warning(choose: Any) -> None:
+    (former,) = choose(RTX, None, targets=["l4"]).warnings
+    assert "export.runtime: tensorrt_rtx" in former
+    (lacking,) = choose(RTX, "sm89").warnings
+    assert "tensorrt is not installed: the ONNX file is what serves" in lacking
+    (outside,) = choose(RTX, None, runtime="tensorrt_rtx", targets=["a100", "l4"]).warnings
+    assert outside == "sm80 (a100, a100-80gb, a30): outside NVIDIA's published matrix of TensorRT-RTX"
+    assert choose(BOTH, "sm90").warnings == choose(set(), None).warnings == ()
+    assert not set(OUTSIDE_MATRIX) & set(DEFAULT_TARGETS)
+
+
+def test_an_unknown_runtime_is_refused_by_the_configuration() -> None:
+    with pytest.raises(ValidationError, match="runtime"):
+        ExportSection.model_validate({"runtime": "tensorrt_llm"})
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
-    builder = choose_builder()
+    builder = choose_runtime(ExportSection(runtime="tensorrt_rtx", targets=["l4"]))
     assert builder.version == importlib.metadata.version("tensorrt_rtx_cu13")
-
-
-def test_without_a_gpu_the_engine_is_for_the_common_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "gpu_target", lambda: None)
-    assert choose_builder().targets == DEFAULT_TARGETS
-
-
-def test_several_gpus_by_name_become_capabilities_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, installed={"tensorrt_rtx"}, gpu=None)
-    wanted = ["l4", "nvidia-tesla-t4", "NVIDIA-L4", "sm89", "rtx-pro-6000"]
-    assert choose_builder(wanted).targets == ("sm89", "sm75", "sm120")
 
 
 @pytest.mark.parametrize("name", ["l5", "", "89", "sm8"])
@@ -77,23 +118,16 @@ def test_an_unknown_gpu_is_refused_with_the_known_ones(name: str) -> None:
     assert "sm120" in caught.value.allowed
 
 
-@pytest.mark.parametrize("name", ["h100", "b200", "v100"])
-def test_what_rtx_cannot_build_for_is_built_on_that_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    pretend(monkeypatch, installed={"tensorrt", "tensorrt_rtx"}, gpu=None)
-    with pytest.raises(ConfigError, match="built by tensorrt on that GPU only; this machine has no GPU"):
-        choose_builder([name])
-    pretend(monkeypatch, installed={"tensorrt", "tensorrt_rtx"}, gpu=capability_of(name))
-    assert choose_builder([name]).name == "tensorrt 1.2.3"
-    with pytest.raises(ConfigError, match="on that GPU only"):
-        choose_builder([name, "l4"])
-
-
-def test_turing_has_no_fp32_in_rtx() -> None:
+def test_rtx_has_no_int8_and_on_turing_no_fp32() -> None:
     builder = Builder("tensorrt_rtx", "1", ("sm89", "sm75"))
     check_precision(builder, "fp16")
     with pytest.raises(ConfigError, match=r"no fp32 for sm75 \(t4\)"):
         check_precision(builder, "fp32")
-    check_precision(Builder("tensorrt", "11", ("sm75",)), "fp32")
+    with pytest.raises(ConfigError, match="its support matrix lists int8 for weights alone"):
+        check_precision(builder, "int8")
+    for other in (Builder("tensorrt", "11", ("sm75",)), Builder("onnxruntime_tensorrt", "", ())):
+        for precision in ("fp32", "int8"):
+            check_precision(other, precision)
 
 
 def test_every_target_has_a_gpu_with_a_name() -> None:

@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
+from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.proof import verdict_of
+from contracts.proof import find_unproven, require_proven
+from inspection.task import main as inspection_main
+from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
-from trainer.export import engine_run
+from trainer.export import engine_run, predict_task
 from trainer.export.engine_run import NoGpu, open_engine
 from trainer.export.verify import _judge_engine, main
 from trainer.export.workshop import hash_file
+
+SERVED = "triton/classifier/1/model.onnx"
 
 
 @pytest.fixture
@@ -62,7 +68,10 @@ def mend(folder: Path) -> None:
     graphs = [again(entry) for entry in document.graphs]
     engines = [again(entry).model_copy(update={"onnx_sha256": graphs[-1].sha256}) for entry in document.engines]
     files = [again(entry) for entry in document.files]
-    document = document.model_copy(update={"graphs": graphs, "engines": engines, "files": files})
+    assert document.served is not None
+    hashes = {"sha256": hash_file(folder / SERVED), "config_sha256": hash_file(folder / document.served.config)}
+    served = document.served.model_copy(update=hashes)
+    document = document.model_copy(update={"graphs": graphs, "engines": engines, "files": files, "served": served})
     (folder / MANIFEST_NAME).write_bytes(document.sealed().to_json())
 
 
@@ -75,10 +84,12 @@ def edit(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
 def test_what_was_made_is_unproven_and_nothing_is_wrong(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, said = verify(copy, capfd)
     assert code == 0, said
-    for gate in ("checksum", "repository", "bundle"):
+    for gate in ("checksum", "bundle"):
         assert any(line.startswith("passed") and f" {gate} " in line for line in said.splitlines()), said
     assert "engine sm89" in said and "this machine has no GPU" in said
-    assert "unproven as before: the same command on a GPU of sm89 runs the engine" in said
+    lacks = "sm89, ONNX Runtime's CUDA provider, fp16 arithmetic"
+    assert f"unproven as before: {lacks}; the same command on a GPU of sm89 runs the engine" in said
+    assert f"serves {SERVED} (sha256 {hash_file(copy / SERVED)[:12]}) ran by onnxruntime" in said
 
 
 class FakeGpu:
@@ -105,14 +116,15 @@ def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
     document = ExportManifest.load(uri)
     gpu.error = ConfigError("another version", allowed="the very version", todo="install it")
     code, said = verify(copy, capfd)
-    assert (code, verdict_of(uri, document)) == (0, "unproven"), said
+    assert code == 0 and find_unproven(uri, document) != [], said
     assert "not run       engine sm89    fp16  another version" in said
     gpu.error = None
     code, said = verify(copy, capfd)
     assert code == 0, said
-    assert said.strip().endswith("proven: every engine ran on its GPU")
+    # What Triton serves is another file than the engine: it stays unproven.
+    assert "unproven as before: ONNX Runtime's CUDA provider, fp16 arithmetic; serves" in said
     assert gpu.ran == [document.engines[0].sha256]
-    assert verdict_of(uri, document) == "proven"
+    assert find_unproven(uri, document) == ["ONNX Runtime's CUDA provider", "fp16 arithmetic"]
     assert Verification.load(f"{uri}/verified/sm89.json").engine_sha256 == gpu.ran[0]
 
 
@@ -139,7 +151,7 @@ def test_an_engine_does_not_run_after_a_gate_that_failed(
     mend(copy)
     code, said = verify(copy, capfd)
     assert (code, gpu.ran) == (1, []), said
-    assert "engine sm89    fp16  repository, bundle failed" in said
+    assert "engine sm89    fp16  bundle failed" in said
 
 
 def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
@@ -219,16 +231,62 @@ def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.Ca
     assert not any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
 
 
+def change_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [SERVED, "triton/classifier/config.pbtxt"])
+def test_one_byte_of_what_is_served_stops_verify_upload_and_predict(
+    copy: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    """The document that proves it is whole: only the file is another."""
+    line = storage.normalise(tmp_path)
+    config = publish_config(line, RunConfig.model_validate({"export": {"allow_unproven": True}}))
+    arguments = [f"--export={storage.normalise(copy)}", f"--config={config}", f"--line={line}", "--run-id=r-1"]
+    written = [tmp_path / name for name in ("verdict", "artifact-uri", "image")]
+    upload = ["gate", *arguments, *(f"--write-{path.name}={path}" for path in written)]
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (32, 32)).save(picture)
+    predict = [f"--folder={copy}", str(picture)]
+    assert inspection_main(upload) == 0
+    assert predict_task.main(predict) == 0
+    assert f"{Path(SERVED).name} by onnxruntime" in capfd.readouterr().err
+    for path in written:
+        path.unlink()
+
+    change_byte(copy / name)
+    shutil.rmtree(copy.parents[1] / "shard")
+    assert failed_gates(copy, capfd) == {"checksum"}
+    assert inspection_main(upload) == 2
+    assert f"is damaged: {name} has sha256" in capfd.readouterr().err
+    assert not any(path.exists() for path in written)
+    # The settings say how the model is run: both are used to predict.
+    assert predict_task.main(predict) == 2
+    assert f"{name} has crc32c" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["triton/classifier/2/model.onnx", "triton/other/config.pbtxt"])
+def test_a_file_that_triton_would_serve_besides_is_not_uploaded(copy: Path, name: str) -> None:
+    (copy / name).parent.mkdir(parents=True)
+    (copy / name).write_bytes(b"")
+    uri = storage.normalise(copy)
+    with pytest.raises(ConfigError, match=f"is damaged: {name} is not of this export"):
+        require_proven(uri, ExportManifest.load(uri), allow_unproven=True)
+    (copy / name).unlink()
+    require_proven(uri, ExportManifest.load(uri), allow_unproven=True)
+    (copy / "triton/classifier/labels.txt").unlink()
+    with pytest.raises(ConfigError, match=r"labels\.txt is missing"):
+        require_proven(uri, ExportManifest.load(uri), allow_unproven=True)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["model.fp16.sm89.engine", "model.fp32.onnx", "model.safetensors", "predict.py", "triton/classifier/config.pbtxt"],
+    ["model.fp16.sm89.engine", "model.fp32.onnx", "model.safetensors", "predict.py"],
 )
 def test_a_changed_byte_is_found(copy: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
-    content = bytearray((copy / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    # A file may have two names here, as it has none in a bucket.
-    (copy / name).unlink()
-    (copy / name).write_bytes(content)
+    change_byte(copy / name)
     shutil.rmtree(copy.parents[1] / "shard")
     assert "checksum" in failed_gates(copy, capfd)
 
@@ -276,21 +334,6 @@ def test_preprocessing_that_is_not_the_trainer_s_fails_the_bundle(
     edit(copy, name, mutate)
     mend(copy)
     assert "bundle" in failed_gates(copy, capfd)
-
-
-def test_a_repository_that_says_other_things_is_named(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(copy.parents[1] / "shard")
-    path = copy / "triton" / "classifier" / "config.pbtxt"
-    path.write_text(path.read_text().replace("max_batch_size: 10", "max_batch_size: 640"))
-    mend(copy)
-    assert failed_gates(copy, capfd) == {"repository"}
-
-
-def test_a_bundle_that_names_another_model_is_named(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(copy.parents[1] / "shard")
-    edit(copy, "preprocess.json", change(model="model.fp32.onnx"))
-    mend(copy)
-    assert failed_gates(copy, capfd) == {"repository"}
 
 
 def test_a_graph_that_was_exchanged_does_not_fit_its_engine(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:

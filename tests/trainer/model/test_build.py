@@ -208,7 +208,7 @@ def test_any_callable_can_build_the_model(user_module: types.ModuleType) -> None
         ("resnet", {"layer_type": "magic"}, "layer_type=magic", "correct model.arguments"),
         ("no_such_module:build", {}, "holds no module no_such_module", "install the package"),
         ("user_models:missing", {}, "missing", "write it, or correct the name"),
-        ("user_models:linear", {"depth": 3}, "depth", "correct model.arguments"),
+        ("user_models:linear", {"depth": 3}, "depth", "did you mean model.arguments.width?"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
         ("user_models:integers", {}, "returns a torch.int64 tensor of shape (2, 10)", "model.architecture"),
         (

@@ -27,6 +27,7 @@ from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from tests.conftest import small_config
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
+from trainer.profiling.case import Workload
 from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.rules import RULES, diagnose
 from trainer.profiling.summary import TraceSummary
@@ -320,6 +321,28 @@ def test_flags_gain_what_they_were_measured_at(
     found = findings(measured, [summary], recommendations=tried)[rule]
     assert (found.change, found.gain) == (f"set {setting}", 1.37)
     assert found.gain_from == "measured: 137 samples/s, not 100"
+
+
+@pytest.mark.parametrize(
+    ("what_is_wrong", "counted"),
+    [
+        ({"kernel_us": 3.0, "kernels": 150}, {}),
+        ({"kernels": 200, "kernel_us": 15.0, "names": 30}, {}),
+        ({"layout_share": 0.25}, {}),
+        ({}, {"flops_per_sample": 1e9, "precision": "fp32", "samples_per_s": 10.0}),
+        ({"loader_us": 30000.0}, {}),
+    ],
+)
+def test_of_texts_no_advice_is_about_images_or_refused(
+    tmp_path: Path, what_is_wrong: dict[str, Any], counted: dict[str, Any]
+) -> None:
+    summary = summarise(write_gpu_trace(tmp_path / "t.json", **what_is_wrong))
+    measured = Counters(data_time_fraction=0.3 if what_is_wrong.get("loader_us") else 0.0, **counted)
+    words = ("channels_last", "train.compile", "data.decode", "images")
+    for workload, named in ((Workload(), True), (Workload(compiles=False, has_layout=False, has_images=False), False)):
+        found = findings(measured, [summary], workload=workload).values()
+        assert found and all(each.change for each in found)
+        assert any(word in each.change for each in found for word in words) == named
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Whether a network takes statistics from its slots."""
+"""Whether a network takes statistics from its slots, and whether it has a memory layout to choose."""
 
 import pytest
 from torch import nn
 
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from trainer.model.freeze import find_frozen, freeze
-from trainer.profiling.service import has_batch_norm
+from trainer.profiling.service import has_batch_norm, has_layout
 
 
 def network(norm: nn.Module) -> nn.Module:
@@ -36,3 +37,14 @@ def test_frozen_ones_count_only_where_they_learn_later() -> None:
     assert has_batch_norm(frozen("*.weight"))
     # One that is frozen and one that is not.
     assert has_batch_norm(nn.Sequential(frozen(), network(nn.BatchNorm1d(4))))
+
+
+def test_a_layout_is_chosen_for_images_or_for_weights_of_convolutions() -> None:
+    def takes(*shape: int) -> Signature:
+        outputs = {"logits": OutputSpec(dtype="float32", shape=["batch", 2])}
+        return Signature(inputs={"x": TensorSpec(dtype="float32", shape=["batch", *shape])}, outputs=outputs)
+
+    assert has_layout(nn.Linear(4, 2), takes(3, 8, 8))
+    assert has_layout(nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 1)), takes(4))
+    assert not has_layout(nn.Linear(4, 2), takes(4))
+    assert not has_layout(nn.Conv1d(1, 2, 1), takes(1, 4))

@@ -283,7 +283,7 @@ def test_precisions_are_those_that_the_device_computes_in(device: Device, precis
     assert {each.precision for each in space(device, train={"precision": "auto"}).flags} == precisions
 
 
-def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing() -> None:
+def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing_nor_a_layout_without_images() -> None:
     assert {each.compile for each in space().flags} == {False}
     flags = space(H100, train={"activation_checkpointing": "auto"}).flags
     assert {(each.compile, each.activation_checkpointing) for each in flags} == {
@@ -291,6 +291,9 @@ def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing
     }  # fmt: skip
     varying = space(replace(H100, compiles=False))
     assert not any(each.compile for each in (*varying.flags, *varying.measured_flags))
+    flat = space(replace(H100, has_layout=False), train={"channels_last": "auto"})
+    assert not any(each.channels_last for each in (*flat.flags, *flat.measured_flags))
+    assert any(each.channels_last for each in space(H100).measured_flags)
     pinned = space(H100, train={"activation_checkpointing": "whole"})
     assert pinned.flags == (Flags(activation_checkpointing="whole"),)
     assert all(not each.compile or each.activation_checkpointing == "none" for each in pinned.measured_flags)

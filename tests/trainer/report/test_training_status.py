@@ -1,5 +1,6 @@
 """What the live log says of epochs, validation and time: the words alone, and those of a training that was killed."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,13 @@ def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best
     status.evaluated(20, evaluation(0.5, 0.4))
     assert status.validation() == f"validation accuracy 0.5000, loss 0.4000; {best}"
     assert [status.epoch(step) for step in (1, 5, 6, 50)] == [f"epoch {n} of 10" for n in (1, 1, 2, 10)]
+
+
+def test_an_epoch_says_the_metric_that_the_best_is_chosen_by() -> None:
+    status = make(checkpoint={"best_metric": "validation_f1"})
+    found = evaluation(0.75, 0.5)
+    status.evaluated(5, dataclasses.replace(found, metrics={**found.metrics, "f1": 0.25}, directions={"f1": "max"}))
+    assert status.validation() == "validation accuracy 0.7500, f1 0.2500, loss 0.5000; best f1 0.2500 at epoch 1"
 
 
 @pytest.fixture(scope="module")

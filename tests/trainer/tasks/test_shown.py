@@ -70,7 +70,9 @@ def test_documents_have_the_tasks_own_metrics(trained: Path) -> None:
     assert newest(trained).early_stopping is not None
     assert newest(trained).early_stopping.best == min(squares)  # type: ignore[union-attr]
     assert _describe(manifest).endswith(f"test distance {report.metrics['distance']:.4f}")
-    assert f"validation distance {manifest.metrics['validation_distance']:.4f}, loss" in logs(trained)
+    said = ("distance", "squares", "loss")  # The headline, the metric of the best epoch, the loss.
+    epoch = ", ".join(f"{name} {manifest.metrics[f'validation_{name}']:.4f}" for name in said)
+    assert f"validation {epoch}" in logs(trained)
     assert "best squares" in logs(trained)
     sizes = [Image.open(io.BytesIO(storage.read_bytes(entry.uri(folder)))).size for entry in report.pictures]
     assert sizes == [(16, 16), (1024, 4)], "small ones as they are, large ones smaller"

@@ -106,6 +106,7 @@ def test_the_profile_tries_memory_on_the_longest_samples_and_counts_units(shards
 
     with probe() as running:
         assert running.device.varies
+        assert not running.device.has_layout and not running.device.has_images
         small, large = (running.compute(slot_size=size, threads=1, flags=Flags()) for size in (2, 8))
         assert isinstance(small, ComputeTime) and isinstance(large, ComputeTime)
         assert small.memory_bytes and large.memory_bytes

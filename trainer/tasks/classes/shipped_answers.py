@@ -5,7 +5,8 @@ Whatever is wrong with inputs or names on that way shows there; parity with torc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from contracts.artifacts import EVALUATION_NAME, ExportManifest
@@ -32,6 +33,8 @@ class Expected:
     evaluation_right: int | None = None
     """Right answers in the evaluation.json of the checkpoint; None: there is none, or what computed it (TF32, a GPU's
     bf16) is no fp32."""
+    torch_right: int | None = None
+    """Right answers of torch, where the proof is of a part of the test split, which evaluation.json does not count."""
     transformed_right: int | None = None
     """Right answers of the same graph on the trainer's own inputs of the same samples."""
     score: float | None = None
@@ -39,28 +42,33 @@ class Expected:
     sees what moves no answer."""
 
     @classmethod
-    def of_export(cls, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Scores) -> tuple[Expected, str]:
-        """Return what training has counted, and what the fp32 graph has come to; and why the former is missing."""
+    def of_export(
+        cls, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
+    ) -> tuple[Expected, str]:
+        """Return what training, or torch, has counted, and what the fp32 graph has come to; and why one is missing."""
+        right = {name: round(found.values["accuracy"] * split.samples) for name, found in scores.items()}
+        found = cls(transformed_right=right["fp32"], score=mean_score(outputs, split.samples))
+        if split.places is not None:
+            about = f"{split.samples} of {inputs.shards.splits['test'].samples} test samples: held against torch"
+            return replace(found, torch_right=right["torch"]), about
         evaluation, missing = inputs.find_evaluation()
-        found = cls(
-            None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
-            round(scores.values["accuracy"] * split.samples),
-            mean_score(outputs, split.samples),
-        )
-        return found, missing
+        if evaluation is None:
+            return found, missing
+        return replace(found, evaluation_right=round(evaluation.metrics["accuracy"] * evaluation.samples)), ""
 
     @classmethod
     def of_finished(cls, document: ExportManifest) -> Expected:
         """Return what a finished export has come to."""
         recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
         score = recorded.figures.get("mean_score") if recorded else None
-        right = round(document.headline_values["fp32"] * document.test_samples)
-        return cls(None, right, score if isinstance(score, float) else None)
+        right = round(document.headline_values["fp32"] * document.measured_samples)
+        return cls(transformed_right=right, score=score if isinstance(score, float) else None)
 
     @property
     def right(self) -> dict[str, Figure]:
         """Right answers by where they are from."""
-        found = {"evaluation_right": self.evaluation_right, "transformed_right": self.transformed_right}
+        names = ("evaluation_right", "torch_right", "transformed_right")
+        found = {name: getattr(self, name) for name in names}
         return {name: count for name, count in found.items() if count is not None}
 
     def undecidable(self, samples: int) -> str:

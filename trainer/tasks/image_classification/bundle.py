@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection
-from trainer.export.bundles import GATE_NAME
+from trainer.export.samples import Places, samples_of
 from trainer.tasks.classes.accuracy import judge_accuracy
+from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
-    CHUNK_IMAGES,
-    MAX_SCORE_DIFFERENCE,
     Predictions,
     ask_about_split,
     conclude,
@@ -37,7 +37,6 @@ _ENCODED_NAME = "percent-encoded:"
 check_checkpoint = images.check_checkpoint
 make_noise = images.make_noise
 read_inputs = images.read_inputs
-find_contradictions = images.find_contradictions
 read_labels = images.read_labels
 describe_use = images.describe_use
 predict = images.predict
@@ -67,27 +66,24 @@ def check_bundle(
     inputs: Inputs,
     split: TestSplit,
     outputs: StoredArrays,
-    scores: Scores,
+    scores: Mapping[str, Scores],
     *,
     model_name: str,
     threads: int,
 ) -> Gate:
     """Run the shipped predict.py, and count as evaluation.json has counted, and the trainer's own pixels."""
-    evaluation, missing = inputs.find_evaluation()
+    expected, missing = Expected.of_export(inputs, split, outputs, scores)
     gate = try_program(
         folder,
         inputs.shards_uri,
         inputs.shards,
         model_name=model_name,
-        expected_right=None if evaluation is None else round(evaluation.metrics["accuracy"] * evaluation.samples),
-        transformed_right=round(scores.values["accuracy"] * split.samples),
-        expected_score=mean_score(outputs, split.samples),
+        expected=expected,
         data=inputs.config.data,
         threads=threads,
+        places=split.places,
     )
-    if not missing:
-        return gate
-    return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
+    return add_reason(gate, missing)
 
 
 def check_again(
@@ -101,19 +97,16 @@ def check_again(
     threads: int,
 ) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
-    recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
-    score = recorded.figures.get("mean_score") if recorded else None
     tried = images.lay_out_again(folder, document, model_name=model_name, work=work)
     return try_program(
         tried,
         shards_uri,
         shards,
         model_name=model_name,
-        expected_right=None,
-        transformed_right=round(document.headline_values["fp32"] * document.test_samples),
-        expected_score=score if isinstance(score, float) else None,
+        expected=Expected.of_finished(document),
         data=DataSection(),
         threads=threads,
+        places=samples_of(document, shards_uri, shards),
     )
 
 
@@ -132,30 +125,16 @@ def describe_limits() -> list[str]:
     ]
 
 
-def mean_score(outputs: StoredArrays, samples: int) -> float:
-    """Return the average over the first samples of the largest probability that logits [N, classes] give."""
-    import numpy as np
-
-    scores = []
-    for batch in outputs.batches(CHUNK_IMAGES, most=samples):
-        (logits,) = batch.values()
-        wide = logits.astype(np.float64)
-        exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
-        scores.append(exponentials.max(axis=1) / exponentials.sum(axis=1))
-    return float(np.concatenate(scores).mean())
-
-
 def try_program(
     folder: Path,
     shards_uri: str,
     shards: ShardManifest,
     *,
     model_name: str,
-    expected_right: int | None,
+    expected: Expected,
     data: DataSection,
     threads: int,
-    transformed_right: int | None = None,
-    expected_score: float | None = None,
+    places: Places = None,
     precision: str = "fp32",
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and count its right answers.
@@ -168,13 +147,10 @@ def try_program(
         shards_uri: Folder of the shards.
         shards: Their manifest.
         model_name: File name of the graph to run; the fp32 one, since only it must agree to the image.
-        expected_right: Right answers in the evaluation.json of the checkpoint; None: there is none, or what computed it
-            (TF32, a GPU's bf16) is no fp32.
+        expected: What it should come to.
         data: How shards in a bucket are read.
         threads: Intra-op threads of ONNX Runtime.
-        transformed_right: Right answers of the same graph on the trainer's own transform of the same images.
-        expected_score: Average of the largest probability of each image, on the trainer's transform, or as an earlier
-            gate found it (`mean_score`): it sees what moves no answer.
+        places: Which samples of the test split; None: all.
         precision: Of the graph.
 
     Returns:
@@ -184,12 +160,8 @@ def try_program(
     Raises:
         DataError: A shard is damaged.
     """
-    samples = shards.splits["test"].samples
-    expected: dict[str, Figure] = {"evaluation_right": expected_right, "transformed_right": transformed_right}
-    expected = {name: count for name, count in expected.items() if count is not None}
-    if not expected or samples == 0:
-        reason = f"no {EVALUATION_NAME} to compare with" if samples else "the test split is empty"
-        return not_decidable(reason, precision=precision)
+    if undecidable := expected.undecidable(shards.splits["test"].samples):
+        return not_decidable(undecidable, precision=precision)
     right = 0
 
     def judge(label: int, predictions: Predictions | None) -> None:
@@ -198,24 +170,16 @@ def try_program(
             right += predictions[0][0] == shards.classes[label]
 
     found = ask_about_split(
-        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=1, judge=judge
+        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=1, judge=judge, places=places
     )
-    figures: dict[str, Figure] = {"right": right, **expected, **_look_at_paths(shards_uri, shards)}
-    reasons, limits = [], {"right_difference": 0.0}
-    difference = max(abs(right - int(count or 0)) for count in expected.values())
-    figures["right_difference"] = difference
-    # Of a program that failed, its own words say more than what it did not count.
-    if difference and not found.failure:
-        told = ", ".join(f"{name} is {count}" for name, count in expected.items())
-        reasons.append(f"{right} of {found.images} answers are right, {told}")
-    if expected_score is not None:
-        apart = None if found.mean_score is None else abs(found.mean_score - expected_score)
-        figures |= {"expected_score": expected_score, "score_difference": apart}
-        limits["score_difference"] = MAX_SCORE_DIFFERENCE
-        if (apart is None or apart > MAX_SCORE_DIFFERENCE) and not found.failure:
-            reasons.append(f"the average probability is {found.mean_score}, expected {expected_score}")
+    compared = compare_answers(
+        expected, right=right, samples=found.images, mean_score=found.mean_score, failed=bool(found.failure)
+    )
+    figures = {**compared.figures, **_look_at_paths(shards_uri, shards)}
     undecided = "every answer names one class: it says nothing about pixels" if len(found.predicted) < 2 else ""
-    return conclude(found, reasons, figures=figures, limits=limits, undecided=undecided, precision=precision)
+    return conclude(
+        found, compared.reasons, figures=figures, limits=compared.limits, undecided=undecided, precision=precision
+    )
 
 
 def _look_at_paths(shards_uri: str, shards: ShardManifest) -> dict[str, Figure]:

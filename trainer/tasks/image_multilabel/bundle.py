@@ -17,6 +17,7 @@ from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection
 from trainer.export.bundles import GATE_NAME
+from trainer.export.samples import Places, samples_of
 from trainer.export.scores import judge_scores
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
@@ -51,7 +52,6 @@ _ABOUT_THRESHOLDS = (
 check_checkpoint = images.check_checkpoint
 make_noise = images.make_noise
 read_inputs = images.read_inputs
-find_contradictions = images.find_contradictions
 read_labels = images.read_labels
 predict = images.predict
 judge_metric = judge_scores
@@ -80,13 +80,15 @@ def check_bundle(
     inputs: Inputs,
     split: TestSplit,
     outputs: StoredArrays,
-    scores: Scores,
+    scores: Mapping[str, Scores],
     *,
     model_name: str,
     threads: int,
 ) -> Gate:
     """Run the shipped predict.py, and compare its labels with the trainer's own way and with evaluation.json."""
     evaluation, missing = inputs.find_evaluation()
+    if split.places is not None:  # it has counted other images as well
+        evaluation, missing = None, f"{split.samples} of {inputs.shards.splits['test'].samples} test samples"
     gate = try_program(
         folder,
         inputs.shards_uri,
@@ -96,6 +98,7 @@ def check_bundle(
         expected=None if evaluation is None else MultilabelDetails.of(evaluation),
         data=inputs.config.data,
         threads=threads,
+        places=split.places,
     )
     if not missing:
         return gate
@@ -122,6 +125,7 @@ def check_again(
         recorded=None if recorded is None else recorded.figures,
         data=DataSection(),
         threads=threads,
+        places=samples_of(document, shards_uri, shards),
     )
 
 
@@ -237,6 +241,7 @@ def try_program(
     own: OwnWay | None = None,
     expected: MultilabelDetails | None = None,
     recorded: Mapping[str, Figure] | None = None,
+    places: Places = None,
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and compare the labels that it says of each.
 
@@ -250,6 +255,7 @@ def try_program(
         own: The trainer's own way; None: it cannot be had.
         expected: What evaluation.json says; None: there is none, or what computed it is no fp32.
         recorded: Figures of the gate when the export was made.
+        places: Which samples of the test split; None: all.
 
     Returns:
         The gate. Figures: images, coloured_images, classes_predicted, unanswered, mean_score (of the labels said),
@@ -271,7 +277,7 @@ def try_program(
             own.compare(predictions)
 
     found = ask_about_split(
-        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=None, judge=judge
+        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=None, judge=judge, places=places
     )
     figures, limits, reasons = counts.figures(), dict[str, float](), list[str]()
     near = float(recorded.get("near_threshold") or 0) if recorded is not None else 0.0

@@ -85,7 +85,9 @@ def scores_of(logits: Logits, labels: Labels) -> Iterator[ClassScores]:
         labels: [N, classes].
     """
     for number in range(logits.shape[1]):
-        column, is_class = logits[:, number], labels[:, number]
+        # What is no number says nothing, as in bins: sorted as it is, the order of the samples would be a ranking.
+        column = np.where(np.isnan(logits[:, number]), np.float32(0), logits[:, number])
+        is_class = labels[:, number]
         yield ClassScores(
             ranking=count_passing(column, is_class),
             probabilities=count_passing(sigmoid(column), is_class),

@@ -54,6 +54,8 @@ class ImageMultilabel(ImageTask):
         self._training_loss = make_loss(loss, smoothing=smoothing, weights=weights)
         self._evaluation_loss = make_loss(loss, smoothing=0.0, weights=weights)
         self._is_exact = fits_memory(context.shards, len(self.classes))
+        # Before the shards are written nobody knows how many samples a split will have.
+        self._is_planned = not context.shards_uri
 
     @property
     def headline(self) -> str:
@@ -84,10 +86,16 @@ class ImageMultilabel(ImageTask):
         return self._training_loss if mode.training else self._evaluation_loss
 
     def metrics(self) -> Mapping[str, Metric]:
-        """Return mean average precision, and F1 at one half over classes and over all pairs."""
+        """Return mean average precision, and F1 at one half over classes and over all pairs.
+
+        Before the shards are written average precision is there in both ways: a configuration may ask for either.
+        """
         from trainer.tasks.image_multilabel.metrics import make_metrics
 
-        return make_metrics(len(self.classes), exact=self._is_exact)
+        found = make_metrics(len(self.classes), exact=self._is_exact)
+        if self._is_planned:
+            found |= make_metrics(len(self.classes), exact=not self._is_exact)
+        return found
 
     def update(self, metrics: Mapping[str, Metric], outputs: torch.Tensor, batch: Batch) -> None:
         """Take logits and labels [B, classes] in."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, StorageError
 from trainer.export import shipped
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
@@ -109,8 +111,7 @@ def write_files(
         preprocessing["activation"] = activation
     write_json(folder / LABELS_NAME, labels)
     write_json(folder / PREPROCESS_NAME, preprocessing)
-    (folder / PREDICT_NAME).write_bytes(_own_program().read_bytes())
-    return [LABELS_NAME, PREPROCESS_NAME, PREDICT_NAME]
+    return [LABELS_NAME, PREPROCESS_NAME, *shipped.write_program(folder, _own_program())]
 
 
 def lay_out_again(folder: Path, document: ExportManifest, *, model_name: str, work: Path) -> Path:
@@ -129,12 +130,13 @@ def lay_out_again(folder: Path, document: ExportManifest, *, model_name: str, wo
 def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
-    """Return the images of the test split as preprocess.json says."""
+    """Return the images that the gates took of the test split, as preprocess.json says."""
     import numpy as np
 
     from records.decode import Pixels, UndecodableImage
     from trainer.data.reader import ShardReader
     from trainer.export.arrays import store_arrays
+    from trainer.export.samples import samples_of
     from trainer.tasks.images.predict import Preprocessing
     from trainer.tasks.images.transforms import EvaluationTransform
 
@@ -142,6 +144,7 @@ def read_inputs(
     mean, std = said.mean, said.std
     transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
     reader = ShardReader(shards_uri, shards, "test")
+    wanted = samples_of(document, shards_uri, shards) or range(len(reader))
 
     def decode(place: int) -> Pixels:
         try:
@@ -150,19 +153,13 @@ def read_inputs(
             raise reader.undecodable(place, error) from None
 
     def batches() -> Iterator[Arrays]:
-        for start in range(0, len(reader), _READ_IMAGES):
-            places = list(range(start, min(start + _READ_IMAGES, len(reader))))
+        for start in range(0, len(wanted), _READ_IMAGES):
+            places = list(wanted[start : start + _READ_IMAGES])
             reader.prepare(places)
             pixels = np.stack([decode(place) for place in places])
             yield {said.input: transform.normalise(pixels).numpy()}
 
     return store_arrays(work / "test-inputs", batches())
-
-
-def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
-    """Compare preprocess.json with the manifest, and the labels with the outputs."""
-    named, ships = json.loads((folder / PREPROCESS_NAME).read_bytes()).get("model"), document.graph().name
-    return [] if named == ships else [f"{PREPROCESS_NAME} names the model {named}, {ships} is what ships"]
 
 
 def read_labels(folder: Path) -> list[str] | None:
@@ -190,9 +187,35 @@ def describe_use() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the labels of images."""
     # Here: it imports numpy and Pillow.
-    from trainer.tasks.images.answers import print_labels
+    from trainer.export.predict_task import answer_samples
+    from trainer.tasks.images.predict import KIND, Classifier, open_files
 
-    return print_labels(folder, options)
+    def open_remote(take: Callable[[str], Path]) -> Classifier:
+        return replace(open_files(take), read=_read, list_files=_list_files)
+
+    return answer_samples(folder, options, KIND, open_remote)
+
+
+def _read(image: str) -> bytes:
+    """Return the content of an image at a path or URI; OSError where it cannot be read."""
+    if "://" not in image:
+        return Path(image).read_bytes()
+    try:
+        return storage.read_bytes(storage.normalise(image))
+    except StorageError as error:
+        raise OSError(error.given) from None
+
+
+def _list_files(image: str) -> list[str] | None:
+    """Return the files of a folder (of a bucket: a URI that ends with /); None: it is none."""
+    from trainer.tasks.images.predict import list_folder
+
+    if "://" not in image:
+        return list_folder(image)
+    if not image.endswith("/"):
+        return None
+    uri = storage.normalise(image)
+    return [storage.join(uri, *entry.name.split("/")) for entry in storage.list_objects(uri)]
 
 
 def _own_program() -> Path:

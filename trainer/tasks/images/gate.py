@@ -20,6 +20,7 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.samples import SPLIT, Places, each_sample
 from trainer.export.shipped import ShippedFailed, ShippedProgram, name_versions
 
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
@@ -107,8 +108,9 @@ def ask_about_split(
     threads: int,
     top: int | None,
     judge: Judge,
+    places: Places = None,
 ) -> Findings:
-    """Ask the shipped program about every file of the test split.
+    """Ask the shipped program about files of the test split.
 
     One process answers for all images; files of a few hundred are on the disk at a time.
 
@@ -121,15 +123,16 @@ def ask_about_split(
         threads: Intra-op threads of ONNX Runtime.
         top: Most labels of an image; None: what the program says by itself.
         judge: Takes each image with its answer, in the order of the split.
+        places: Which samples of the split; None: all.
 
     Raises:
         DataError: A shard is damaged.
     """
     found, asked = Findings(), deque[_Asked]()
-    options = ["--json", "--paths-from=-", *([f"--top={top}"] if top else [])]
+    options = ["--json-lines=-", "--format=json", *([f"--top={top}"] if top else [])]
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
-        chunks = _write_images(work, shards_uri, shards, data, asked)
+        chunks = _write_images(work, shards_uri, shards, data, asked, places)
         program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
         try:
             with contextlib.closing(chunks), program:
@@ -219,7 +222,7 @@ def not_decidable(reason: str, *, precision: str) -> Gate:
 
 
 def _write_images(
-    work: Path, shards_uri: str, shards: ShardManifest, data: DataSection, asked: deque[_Asked]
+    work: Path, shards_uri: str, shards: ShardManifest, data: DataSection, asked: deque[_Asked], places: Places
 ) -> Generator[list[str]]:
     """Write the files of the test split under names that tell nothing, and yield these a chunk at a time.
 
@@ -228,23 +231,18 @@ def _write_images(
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shards_uri, shards, "test", data)
+    reader = ShardReader(shards_uri, shards, SPLIT, data)
     names: list[str] = []
     num_bytes = 0
-    with reader.read_ahead() as advance:
-        for place in range(len(reader)):
-            if place % CHUNK_IMAGES == 0:
-                reader.prepare(list(range(place, min(place + CHUNK_IMAGES, len(reader)))))
-                advance(place)
-            sample = reader.sample(place)
-            content = sample["image"]
-            names.append(f"{place:09d}")
-            (work / names[-1]).write_bytes(content)
-            asked.append(_Asked(sample["label"], _is_coloured(content)))
-            num_bytes += len(content)
-            if len(names) == CHUNK_IMAGES or num_bytes > _CHUNK_BYTES:
-                yield names
-                names, num_bytes = [], 0
+    for number, sample in enumerate(each_sample(reader, places, CHUNK_IMAGES)):
+        content = sample["image"]
+        names.append(f"{number:09d}")
+        (work / names[-1]).write_bytes(content)
+        asked.append(_Asked(sample["label"], _is_coloured(content)))
+        num_bytes += len(content)
+        if len(names) == CHUNK_IMAGES or num_bytes > _CHUNK_BYTES:
+            yield names
+            names, num_bytes = [], 0
     if names:
         yield names
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +20,9 @@ from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from trainer.export.arrays_bundle import hold_to_evaluation
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.samples import samples_of
 from trainer.export.scores import judge_scores
-from trainer.export.shipped import lay_out_again
+from trainer.export.shipped import lay_out_again, write_program
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import list_names, write_json
 from trainer.tasks.tabular.gate import ROWS, TABLE_NAME, hold_to_manifest, read_rows, try_program
@@ -90,8 +91,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
     said: dict[str, Any] = {"format_version": 1, "model": model_name, "max_batch": max_batch, "output": output}
     said |= {"target": checkpoint.data["target"]} if "target" in checkpoint.data else {"labels": checkpoint.classes}
     write_json(folder / TABLE_NAME, said | {"fields": checkpoint.data["fields"]})
-    (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
-    return [TABLE_NAME, PREDICT_NAME]
+    return [TABLE_NAME, *write_program(folder, Path(__file__).with_name(PREDICT_NAME))]
 
 
 def check_bundle(
@@ -99,7 +99,7 @@ def check_bundle(
     inputs: Inputs,
     split: TestSplit,
     outputs: StoredArrays,
-    scores: Scores,
+    scores: Mapping[str, Scores],
     *,
     model_name: str,
     threads: int,
@@ -116,8 +116,9 @@ def check_bundle(
         model_name=model_name,
         data=inputs.config.data,
         threads=threads,
+        places=split.places,
     )
-    return hold_to_evaluation(gate, inputs, scores)
+    return hold_to_evaluation(gate, inputs, split, scores)
 
 
 def check_again(
@@ -147,6 +148,7 @@ def check_again(
         model_name=model_name,
         data=DataSection(),
         threads=threads,
+        places=samples_of(document, shards_uri, shards),
     )
     return hold_to_manifest(gate, document)
 
@@ -154,32 +156,15 @@ def check_again(
 def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
-    """Return the rows of the test split as table.json says."""
+    """Return the rows that the gates took of the test split, as table.json says."""
     from trainer.export.arrays import store_arrays
-    from trainer.tasks.tabular.predict import Row, Table
+    from trainer.export.serving import Asked
+    from trainer.tasks.tabular.predict import Table
 
     table = Table.read(folder / TABLE_NAME)
-    rows = (Row(f"row {n}", cells, is_text=False) for n, (cells, _) in enumerate(read_rows(table, shards_uri, shards)))
+    found = read_rows(table, shards_uri, shards, places=samples_of(document, shards_uri, shards))
+    rows = (table.prepare(Asked(f"row {number}", cells)) for number, (cells, _) in enumerate(found))
     return store_arrays(work / "test-inputs", (table.arrays_of(batch) for batch in _chunks(rows, ROWS)))
-
-
-def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
-    """Compare table.json with the manifest."""
-    from trainer.tasks.tabular.predict import BadFolder, Table
-
-    try:
-        table = Table.read(folder / TABLE_NAME)
-    except BadFolder as error:
-        return [str(error).partition("\n")[0]]
-    found = []
-    if table.model != (ships := document.graph().name):
-        found.append(f"{TABLE_NAME} names the model {table.model}, {ships} is what ships")
-    said, spec = table.widths, document.model_signature
-    if said != (widths := {name: one.shape[1] for name, one in spec.inputs.items()}):
-        found.append(f"{TABLE_NAME} has inputs {said}, the manifest {widths}")
-    if table.output not in spec.outputs:
-        found.append(f"{TABLE_NAME} names the output {table.output}, the manifest has {', '.join(spec.outputs)}")
-    return found
 
 
 def read_labels(folder: Path) -> list[str] | None:
@@ -230,9 +215,10 @@ def describe_limits() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the answers to the rows of files."""
     # Here: it imports numpy.
-    from trainer.tasks.tabular.answers import print_answers
+    from trainer.export.predict_task import answer_samples
+    from trainer.tasks.tabular.predict import KIND, open_files
 
-    return print_answers(folder, options)
+    return answer_samples(folder, options, KIND, open_files)
 
 
 def _chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from contracts.artifacts.signature import OutputSpec, Signature
 from records.columns import Columns
+from trainer.model.architecture import is_own
 from trainer.tasks.classes import losses
+from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, Sample, TaskContext
 from trainer.tasks.tabular.inputs import LABEL, TableInputs
 from trainer.tasks.tabular.network import build_network
+from trainer.tasks.tabular.parts import match_columns
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from trainer.tasks.classes.report import ClassificationReport
+    from trainer.weights.parts import InputParts
+    from trainer.weights.source import WeightSource
 
 
 class TabularClassification:
@@ -69,6 +74,26 @@ class TabularClassification:
     def build_model(self) -> nn.Module:
         """Return the network of section `model`."""
         return build_network(self._config.model, self.inputs, num_outputs=len(self.classes))
+
+    def head(self) -> Head:
+        """Return which tensors are the classifier's head, whose rows belong to classes."""
+
+        def build(num_classes: int) -> nn.Module:
+            return build_network(self._config.model, self.inputs, num_outputs=num_classes)
+
+        def example() -> tuple[torch.Tensor, ...]:
+            return tuple(cast(Mapping[str, torch.Tensor], self.inputs.example(2)).values())
+
+        tensors = find_head(build, len(self.classes), example=example, on_meta=not is_own(self._config.model))
+        return Head(tensors, tuple(self.classes))
+
+    def match_inputs(self, source: WeightSource) -> InputParts:
+        """Return which tensors belong to columns, so that weights of other columns or vocabularies are matched by name.
+
+        Raises:
+            ModelError: They are of other columns, and nobody knows which tensors these are.
+        """
+        return match_columns(self._config.model, self.document(), source.inputs)
 
     def prepare(self, sample: Sample, mode: Mode) -> Prepared:
         """Return the row and its label; nothing is drawn.

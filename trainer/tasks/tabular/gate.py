@@ -20,6 +20,7 @@ from contracts.artifacts import ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.samples import SPLIT, Places, each_sample
 from trainer.export.shipped import ShippedFailed, name_versions, run_shipped
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def try_program(
     model_name: str,
     data: DataSection,
     threads: int,
+    places: Places = None,
 ) -> Gate:
     """Run the shipped predict.py on the rows of the test split, and compare its answers with what the graph gives.
 
@@ -70,10 +72,11 @@ def try_program(
         folder: The export's folder on this machine.
         shards_uri: Folder of the shards.
         shards: Their manifest.
-        outputs: Of the graph for the rows of the test split, in their order.
+        outputs: Of the graph for these rows, in their order.
         model_name: File name of the graph to run; the fp32 one.
         data: How shards in a bucket are read.
         threads: Intra-op threads of ONNX Runtime.
+        places: Which rows of the test split; None: all.
 
     Returns:
         The gate. Figures: rows; difference (of a class's probability, or of a value over the range of all values);
@@ -81,13 +84,14 @@ def try_program(
     """
     from trainer.tasks.tabular.predict import Table
 
-    table, samples = Table.read(folder / TABLE_NAME), shards.splits["test"].samples
+    table = Table.read(folder / TABLE_NAME)
+    samples = shards.splits[SPLIT].samples if places is None else len(places)
     found, reasons = _Findings(), []
     # Not the names of table.json: those are part of what is tried.
     classes = None if table.labels is None else shards.classes
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
-        names, truths = _write_rows(work, table, shards_uri, shards, data)
+        names, truths = _write_rows(work, table, read_rows(table, shards_uri, shards, data, places), samples)
         answers = work / "answers.jsonl"
         try:
             run_shipped(
@@ -142,7 +146,7 @@ def _compare(
     """
     import numpy as np
 
-    from trainer.tasks.tabular.predict import softmax
+    from trainer.export.runtimes import softmax
 
     differences, least, most = [0.0], math.inf, -math.inf
     places = {label: place for place, label in enumerate(classes or ())}
@@ -186,17 +190,12 @@ def hold_to_manifest(gate: Gate, document: ExportManifest) -> Gate:
 
 
 def read_rows(
-    table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None = None
+    table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None = None, places: Places = None
 ) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield the cells of each row of the test split by column, None where one is missing, and its label."""
+    """Yield the cells of rows of the test split by column, None where one is missing, and their labels."""
     reader = open_reader(table, shards_uri, shards, data)
-    with reader.read_ahead() as advance:
-        for place in range(len(reader)):
-            if place % ROWS == 0:
-                reader.prepare(list(range(place, min(place + ROWS, len(reader)))))
-                advance(place)
-            sample = reader.sample(place)
-            yield cells_of(table, sample), sample[LABEL]
+    for sample in each_sample(reader, places, ROWS):
+        yield cells_of(table, sample), sample[LABEL]
 
 
 def open_reader(table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None) -> ShardReader:
@@ -225,19 +224,19 @@ def _known(value: Any) -> Any:
 
 
 def _write_rows(
-    work: Path, table: Table, shards_uri: str, shards: ShardManifest, data: DataSection
+    work: Path, table: Table, rows: Iterator[tuple[dict[str, Any], float]], samples: int
 ) -> tuple[list[str], list[float]]:
-    """Write the rows of the test split into two files; return their names, and the labels of all rows."""
+    """Write rows into two files; return their names, and the labels of all rows."""
     names = ["rows.csv", "rows.jsonl"]
     truths: list[float] = []
-    half = (shards.splits["test"].samples + 1) // 2
+    half = (samples + 1) // 2
     with (
         (work / names[0]).open("w", encoding="utf-8", newline="") as first,
         (work / names[1]).open("w", encoding="utf-8") as second,
     ):
         writer = csv.writer(first)
         writer.writerow(table.columns)
-        for cells, label in read_rows(table, shards_uri, shards, data):
+        for cells, label in rows:
             if len(truths) < half:
                 lists = {one.columns[0] for one in table.fields if one.is_list}
                 writer.writerow([json.dumps(cells[name]) if name in lists else cells[name] for name in table.columns])

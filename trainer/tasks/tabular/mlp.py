@@ -37,8 +37,8 @@ class Mlp(nn.Module):
     ) -> None:
         super().__init__()
         # One more: the first row is that of missing and unseen values.
-        self.embeddings = nn.ModuleList(nn.Embedding(size + 1, _embedding_width(size)) for size in vocabulary_sizes)
-        inside = num_numbers + sum(_embedding_width(size) for size in vocabulary_sizes)
+        self.embeddings = nn.ModuleList(nn.Embedding(size + 1, embedding_width(size)) for size in vocabulary_sizes)
+        inside = num_numbers + sum(embedding_width(size) for size in vocabulary_sizes)
         layers: list[nn.Module] = []
         for _ in range(depth):
             layers += [nn.Linear(inside, width), nn.ReLU(), nn.Dropout(dropout)]
@@ -59,5 +59,6 @@ class Mlp(nn.Module):
         return found
 
 
-def _embedding_width(size: int) -> int:
+def embedding_width(size: int) -> int:
+    """Return the width of the embedding of a vocabulary of so many values."""
     return max(_LEAST_EMBEDDING, min(_MOST_EMBEDDING, round(1.6 * math.pow(size, 0.56))))

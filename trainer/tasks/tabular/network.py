@@ -109,7 +109,7 @@ def build_network(
         try:
             body = ARCHITECTURES[name](**given, **section.arguments)
         except MISFITS as error:
-            raise refused(section, error) from error
+            raise refused(section, error, ARCHITECTURES[name], given) from error
     else:
         close = difflib.get_close_matches(name, ARCHITECTURES, n=1)
         raise ModelError(

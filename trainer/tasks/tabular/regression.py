@@ -18,11 +18,14 @@ from trainer.tasks.needs import FIELDS, check_fields
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, Sample, TaskContext
 from trainer.tasks.tabular.inputs import LABEL, TableInputs, columns_of, missing_statistics, require_float32
 from trainer.tasks.tabular.network import build_network, deviation_of
+from trainer.tasks.tabular.parts import match_columns
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from trainer.tasks.tabular.report import RegressionReport
+    from trainer.weights.parts import InputParts
+    from trainer.weights.source import WeightSource
 
 
 class TabularRegression:
@@ -61,6 +64,14 @@ class TabularRegression:
     def build_model(self) -> nn.Module:
         """Return the network of section `model`; its outputs are scaled to the target's unit."""
         return build_network(self._config.model, self.inputs, num_outputs=1, target=self.target)
+
+    def match_inputs(self, source: WeightSource) -> InputParts:
+        """Return which tensors belong to columns, so that weights of other columns or vocabularies are matched by name.
+
+        Raises:
+            ModelError: They are of other columns, and nobody knows which tensors these are.
+        """
+        return match_columns(self._config.model, self.document(), source.inputs)
 
     def prepare(self, sample: Sample, mode: Mode) -> Prepared:
         """Return the row and its target; nothing is drawn.
@@ -124,11 +135,8 @@ class TabularRegression:
         return {"fields": self.inputs.document(), "target": self._column}
 
     def warnings(self) -> list[str]:
-        """Return columns that nothing can be learnt from, unseen categories, and targets that are all alike."""
-        found = self.inputs.warnings()
-        if self.target.std == 0:
-            found.append(f"all targets of the training split (column {self._column!r}) are {self.target.mean:g}")
-        return found
+        """Return columns that nothing can be learnt from, and unseen categories."""
+        return self.inputs.warnings()
 
 
 def _target_of(context: TaskContext) -> ColumnStatistics:

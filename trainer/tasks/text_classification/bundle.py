@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,8 @@ from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
 from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions
+from trainer.export.samples import SPLIT, Places, each_sample, samples_of
+from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions, write_program
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.classes.labels import read_labels as read_labels
@@ -108,8 +110,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
     write_json(folder / LABELS_NAME, inputs.checkpoint.classes)
     write_json(folder / TEXT_NAME, preparation)
     (folder / TOKENIZER_NAME).write_bytes(storage.read_bytes(entry.uri(inputs.shards_uri)))
-    (folder / PREDICT_NAME).write_bytes(Path(__file__).with_name(PREDICT_NAME).read_bytes())
-    return [TOKENIZER_NAME, LABELS_NAME, TEXT_NAME, PREDICT_NAME]
+    return [TOKENIZER_NAME, LABELS_NAME, TEXT_NAME, *write_program(folder, Path(__file__).with_name(PREDICT_NAME))]
 
 
 def check_bundle(
@@ -117,7 +118,7 @@ def check_bundle(
     inputs: Inputs,
     split: TestSplit,
     outputs: StoredArrays,
-    scores: Scores,
+    scores: Mapping[str, Scores],
     *,
     model_name: str,
     threads: int,
@@ -132,6 +133,7 @@ def check_bundle(
         expected=expected,
         data=inputs.config.data,
         threads=threads,
+        places=split.places,
     )
     return add_reason(gate, missing)
 
@@ -161,13 +163,14 @@ def check_again(
         expected=Expected.of_finished(document),
         data=DataSection(),
         threads=threads,
+        places=samples_of(document, shards_uri, shards),
     )
 
 
 def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
-    """Return the texts of the test split as text.json says."""
+    """Return the texts that the gates took of the test split, as text.json says."""
     from trainer.export.arrays import store_arrays
     from trainer.tasks.text_classification.predict import Preparation, open_encoder, pad
 
@@ -175,22 +178,12 @@ def read_inputs(
     encoder = open_encoder(folder / said.tokenizer, said)
 
     def batches() -> Iterator[Arrays]:
-        for texts in _read_texts(shards_uri, shards, DataSection()):
+        for texts in _read_texts(shards_uri, shards, DataSection(), samples_of(document, shards_uri, shards)):
             encoded = [encoder.encode(text) for text, _ in texts]
             tokens, mask = pad(encoded, padding=said.padding, least=said.least, multiple=said.multiple)
             yield {said.tokens: tokens, said.mask: mask}
 
     return store_arrays(work / "test-inputs", batches())
-
-
-def find_contradictions(folder: Path, document: ExportManifest) -> list[str]:
-    """Compare text.json with the manifest."""
-    said, ships = json.loads((folder / TEXT_NAME).read_bytes()), document.graph().name
-    found = [] if said.get("model") == ships else [f"{TEXT_NAME} names the model {said.get('model')}, {ships} ships"]
-    names, known = [said.get("tokens"), said.get("mask")], list(document.model_signature.inputs)
-    if set(names) != set(known):
-        found.append(f"{TEXT_NAME} names the inputs {names}, the manifest {known}")
-    return found
 
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
@@ -230,9 +223,10 @@ def describe_limits() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the labels of texts."""
     # Here: it imports numpy.
-    from trainer.tasks.text_classification.answers import print_labels
+    from trainer.export.predict_task import answer_samples
+    from trainer.tasks.text_classification.predict import KIND, open_files
 
-    return print_labels(folder, options)
+    return answer_samples(folder, options, KIND, open_files)
 
 
 def try_program(
@@ -244,6 +238,7 @@ def try_program(
     expected: Expected,
     data: DataSection,
     threads: int,
+    places: Places = None,
     precision: str = "fp32",
 ) -> Gate:
     """Run the shipped predict.py on the texts of the test split, and count its right answers.
@@ -259,6 +254,7 @@ def try_program(
         expected: What it should come to.
         data: How shards in a bucket are read.
         threads: Intra-op threads of ONNX Runtime.
+        places: Which samples of the test split; None: all.
         precision: Of the graph.
 
     Raises:
@@ -267,7 +263,7 @@ def try_program(
     if undecidable := expected.undecidable(shards.splits["test"].samples):
         ran = f"not run: {undecidable}"
         return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=ran, reason=undecidable)
-    found = _ask(folder, shards_uri, shards, data, model_name=model_name, threads=threads)
+    found = _ask(folder, shards_uri, shards, data, places, model_name=model_name, threads=threads)
     compared = compare_answers(
         expected, right=found.right, samples=found.texts, mean_score=found.mean_score, failed=bool(found.failure)
     )
@@ -331,18 +327,26 @@ class _Findings:
 
 
 def _ask(
-    folder: Path, shards_uri: str, shards: ShardManifest, data: DataSection, *, model_name: str, threads: int
+    folder: Path,
+    shards_uri: str,
+    shards: ShardManifest,
+    data: DataSection,
+    places: Places,
+    *,
+    model_name: str,
+    threads: int,
 ) -> _Findings:
-    """Ask the shipped program about every text of the test split."""
+    """Ask the shipped program about texts of the test split."""
     found, truths = _Findings(), list[int]()
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         # In a file: answers to long texts and the texts themselves would fill the pipes on both sides.
         with (work / "texts").open("w", encoding="utf-8") as lines:
-            for texts in _read_texts(shards_uri, shards, data):
+            for texts in _read_texts(shards_uri, shards, data, places):
                 lines.writelines(f"{json.dumps(text)}\n" for text, _ in texts)
                 truths += [label for _, label in texts]
-        program = ShippedProgram(folder, ["--json-lines=texts"], work=work, model_name=model_name, threads=threads)
+        options = ["--json-lines=texts", "--format=json"]
+        program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
         try:
             with program:
                 for start in range(0, len(truths), _READ_TEXTS):
@@ -359,19 +363,17 @@ def _ask(
     return found
 
 
-def _read_texts(shards_uri: str, shards: ShardManifest, data: DataSection) -> Iterator[list[tuple[str, int]]]:
-    """Yield the texts of the test split with their labels, some at a time."""
+def _read_texts(
+    shards_uri: str, shards: ShardManifest, data: DataSection, places: Places = None
+) -> Iterator[list[tuple[str, int]]]:
+    """Yield texts of the test split with their labels, some at a time."""
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shards_uri, shards, "test", data)
-    with reader.read_ahead() as advance:
-        for start in range(0, len(reader), _READ_TEXTS):
-            places = range(start, min(start + _READ_TEXTS, len(reader)))
-            reader.prepare(list(places))
-            advance(start)
-            samples = [reader.sample(place) for place in places]
-            yield [(sample["text"], sample["label"]) for sample in samples]
+    reader = ShardReader(shards_uri, shards, SPLIT, data)
+    samples = each_sample(reader, places, _READ_TEXTS)
+    while texts := [(sample["text"], sample["label"]) for sample in islice(samples, _READ_TEXTS)]:
+        yield texts
 
 
 if TYPE_CHECKING:

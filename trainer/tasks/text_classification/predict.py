@@ -1,58 +1,52 @@
-"""Classify texts with the ONNX model that lies beside this file.
+"""Classify texts with the ONNX model of this export.
 
-    python predict.py TEXT... [--top K] [--threads N] [--model FILE]
+    python predict.py TEXT... [--top K] [--format text|json|csv] [--url http://HOST:8000]
     python predict.py --lines FILE             one text a line; - is standard input
-    python predict.py --json-lines FILE        one text a line, as JSON: "text", or {"text": "text"}; - is standard
-                                               input, an empty line asks for answers now
+    python predict.py --json-lines FILE        one text a line, as JSON: "text", or {"text": "text"}
+    python predict.py --manifest FILE.csv      texts in its column "text", or --column NAME
 
-It needs Python 3.10 or newer, numpy, onnxruntime and tokenizers, and four files in its own folder: text.json (how texts
-are cut and padded), tokenizer.json, labels.json (names of the classes) and the model that text.json names. It prints a
-line of JSON for each text, in their order: `label` and `score` of the likeliest class (softmax of the model's outputs),
-with --top 2 or more `predictions` besides, or `error`. Exit codes: 0; 2 for a bad argument, a folder that is not whole,
-or a text that cannot be used: all others are answered first.
+It needs Python 3.10 or newer, numpy, onnxruntime and tokenizers 0.20 or newer, and beside it serving.py and runtimes.py
+(options, samples and answers: serving.py says more), text.json (how texts are cut and padded), tokenizer.json,
+labels.json (names of the classes) and the model that text.json names. The answer is the likeliest class (softmax of the
+model's outputs), with --top the K likeliest. Exit codes: 0; 2 for a bad argument, a folder that is not whole, or a text
+that cannot be used: all others are answered.
 
 Tokens are those that the model was evaluated with: the library `tokenizers` makes them of text, at most `max_length`
-with the special ones, and a batch is padded to its longest text. ONNX Runtime runs on the CPU without graph
-optimisation, as in the model's proof: its fusions were seen to change what a sound quantised model computes. Batches
-are cut to `max_batch` of text.json.
+with the special ones, and a batch is padded to its longest text.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING or __package__:
+    from trainer.export import runtimes, serving
+else:
+    # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    sys.dont_write_bytecode = True
+    import runtimes
+    import serving
+
 TEXT_NAME = "text.json"
-EXIT_BAD_INPUT = 2
+KIND = serving.Kind(noun="texts", argument="TEXT", allowed="texts as UTF-8", column="text")
 
 Tokens = npt.NDArray[np.int64]
-Logits = npt.NDArray[np.float32]
-Texts = Iterator[str | Exception | None]
-"""Texts; None asks for the answers to those before it, an exception is answered by its words."""
-Runner = Callable[[Tokens, Tokens], Logits]
-"""Maps tokens and their mask [B, L] int64 to logits [B, classes] float32."""
 
 # A CPU gains nothing from more texts at a time, and padding takes time.
 _BATCH = 16
 # Characters of a text that are tokenised for each token that is kept: at first, and at most. Of a longer text the end
 # is never looked at: ten million characters take half a minute.
 _CHARACTERS, _MOST_CHARACTERS = 16, 1024
-
-
-class BadFolder(Exception):
-    """The files beside this one cannot be used; the message says what was found, what is allowed and what to do."""
-
-    def __init__(self, found: str, *, allowed: str, todo: str = "export again, or copy the whole folder again") -> None:
-        super().__init__(f"{found}\n  allowed: {allowed}\n  to do: {todo}")
 
 
 class Encoder:
@@ -82,6 +76,9 @@ class Encoder:
             raise ValueError(f"it adds {added} special tokens to a text, and {max_length} tokens are allowed in all")
         # What the file says of both is another program's.
         self._tokenizer.no_padding()
+        # A text that says "[SEP]" has these five characters: special tokens are the tokenizer's to add, not a text's.
+        self._tokenizer.encode_special_tokens = True
+        self._dropped = _special_words(self._tokenizer)
         self._tokenizer.enable_truncation(max_length)
 
     def encode(self, text: str) -> list[int]:
@@ -90,13 +87,35 @@ class Encoder:
         looked_at = _CHARACTERS * self._max_length
         while looked_at < most:
             found = self._tokenizer.encode(text[:looked_at])
-            kept: list[int] = found.ids
             # Where a text is cut, its last word is another: as much again must lie behind what is kept.
-            if len(kept) == self._max_length and 2 * max(end for _, end in found.offsets) <= looked_at:
-                return kept
+            if len(found.ids) == self._max_length and 2 * max(end for _, end in found.offsets) <= looked_at:
+                return self._ids(found)
             looked_at *= 4
+        # Without offsets it takes three quarters of the time.
+        return self._ids(self._tokenizer.encode_batch_fast([text[:most]])[0])
+
+    def _ids(self, found: Any) -> list[int]:
+        ids: list[int] = found.ids
+        if self._dropped:
+            added = found.special_tokens_mask
+            ids = [one for one, is_added in zip(ids, added, strict=True) if is_added or one not in self._dropped]
         # A network that looks at nothing answers with what is no number.
-        return self._tokenizer.encode(text[:most]).ids or [self._padding]
+        return ids or [self._padding]
+
+
+def _special_words(tokenizer: Any) -> set[int]:
+    """Return the special tokens that a tokenizer makes of their names in a text: words of its model, as of Unigram's.
+
+    The one that stands for what is unknown is none of them: any odd character has it.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    unknown = model.get("unk_token")
+    if unknown is None and model.get("unk_id") is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    added = tokenizer.get_added_tokens_decoder()
+    special = {number: token.content for number, token in added.items() if token.special and token.content != unknown}
+    made = {one for name in special.values() for one in tokenizer.encode(name, add_special_tokens=False).ids}
+    return made & special.keys()
 
 
 def pad(texts: Sequence[Sequence[int]], *, padding: int, least: int, multiple: int) -> tuple[Tokens, Tokens]:
@@ -126,7 +145,7 @@ class Preparation:
 
     format_version: int
     model: str
-    """File name of the ONNX model."""
+    """Path of the ONNX model, below this file's folder."""
     labels: str
     """File name of the list of class names, in the order of the logits."""
     tokenizer: str
@@ -155,130 +174,71 @@ class Preparation:
         Raises:
             BadFolder: It is missing, is no JSON, lacks an entry, or has one that is not known or not allowed.
         """
-        values = _read_json(path)
-        names = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or set(values) != set(names):
-            found = set(values) if isinstance(values, dict) else set()
-            missing, unknown = sorted(set(names) - found), sorted(found - set(names))
-            raise BadFolder(f"{path}: missing: {missing}; not known: {unknown}", allowed=", ".join(names))
-        if wrong := [f"{name} {json.dumps(values[name])}" for name, rule in _RULES.items() if not rule(values[name])]:
-            raise BadFolder(
-                f"{path}: {', '.join(wrong)}", allowed="format_version 1; names; whole numbers from 1, padding from 0"
-            )
-        return cls(**values)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is said of one text."""
-
-    predictions: list[tuple[str, float]]
-    """Labels with their probabilities, the likeliest first."""
-    error: str = ""
-    """Why there is none."""
-
-    def to_json(self) -> str:
-        """Return one line of JSON."""
-        if self.error:
-            return json.dumps({"error": self.error})
-        found = [{"label": label, "score": score} for label, score in self.predictions]
-        return json.dumps({**found[0], **({"predictions": found} if len(found) > 1 else {})})
+        allowed = "format_version 1; names; whole numbers from 1, padding from 0"
+        return cls(**runtimes.read_entries(path, _RULES, [], allowed))
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model with its tokenizer and labels."""
+    """Tokenizer and labels of a model (serving.Model)."""
 
     preparation: Preparation
     encoder: Encoder
     labels: list[str]
-    runner: Runner
+    columns: tuple[str, ...] = ()
 
-    def classify(self, texts: Texts, *, top: int) -> Iterator[Answer]:
-        """Yield an answer for each text, in order; a batch of texts at a time is in memory.
+    @property
+    def graph(self) -> runtimes.Graph:
+        """What text.json says of the graph."""
+        said = self.preparation
+        inputs = dict.fromkeys((said.tokens, said.mask), ("int64", (None, None)))
+        return runtimes.Graph(said.model, inputs, [said.output])
 
-        Args:
-            texts: The texts.
-            top: Most labels a text.
+    @property
+    def batch(self) -> int:
+        """Texts at a time."""
+        return min(_BATCH, self.preparation.max_batch)
 
-        Raises:
-            BadFolder: There are more or fewer logits than labels.
-        """
-        waiting: list[list[int] | Exception] = []
-        for text in texts:
-            if text is not None:
-                waiting.append(self._encode(text))
-            if text is None or len(waiting) == min(_BATCH, self.preparation.max_batch):
-                yield from self._answer(waiting, top)
-                waiting = []
-        yield from self._answer(waiting, top)
+    def expand(self, argument: str) -> Iterator[serving.Asked]:
+        """Yield the text itself."""
+        yield serving.Asked(serving.shorten(argument), argument)
 
-    def _encode(self, text: str | Exception) -> list[int] | Exception:
+    def prepare(self, asked: serving.Asked) -> list[int]:
+        """Return the tokens of a text."""
         try:
-            return self.encoder.encode(text) if isinstance(text, str) else text
+            return self.encoder.encode(asked.value)
         except (UnicodeEncodeError, TypeError):
-            return ValueError("it has characters that are none of Unicode")
+            raise serving.BadSample("it has characters that are none of Unicode") from None
 
-    def run(self, texts: Sequence[Sequence[int]]) -> Logits:
-        """Map tokens of at most `max_batch` texts to logits [B, classes].
+    def answer(self, samples: Sequence[Sequence[int]], run: runtimes.Runner, top: int | None) -> list[dict[str, Any]]:
+        """Return the labels of texts, at most `max_batch`.
 
         Raises:
             BadFolder: There are more or fewer logits than labels.
         """
         said = self.preparation
-        logits = self.runner(*pad(texts, padding=said.padding, least=said.least, multiple=said.multiple))
-        if logits.shape != (len(texts), len(self.labels)):
-            raise BadFolder(
-                f"the model gave {list(logits.shape)} for {len(texts)} texts, there are {len(self.labels)} labels",
-                allowed="a logit for each label",
-            )
-        return logits
+        tokens, mask = pad(samples, padding=said.padding, least=said.least, multiple=said.multiple)
+        logits = run({said.tokens: tokens, said.mask: mask})[said.output]
+        return [self._predict(row, top or 1) for row in runtimes.check_logits(logits, len(samples), self.labels)]
 
-    def _answer(self, waiting: list[list[int] | Exception], top: int) -> Iterator[Answer]:
-        texts = [tokens for tokens in waiting if not isinstance(tokens, Exception)]
-        rows: Iterator[Logits] = iter(self.run(texts) if texts else ())
-        for tokens in waiting:
-            if isinstance(tokens, Exception):
-                yield Answer([], str(tokens))
-                continue
-            logits = next(rows)
-            if not np.isfinite(logits).all():
-                yield Answer([], "the model's outputs for it are not finite numbers")
-                continue
-            scores = softmax(logits)
-            # By the logits: in float64 two scores of one rounding would be a tie. Of equal ones the first counts.
-            places = np.argsort(-logits, kind="stable")[:top]
-            yield Answer([(self.labels[place], float(scores[place])) for place in places])
+    def _predict(self, logits: npt.NDArray[Any], top: int) -> dict[str, Any]:
+        if not np.isfinite(logits).all():
+            return {"error": "the model's outputs for it are not finite numbers"}
+        return runtimes.likeliest_of(logits, self.labels, top)
+
+    def notes(self) -> list[str]:
+        """Return nothing."""
+        return []
 
 
-def open_folder(folder: Path, *, model: str | None = None, threads: int = 1) -> Classifier:
-    """Open what lies in a folder: text.json, the tokenizer, the labels and the model.
-
-    Args:
-        folder: Of this file's neighbours.
-        model: File name of another model than text.json names.
-        threads: Intra-op threads of ONNX Runtime.
+def open_files(take: serving.Take) -> Classifier:
+    """Open text.json, the tokenizer and the labels.
 
     Raises:
-        BadFolder: A file is missing or cannot be used, or they contradict each other.
+        BadFolder: A file is missing or cannot be used.
     """
-    said = Preparation.read(folder / TEXT_NAME)
-    labels, encoder = read_labels(folder / said.labels), open_encoder(folder / said.tokenizer, said)
-    if not (folder / said.model).is_file():
-        raise BadFolder(f"{folder / said.model} is not there", allowed=f"the model that {TEXT_NAME} names")
-    return Classifier(said, encoder, labels, open_model(folder / (model or said.model), said, threads))
-
-
-def read_labels(path: Path) -> list[str]:
-    """Read the names of the classes.
-
-    Raises:
-        BadFolder: The file is missing, or is no list of names.
-    """
-    labels = _read_json(path)
-    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
-        raise BadFolder(f"{path} is no list of names", allowed="a JSON list of texts")
-    return labels
+    said = Preparation.read(take(TEXT_NAME))
+    return Classifier(said, open_encoder(take(said.tokenizer), said), runtimes.read_labels(take(said.labels)))
 
 
 def open_encoder(path: Path, said: Preparation) -> Encoder:
@@ -290,171 +250,20 @@ def open_encoder(path: Path, said: Preparation) -> Encoder:
     try:
         return Encoder(path.read_bytes(), max_length=said.max_length, padding=said.padding)
     except OSError as error:
-        raise BadFolder(f"{path} cannot be read: {error.strerror}", allowed="it beside predict.py") from None
+        raise runtimes.BadFolder(f"{path} cannot be read: {error.strerror}", allowed="it beside predict.py") from None
     except ValueError as error:
-        raise BadFolder(f"{path}: {error}", allowed="the tokenizer that the export wrote") from None
-
-
-def open_model(path: Path, said: Preparation, threads: int) -> Runner:
-    """Return a function that runs an ONNX file on the CPU, with graph optimisation off (see the top of this file).
-
-    Raises:
-        BadFolder: The file is missing, is no model, or does not take what text.json describes.
-    """
-    if not path.is_file():
-        raise BadFolder(f"{path} is not there", allowed=f"the model that {TEXT_NAME} names")
-    # Else it reports its use to its maker while it is loaded.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors: they are raised as well
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - its exceptions have no class in common
-        raise BadFolder(f"{path} does not load: {error}", allowed="a whole ONNX model") from None
-    inputs = {item.name: item.type for item in session.get_inputs()}
-    outputs = [item.name for item in session.get_outputs()]
-    if inputs != dict.fromkeys((said.tokens, said.mask), "tensor(int64)") or said.output not in outputs:
-        raise BadFolder(
-            f"{path.name} takes {inputs} and gives {outputs}, {TEXT_NAME} says {said.tokens}, {said.mask} (int64) and "
-            f"{said.output}",
-            allowed=f"a model and a {TEXT_NAME} of one export",
-        )
-
-    def run(tokens: Tokens, mask: Tokens) -> Logits:
-        logits: Logits = session.run([said.output], {said.tokens: tokens, said.mask: mask})[0]
-        return logits
-
-    return run
-
-
-def softmax(logits: Logits) -> npt.NDArray[np.float64]:
-    """Map logits [..., classes] to probabilities."""
-    powers: npt.NDArray[np.float64] = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    powers /= powers.sum(axis=-1, keepdims=True)
-    return powers
-
-
-def read_texts(texts: Iterable[str], *, lines: str | None = None, json_lines: str | None = None) -> Texts:
-    """Yield texts in the order of the arguments; None where answers are asked for, an exception for what is no text.
-
-    Args:
-        texts: Texts themselves.
-        lines: A file with one text a line.
-        json_lines: A file with one text a line, as JSON.
-
-    Raises:
-        BadFolder: A file cannot be read.
-    """
-    yield from texts
-    for path, parse in ((lines, _parse_line), (json_lines, _parse_json)):
-        if path is None:
-            continue
-        try:
-            # Not by line ends of other systems alone: a text may hold them.
-            with open(0 if path == "-" else path, "rb") as stream:
-                yield from map(parse, stream)
-        except OSError as error:
-            raise BadFolder(
-                f"{path} cannot be read: {error.strerror}",
-                allowed="a file with one text a line, or -",
-                todo="correct it",
-            ) from None
-
-
-def _parse_line(line: bytes) -> str | Exception:
-    try:
-        return line.rstrip(b"\r\n").decode()
-    except UnicodeDecodeError:
-        return ValueError("the line is no UTF-8")
-
-
-def _parse_json(line: bytes) -> str | Exception | None:
-    if not line.strip():
-        return None
-    try:
-        value = json.loads(line)
-        text = value["text"] if isinstance(value, dict) else value
-    except (ValueError, KeyError):
-        text = None
-    return text if isinstance(text, str) else ValueError('the line is no JSON of a text, or of {"text": "..."}')
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line (see the top of this file); return the exit code."""
-    options = _parse(arguments)
-    failed = False
-    try:
-        # Not the link's folder, where this file is reached by one.
-        classifier = open_folder(Path(__file__).resolve().parent, model=options.model, threads=options.threads)
-        texts = read_texts(options.texts, lines=options.lines, json_lines=options.json_lines)
-        for number, answer in enumerate(classifier.classify(texts, top=options.top), start=1):
-            print(answer.to_json(), flush=True)
-            if answer.error:
-                failed = True
-                print(f"error: text {number}: {answer.error}", file=sys.stderr)
-    except BadFolder as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return EXIT_BAD_INPUT if failed else 0
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Classify texts.", allow_abbrev=False)
-    parser.add_argument("texts", nargs="*", metavar="TEXT")
-    parser.add_argument("--lines", metavar="FILE", help="a file with one text a line; - is standard input")
-    parser.add_argument("--json-lines", metavar="FILE", help="a file with one text a line, as JSON")
-    parser.add_argument("--top", type=int, default=1, metavar="K", help="most labels a text [1]")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of ONNX Runtime [1]")
-    parser.add_argument("--model", metavar="FILE", help="another model of the same folder")
-    options = parser.parse_args(arguments)
-    for name in ("top", "threads"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}: allowed are whole numbers from 1")
-    if not options.texts and options.lines is None and options.json_lines is None:
-        parser.error("no text was given: give texts, or a file of them with --lines or --json-lines")
-    return options
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadFolder(f"{path} cannot be read: {error.strerror}", allowed="it beside predict.py") from None
-    except ValueError as error:
-        raise BadFolder(f"{path} is no JSON: {error}", allowed="the file that the export wrote") from None
-
-
-def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and value not in ("", ".", "..") and Path(value).name == value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 1
+        raise runtimes.BadFolder(f"{path}: {error}", allowed="the tokenizer that the export wrote") from None
 
 
 _RULES: dict[str, Callable[[Any], bool]] = {
     "format_version": lambda value: value == 1,
-    **dict.fromkeys(("model", "labels", "tokenizer"), _is_file_name),
-    **dict.fromkeys(("tokens", "mask", "output"), _is_text),
-    **dict.fromkeys(("max_batch", "max_length", "least", "multiple"), _is_size),
+    "model": runtimes.is_path_below,
+    **dict.fromkeys(("labels", "tokenizer"), runtimes.is_file_name),
+    **dict.fromkeys(("tokens", "mask", "output"), runtimes.is_text),
+    **dict.fromkeys(("max_batch", "max_length", "least", "multiple"), runtimes.is_size),
     "padding": lambda value: type(value) is int and value >= 0,
 }
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except BrokenPipeError:
-        # Whoever reads the answers has seen enough: nothing is left to be flushed at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_BAD_INPUT
-    sys.exit(code)
+    sys.exit(serving.run_program(KIND, open_files, __file__, "Classify texts."))

@@ -18,6 +18,7 @@ from trainer.tasks.classes import losses
 from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.needs import check_shards
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, Sample, TaskContext
+from trainer.tasks.text_classification.inputs import match_tokenizer
 from trainer.tasks.text_classification.network import Text, build_network
 from trainer.tasks.text_classification.predict import Encoder, pad
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from trainer.tasks.classes.report import ClassificationReport
+    from trainer.weights.parts import InputParts
+    from trainer.weights.source import WeightSource
 
 # Tensor cores take sizes that are multiples of 8, and fewer sizes are fewer plans of kernels.
 MULTIPLE = 8
@@ -112,6 +115,14 @@ class TextClassification:
 
         on_meta = not is_own(self._config.model)
         return Head(find_head(self._build, len(self.classes), example=example, on_meta=on_meta), tuple(self.classes))
+
+    def match_inputs(self, source: WeightSource) -> InputParts:
+        """Refuse weights that were trained with another tokenizer.
+
+        Raises:
+            ModelError: They were.
+        """
+        return match_tokenizer(source, self._entry, self._shards_uri)
 
     def _build(self, num_classes: int) -> nn.Module:
         text = Text(self.vocabulary, self.padding, _round_up(self._max_length))
@@ -207,7 +218,8 @@ class TextClassification:
 
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of the texts that the network was trained on."""
-        return {"max_length": self._max_length, "vocabulary": self.vocabulary, "padding": self.padding}
+        found = {"max_length": self._max_length, "vocabulary": self.vocabulary, "padding": self.padding}
+        return {**found, "tokenizer": self._entry.crc32c}
 
 
 def _round_up(length: int) -> int:

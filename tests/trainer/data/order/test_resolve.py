@@ -117,6 +117,7 @@ def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
     from trainer.data.shards import load_shards
 
     def load(shards: ShardManifest, ranks: int) -> Any:
+        shards = shards.model_copy(update={"classes": ["a", "b"]})
         (tmp_path / "manifest.json").write_bytes(shards.to_json())
         config = RunConfig(data=DataSection(mean=[0.5] * 3, std=[0.5] * 3))
         return load_shards(storage.normalise(tmp_path), config, ranks=ranks)

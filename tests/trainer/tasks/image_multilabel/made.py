@@ -51,7 +51,7 @@ def labels_task(
 ) -> ImageMultilabel:
     """Return the task for shards."""
     task = {"name": "image_multilabel", "arguments": arguments}
-    found = load_task(RunConfig.model_validate({"task": task, **(sections or {})}), manifest)
+    found = load_task(RunConfig.model_validate({"task": task, **(sections or {})}), manifest, "file:///written")
     assert isinstance(found, ImageMultilabel)
     return found
 

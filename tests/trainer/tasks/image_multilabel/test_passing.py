@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score
 
 from trainer.tasks.image_multilabel.passing import average_precision, best_threshold, between_scores, count_passing
+from trainer.tasks.image_multilabel.scores import scores_of
 
 # Of few different values, so that many are alike.
 SAMPLES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=30)
@@ -65,3 +66,12 @@ def test_of_equal_thresholds_the_nearest_to_one_half_counts() -> None:
     scores, is_class = np.array([0.94, 0.8, 0.7, 0.6]), np.array([True, False, False, True])
     assert threshold_of(scores, is_class) == 0.5
     assert threshold_of(scores - 0.54, is_class) == pytest.approx(0.33), "0.03 is further from one half"
+
+
+def test_outputs_that_are_no_numbers_rank_nothing() -> None:
+    """A network that has diverged is no better than chance, in whatever order its samples come."""
+    logits = np.full((4, 1), np.nan, np.float32)
+    for labels in ([1, 1, 0, 0], [0, 0, 1, 1]):
+        (found,) = scores_of(logits, np.array(labels, bool)[:, None])
+        assert average_precision(found.ranking) == 0.5
+        assert best_threshold(found.probabilities, between_scores(found.probabilities.scores)) == 0.5

@@ -1,5 +1,6 @@
 """What an export of tables ships: predict.py on rows as users have them, and the gate that runs it."""
 
+import argparse
 import csv
 import json
 import subprocess
@@ -12,12 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from contracts import storage
 from contracts.artifacts import CheckpointManifest, Gate, ShardManifest
 from contracts.config import DataSection, RunConfig
+from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.tabular.tables import COLUMNS, make_rows, table_task, write_shards
+from tests.trainer.tasks.text_classification.test_bundle import write_manifest
 from trainer.data.evaluation import evaluation_batches
 from trainer.export import onnx_graph, parity
+from trainer.export.checked_folder import CheckedFolder
 from trainer.export.inputs import Inputs
+from trainer.export.serving import add_options
 from trainer.export.targets import Builder
 from trainer.model.build import example_inputs
 from trainer.tasks.tabular import bundle
@@ -72,15 +78,13 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     torch.manual_seed(0)
     network, folder = task.build_model(), root / "export"
     folder.mkdir()
-    (root / "traced").mkdir()
     example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
-    onnx_graph.export_graph(network, root / "traced" / "m.onnx", signature=task.signature, example=example, opset=18)
-    onnx_graph.join_graph(root / "traced" / "m.onnx", folder / GRAPH, task.signature)
+    onnx_graph.export_graph(network, folder / GRAPH, signature=task.signature, example=example, opset=18)
     checkpoint = CheckpointManifest.model_construct(data=task.document(), classes=shards.classes)
     # Of what is exported the bundle reads the checkpoint alone.
     inputs = Inputs("", checkpoint, uri, shards, Builder("tensorrt_rtx", "1", ()), RunConfig())
     names = bundle.write_bundle(folder, inputs, task.signature, model_name=GRAPH, max_batch=16)
-    assert names == [TABLE_NAME, "predict.py"]
+    assert names == [TABLE_NAME, "predict.py", "serving.py", "runtimes.py"]
     return Exported(task, folder, uri, shards)
 
 
@@ -108,7 +112,7 @@ def test_the_gate_passes_and_sees_what_is_wrong(exported: Exported, tmp_path: Pa
     gate = exported.judge(exported.folder)
     assert (gate.status, gate.reason) == ("passed", "")
     assert gate.figures["rows"] == exported.shards.splits["test"].samples
-    assert gate.figures["difference"] == pytest.approx(0.0, abs=1e-6)
+    assert gate.figures["difference"] == pytest.approx(0.0, abs=1e-5)
     said = json.loads((exported.folder / TABLE_NAME).read_bytes())
     (town,) = [one for one in said["fields"] if one["name"] == "town"]
     others = [one if one is not town else town | {"vocabulary": town["vocabulary"][::-1]} for one in said["fields"]]
@@ -129,6 +133,13 @@ def test_rows_of_both_forms_get_the_same_answers(exported: Exported, tmp_path: P
     assert one.stdout == other.stdout
     piped = predict(exported.folder, "-", given=tables[1].read_text())
     assert piped.stdout == one.stdout
+    top = predict(exported.folder, tables[0], "--top=2")
+    if "value" in one.stdout:
+        assert top.returncode == 2 and "--top 2, and the answer to a row is a value" in top.stderr
+    else:
+        for line, said in zip(one.stdout.splitlines(), top.stdout.splitlines(), strict=True):
+            best, second = json.loads(said)["predictions"]
+            assert best == json.loads(line) and best["score"] >= second["score"] and best["label"] != second["label"]
     answers = [json.loads(line) for line in one.stdout.splitlines()]
     assert len(answers) == 40
     known = {
@@ -154,6 +165,31 @@ def test_rows_of_both_forms_get_the_same_answers(exported: Exported, tmp_path: P
         np.testing.assert_allclose(
             [one["score"] for one in answers], (shares / shares.sum(axis=1, keepdims=True)).max(axis=1), rtol=1e-5
         )
+
+
+def test_rows_of_a_bucket_are_named_by_their_uri(
+    exported: Exported, tmp_path: Path, bucket_server: BucketServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"fp32": {"accuracy": 1.0}}
+    write_manifest(exported.folder, exported.task.signature, [TABLE_NAME, "predict.py"], metrics=metrics)
+    rows = write_rows(tmp_path / "rows.csv", make_rows(3)).read_bytes()
+    storage.publish("gs://bucket-1/rows.csv", rows)
+    storage.publish("gs://bucket-1/bad.csv", rows + b"x,y\n")
+
+    def answer(*names: str) -> tuple[int, list[str], str]:
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        with CheckedFolder(storage.normalise(exported.folder)) as folder:
+            code = bundle.predict(folder, parser.parse_args(names))
+        found = capfd.readouterr()
+        return code, found.out.splitlines(), found.err
+
+    code, out, _ = answer("gs://bucket-1/rows.csv", "gs://bucket-1/rows.csv")
+    assert code == 0 and len(out) == 6 and out[:3] == out[3:]
+    code, out, said = answer("gs://bucket-1/bad.csv")
+    assert code == 2 and "error: gs://bucket-1/bad.csv, row 4" in said and "shardline-tables" not in said
+    code, _, said = answer("gs://bucket-1/none.csv")
+    assert code == 2 and "gs://bucket-1/none.csv cannot be read" in said
 
 
 def test_a_folder_that_is_not_whole_is_refused(exported: Exported, tmp_path: Path) -> None:

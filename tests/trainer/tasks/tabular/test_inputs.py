@@ -115,6 +115,23 @@ def test_nothing_to_learn_from_is_seen_before_a_rank_starts() -> None:
         check_shards(config, manifest(note=FieldEntry(kind="text")))
 
 
+@pytest.mark.parametrize(
+    ("task", "label", "given"),
+    [
+        ("tabular_classification", FieldEntry(kind="class", classes=["no"], columns=["y"]), "a single class (no)"),
+        ("tabular_regression", target(std=0.0), "'y' of the shards holds 2 in every row"),
+    ],
+)
+def test_labels_with_one_value_are_refused(task: str, label: FieldEntry, given: str) -> None:
+    from contracts.config import RunConfig
+
+    shards = manifest(label, a=numbers(column()))
+    if label.kind == "class":
+        shards = shards.model_copy(update={"classes": label.classes})
+    with pytest.raises(DataError, match=re.escape(given)):
+        check_shards(RunConfig.model_validate({"task": {"name": task}}), shards)
+
+
 def test_what_cannot_be_learnt_is_warned_of() -> None:
     columns = [
         column("empty", mean=None, std=None),

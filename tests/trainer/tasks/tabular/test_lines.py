@@ -24,13 +24,15 @@ from trainer.drill.trace import ENVIRONMENT, read_trace
 REPOSITORY = Path(__file__).parents[4]
 TASKS = ("tabular_classification", "tabular_regression")
 BATCH, SLOT, EPOCHS = 10, 3, 6
+# Steps are so short that six epochs end before the first checkpoint is written.
+LONG_EPOCHS = 60
 
 
-def sections(task: str, *, ranks: int) -> dict[str, Any]:
+def sections(task: str, *, ranks: int, epochs: int = EPOCHS) -> dict[str, Any]:
     return {
         "task": {"name": task},
         "model": {"architecture": "mlp", "arguments": {"width": 16, "dropout": 0.2}},
-        "train": {"global_batch_size": BATCH, "epochs": EPOCHS, "learning_rate": 1e-2},
+        "train": {"global_batch_size": BATCH, "epochs": epochs, "learning_rate": 1e-2},
         "parallel": {"slot_size": SLOT},
         "checkpoint": {"every_steps": 2},
         "resources": {"ranks": ranks, "max_attempts": 20},
@@ -74,8 +76,8 @@ def test_other_numbers_of_ranks_see_the_same_samples(
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
     root = tmp_path / "train"
     for attempt, ranks, step in (("a", 2, 4), ("b", 3, 10)):
-        run_until(step, root, shards, attempt, sections(task, ranks=ranks))
-    done = run(root, shards, "c", sections(task, ranks=1))
+        run_until(step, root, shards, attempt, sections(task, ranks=ranks, epochs=LONG_EPOCHS), has_saved=True)
+    done = run(root, shards, "c", sections(task, ranks=1, epochs=LONG_EPOCHS))
     assert done.returncode == 0, done.stderr
     assert "ranks 2 -> 3" in logs(root, "b") and "ranks 3 -> 1" in logs(root, "c")
     (best,) = root.glob("*/manifest.json")
@@ -84,7 +86,7 @@ def test_other_numbers_of_ranks_see_the_same_samples(
     made = make_order(order, shards, ShardManifest.load(shards), seed=0)
     expected: dict[int, list[int]] = {}
     for request in slot_requests(
-        0, order=made, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=0, ranks=1
+        0, order=made, epochs=LONG_EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=0, ranks=1
     ):
         expected.setdefault(request.step, []).extend(request.samples)
     assert {number: step.samples for number, step in read_trace(tmp_path / "trace").items()} == expected
@@ -146,7 +148,7 @@ def test_known_tables_end_in_a_proven_graph(name: str, tmp_path: Path) -> None:
                 "parallel": {"slot_size": 32},
                 "profile": "off",
                 "resources": {"ranks": 1},
-                "export": {"targets": ["l4"]},
+                "export": {"runtime": "tensorrt_rtx", "targets": ["l4"]},
             }
         )
     )

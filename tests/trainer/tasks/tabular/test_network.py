@@ -101,7 +101,10 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     [
         ({"architecture": "resnet"}, "'resnet' is no network for tables.*mlp, table_transformer, or module:callable"),
         ({"architecture": "table_transfomer"}, "did you mean table_transformer"),
-        ({"architecture": "mlp", "arguments": {"widht": 3}}, "cannot be built.*widht"),
+        (
+            {"architecture": "mlp", "arguments": {"widht": 3}},
+            "widht.*takes: width, depth, dropout.*mean model.arguments.width",
+        ),
         ({"architecture": "table_transformer", "arguments": {"width": 10}}, "width 10 is no multiple of heads 4"),
     ],
 )

@@ -30,19 +30,20 @@ from contracts.artifacts import (
 from contracts.config import DataSection
 from contracts.own_code import append_code
 from contracts.resolve import parse_config
+from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from trainer.data.evaluation import evaluation_batches
 from trainer.export import predict_task
 from trainer.export.inputs import Inputs
-from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph, join_graph
+from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
+from trainer.export.runtimes import softmax
 from trainer.export.targets import Builder
 from trainer.export.workshop import hash_file
 from trainer.model.build import build_model, example_inputs
 from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.load import load_task
 from trainer.tasks.text_classification import bundle
-from trainer.tasks.text_classification.predict import softmax
 
 GRAPH = "model.fp32.onnx"
 CONFIG = sections(model={"architecture": "texts_network:mean_of_tokens", "arguments": {"width": 16}})
@@ -112,11 +113,9 @@ def export(text_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Export
     task = load_task(config, shards, text_shards)
     torch.manual_seed(1)
     model = build_model(task, config).eval()
-    (place / "traced").mkdir()
     (place / "export").mkdir()
     example = example_inputs(task, EXAMPLE_BATCH)
-    export_graph(model, place / "traced" / "model.onnx", signature=task.signature, example=example, opset=20)
-    join_graph(place / "traced" / "model.onnx", place / "export" / GRAPH, task.signature)
+    export_graph(model, place / "export" / GRAPH, signature=task.signature, example=example, opset=20)
     checkpoint = CheckpointManifest(
         fingerprint="7" * 16,
         finished=True,
@@ -136,7 +135,7 @@ def export(text_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Export
     )
     inputs = Inputs("file:///none", checkpoint, text_shards, shards, Builder("tensorrt_rtx", "1", ()), config)
     names = bundle.write_bundle(place / "export", inputs, task.signature, model_name=GRAPH, max_batch=5)
-    assert names == ["tokenizer.json", "labels.json", "text.json", "predict.py"]
+    assert names == ["tokenizer.json", "labels.json", "text.json", "predict.py", "serving.py", "runtimes.py"]
     logits, labels = [], []
     with torch.no_grad():
         for batch, _ in evaluation_batches(text_shards, shards, "test", task, 7):
@@ -212,7 +211,10 @@ def edit_program(folder: Path, old: str, new: str) -> None:
         pytest.param(lambda folder: (folder / "tokenizer.json").write_text("{}"), id="no tokenizer"),
         pytest.param(lambda folder: (folder / "predict.py").unlink(), id="no program"),
         pytest.param(lambda folder: edit_program(folder, "mask[row, : len(text)] = 1", "mask[row] = 1"), id="mask"),
-        pytest.param(lambda folder: edit_program(folder, "print(answer.to_json()", "print('hello'"), id="no answers"),
+        pytest.param(
+            lambda folder: edit_program(folder, "runtimes.likeliest_of(logits, self.labels, top)", "{}"),
+            id="no answers",
+        ),
         pytest.param(lambda folder: edit_program(folder, "np.isfinite(logits).all()", "False"), id="unanswered"),
     ],
 )
@@ -244,10 +246,6 @@ def test_a_finished_export_is_looked_at_again(export: Export, copy: Path, tmp_pa
     assert again(copy, "two").status == "passed"
     shuffle_labels(copy)
     assert again(copy, "three").status == "failed"
-    assert bundle.find_contradictions(export.folder, document) == []
-    set_value("model", "other.onnx")(copy)
-    set_value("mask", "masks")(copy)
-    assert len(bundle.find_contradictions(copy, document)) == 2
 
 
 def test_an_engine_is_tried_with_the_same_inputs(export: Export, tmp_path: Path) -> None:
@@ -272,7 +270,7 @@ def run(folder: Path, *arguments: str, given: bytes | None = None) -> tuple[int,
 def test_answers_are_those_of_torch(export: Export, tmp_path: Path) -> None:
     scores = softmax(export.logits)
     lines = "".join(f"{json.dumps(text)}\n" for text in export.texts).encode()
-    code, answers, said = run(export.folder, "--json-lines", "-", "--top", "3", given=lines)
+    code, answers, said = run(export.folder, "--json-lines", "-", "--top", "3", "--json", given=lines)
     assert (code, said) == (0, "")
     for answer, expected in zip(answers, scores, strict=True):
         order = np.argsort(-expected)
@@ -282,28 +280,30 @@ def test_answers_are_those_of_torch(export: Export, tmp_path: Path) -> None:
     # Of all ways to give texts, batches of five and padding to 64 tokens, the answers are the same to a last digit.
     (tmp_path / "texts").write_text("".join(f"{text}\n" for text in export.texts[:7]))
     for arguments in (export.texts[:7], ["--lines", str(tmp_path / "texts")]):
-        code, found, _ = run(export.folder, *arguments)
+        code, found, _ = run(export.folder, *arguments, "--json")
         assert code == 0 and [one["label"] for one in found] == [one["label"] for one in answers[:7]]
         assert all(set(one) == {"label", "score"} for one in found)
 
 
 def test_what_is_no_text_is_answered_with_an_error_and_all_others_as_well(export: Export) -> None:
     lines = b'"good"\n{"text": "good"}\n5\n{"words": "x"}\n{\n"\\ud800"\n\n"good"\n'
-    code, answers, said = run(export.folder, "--json-lines", "-", given=lines)
+    code, answers, said = run(export.folder, "--json-lines", "-", "--json", given=lines)
     assert code == 2
     assert ["label" in answer for answer in answers] == [True, True, False, False, False, False, True]
     assert answers[0] == pytest.approx(answers[1]) and answers[5] == {
         "error": "it has characters that are none of Unicode"
     }
-    assert "error: text 3: the line is no JSON of a text" in said
-    code, answers, said = run(export.folder, "--lines", "-", given=b"one\r\n\n\xff\ntwo")
+    assert (
+        "error: row 3: it is no text, and no object with a text 'text'" in said and "row 5: the line is no JSON" in said
+    )
+    code, answers, said = run(export.folder, "--lines", "-", "--json", given=b"one\r\n\n\xff\ntwo")
     assert code == 2 and ["label" in answer for answer in answers] == [True, True, False, True]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no text was given"),
+        ([], "none of texts was given"),
         (["a", "--top", "0"], "--top 0"),
         (["--lines", "/none/there"], "/none/there cannot be read: No such file"),
         (["a", "--model", "none.onnx"], "none.onnx is not there"),
@@ -341,15 +341,26 @@ def answer(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[in
 def test_the_command_gives_the_answers_of_the_program(
     export: Export, answer: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    _, expected, _ = run(export.folder, *export.texts[:3], "--top", "2")
+    _, expected, _ = run(export.folder, *export.texts[:3], "--top", "2", "--json")
     code, out, said = answer(export.folder, *export.texts[:3], "--top", "2", "--json")
     assert (code, [json.loads(line) for line in out.splitlines()]) == (0, expected)
     assert said.startswith("predict: model.fp32.onnx by onnxruntime 1.")
     (tmp_path / "lines").write_text("a text\n" + "long " * 50 + "\n")
-    code, out, _ = answer(export.folder, "--lines", str(tmp_path / "lines"))
+    code, out, _ = answer(export.folder, "--lines", str(tmp_path / "lines"), "--top", "3")
     first, second = out.splitlines()
     assert code == 0 and first.startswith("a text: ") and second.startswith("long long ") and "…: " in second
     assert all(name in first for name in CLASSES)
+
+
+def test_texts_of_a_bucket_are_read_and_a_file_that_is_not_there_is_no_damage(
+    export: Export, answer: Callable[..., tuple[int, str, str]], bucket_server: BucketServer
+) -> None:
+    storage.publish("gs://bucket-1/texts/lines", b"good\nbad\n")
+    code, out, _ = answer(export.folder, "--lines", "gs://bucket-1/texts/lines")
+    assert code == 0 and [line.partition(":")[0] for line in out.splitlines()] == ["good", "bad"]
+    for missing in ("gs://bucket-1/none", "/none/there"):
+        code, out, said = answer(export.folder, "--lines", missing)
+        assert (code, out) == (2, "") and f"{missing} cannot be read" in said and "damaged" not in said
 
 
 def test_a_file_that_was_changed_answers_nothing(

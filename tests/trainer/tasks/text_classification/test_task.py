@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
@@ -262,3 +262,38 @@ def test_what_the_file_says_of_padding_and_length_does_not_count(text_shards: st
     tokenizer.enable_truncation(4)
     assert Encoder(tokenizer.to_str().encode(), max_length=40, padding=0).encode("abc def") == expected
     assert np.array(expected).max() < 400
+
+
+def test_special_tokens_are_not_read_from_a_text(text_shards: str) -> None:
+    """Neither of the trained tokenizer nor of a file's: whoever writes a text cannot end it, or pad it."""
+    trained = tokenizer_of(text_shards)
+    for tokenizer in (trained, word_piece_with_specials(), unigram_with_specials()):
+        encoder = Encoder(tokenizer.to_str().encode(), max_length=60, padding=0)
+        special = {tokenizer.token_to_id(name) for name in ("[PAD]", "[CLS]", "[SEP]")}
+        begin, *inside, end = encoder.encode("abc [SEP] [PAD] [CLS] def[SEP] Ж")
+        assert {begin, end} < special
+        assert len(inside) > 8 and not special & set(inside), inside
+        if (unknown := tokenizer.token_to_id("[UNK]")) is not None:
+            assert inside[-1] == unknown
+        # As far as a long text is looked at, too.
+        long = Encoder(tokenizer.to_str().encode(), max_length=16, padding=0).encode("[PAD] " * 1000)
+        assert not special & set(long[1:-1])
+
+
+def word_piece_with_specials() -> Tokenizer:
+    """As transformers saves them: special tokens are added tokens, which the library looks for in texts."""
+    tokenizer = word_piece()
+    tokenizer.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
+    assert tokenizer.token_to_id("[SEP]") in tokenizer.encode("abc [SEP] def").ids[1:-1]
+    return tokenizer
+
+
+def unigram_with_specials() -> Tokenizer:
+    """Its model has the special tokens as words, as those of SentencePiece have."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    pieces = [(name, 0.0) for name in names] + [(piece, -3.0) for piece in "abcdef"]
+    tokenizer = Tokenizer(models.Unigram(pieces, 1, False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.add_special_tokens(names)
+    return tokenizer
