@@ -121,8 +121,8 @@ def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pa
 def _make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
     from pipelines.workers import num_nodes
     from rehearsal.cloud import LocalCloud
-    from rehearsal.execution.machines import Scale
-    from rehearsal.execution.market import Market, spread
+    from rehearsal.jobs.market import Market, spread
+    from rehearsal.machines.machine import Scale
 
     config = prepared.config
     nodes = num_nodes(config)

@@ -17,7 +17,7 @@ from pipelines.rehearsal_config import Prepared
 
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
-    from rehearsal.execution.market import Preempted
+    from rehearsal.jobs.market import Preempted
 
 # Google's libraries ask it whether they run on a machine of Google's; here there is none to answer.
 _ASKED_FOR = {"metadata.google.internal", "metadata.google.internal."}

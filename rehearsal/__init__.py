@@ -1,1 +1,7 @@
-"""A local Google Cloud to rehearse a submission in: the bucket (gcs), Vertex AI (vertex), their guard and clock."""
+"""A local Google Cloud to rehearse a submission in.
+
+cloud       all of it put together; clock: its time
+doors       how calls reach services; resources: what services keep; vertex: the services
+pipelines   submitted pipelines, executed; jobs: custom jobs and Dataflow jobs; machines: what both run on
+gcs         the bucket server; guard: nothing leaves this machine
+"""

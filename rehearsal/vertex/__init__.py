@@ -4,23 +4,14 @@
         subprocess.run(command, env=os.environ | cloud.environment)      # unmodified clients, by variables only
         aiplatform.init(api_endpoint=cloud.endpoint, api_transport="rest", ...)          # or REST by its address
 
-What executes pipelines and custom jobs is given to it (`Runs`); it answers, checks, keeps, fires. One concept a file:
+What executes pipelines and custom jobs is given to it (`Runs`); it answers, checks, keeps, fires. The doors are in
+rehearsal.doors, the resources in rehearsal.resources. A service each, with what it refuses:
 
-    server            all doors over one store, and the variables that lead clients to them
-    services          the table of services: what both doors read
-    http_door, grpc_door, routes, messages, calls     from bytes to a call of a function, and back
-    caller            who asks
-    buckets           the bucket server, as storage.googleapis.com and to be asked whether a bucket is there
-    endpoints         HTTP that is no gRPC service: tokens, regions of an account
-    store, world      the resources; what all services share
-    errors, listing   how services say no; filters, order and pages
-    pipeline_jobs, custom_jobs, dataflow_jobs, models, metadata, operations, projects        a service each
-    schedules, firing, cron     what is scheduled; the thread that starts it; when a cron line fires
-    logs, log_filter  what containers printed, and Cloud Logging's queries of it
-    quotas            limits, who holds how much, and Cloud Quotas' view of them
+    pipeline_jobs, pipeline_rules     custom_jobs, rules, machines     dataflow_jobs     models
+    metadata, lineage                 runs, experiments; artifacts and executions
+    schedules, firing, cron           what is scheduled; the thread that starts it; when a cron line fires
+    logs              what containers printed
     registry          a KFP repository of Artifact Registry
-    rules, pipeline_rules, resource_rules, machines     what is refused, with the field that is wrong
-    access            who asked for what
 
 Request types and REST routes are the client libraries' own, so a client and this server cannot differ in them.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from rehearsal.vertex.errors import invalid
+from rehearsal.doors.errors import invalid
 
 _LINE = re.compile(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(\S+(?:\s+\S+){4})")
 

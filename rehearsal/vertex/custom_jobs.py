@@ -14,11 +14,11 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 
-from rehearsal.vertex.errors import ServiceError, not_found
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.operations import finished
+from rehearsal.doors.errors import ServiceError, not_found
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.operations import finished
+from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.rules import check_custom_job
-from rehearsal.vertex.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState

@@ -14,8 +14,8 @@ from typing import Any
 
 from google.cloud.dataflow_v1beta3 import types
 
-from rehearsal.vertex.errors import ServiceError, invalid, not_found
-from rehearsal.vertex.world import Caller, World
+from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.resources.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState

@@ -18,10 +18,10 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
+from rehearsal.doors.errors import ServiceError
+from rehearsal.doors.messages import plain
+from rehearsal.resources.world import World
 from rehearsal.vertex import pipeline_jobs, schedules
-from rehearsal.vertex.errors import ServiceError
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.world import World
 
 # How often, by the machine's clock, a queue is looked at for a free place.
 _QUEUE_LOOK_S = 0.1

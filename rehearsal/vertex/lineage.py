@@ -16,11 +16,11 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
-from rehearsal.artifact_metadata import find_excess
-from rehearsal.vertex.errors import ServiceError, invalid, not_found
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.world import Caller, World
+from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.doors.messages import plain
+from rehearsal.pipelines.artifact_metadata import find_excess
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.Execution.State

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.cloud.logging_v2 import types
 
-from rehearsal.vertex.errors import ServiceError, invalid
-from rehearsal.vertex.listing import page
-from rehearsal.vertex.log_filter import SEVERITIES, make_test
-from rehearsal.vertex.messages import from_dict
+from rehearsal.doors.errors import ServiceError, invalid
+from rehearsal.doors.messages import from_dict
+from rehearsal.resources.listing import page
+from rehearsal.resources.log_filter import SEVERITIES, make_test
 
 if TYPE_CHECKING:
-    from rehearsal.vertex.world import Caller, World
+    from rehearsal.resources.world import Caller, World
 
 
 class LogBook:

@@ -12,12 +12,12 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from rehearsal.doors.errors import ServiceError, not_found
+from rehearsal.doors.messages import plain
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.operations import finished
+from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import lineage
-from rehearsal.vertex.errors import ServiceError, not_found
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.operations import finished
-from rehearsal.vertex.world import Caller, World
 
 _VERSION = "0.0.1"
 

@@ -15,12 +15,12 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rehearsal.vertex import resource_rules
-from rehearsal.vertex.errors import ServiceError, Violation, invalid, not_found, refuse
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.operations import finished
-from rehearsal.vertex.world import Caller, World
+from rehearsal.doors.errors import ServiceError, Violation, invalid, not_found, refuse
+from rehearsal.doors.messages import plain
+from rehearsal.resources import resource_rules
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.operations import finished
+from rehearsal.resources.world import Caller, World
 
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 _ID = re.compile(r"[a-z0-9_-]{1,63}")

@@ -14,13 +14,13 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc.status_pb2 import Status
 
+from rehearsal.doors.errors import CODES, ServiceError, invalid, not_found
+from rehearsal.doors.messages import plain
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.operations import finished
+from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import custom_jobs, metadata
-from rehearsal.vertex.errors import CODES, ServiceError, invalid, not_found
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.operations import finished
 from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
-from rehearsal.vertex.world import Caller, World
 
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # proto-plus declares an enum's members as numbers.

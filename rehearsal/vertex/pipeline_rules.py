@@ -14,10 +14,10 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
 from contracts.canonical import canonical
-from rehearsal.vertex import resource_rules
-from rehearsal.vertex.errors import Violation, refuse
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.world import World
+from rehearsal.doors.errors import Violation, refuse
+from rehearsal.doors.messages import plain
+from rehearsal.resources import resource_rules
+from rehearsal.resources.world import World
 
 _PIPELINE_NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 

@@ -20,9 +20,9 @@ from urllib.parse import unquote
 
 import yaml
 
-from rehearsal.vertex.endpoints import Answer, Asked
-from rehearsal.vertex.errors import ServiceError, not_found
-from rehearsal.vertex.world import World
+from rehearsal.doors.endpoints import Answer, Asked
+from rehearsal.doors.errors import ServiceError, not_found
+from rehearsal.resources.world import World
 
 _PACKAGE_HOST = re.compile(r"([a-z0-9-]+)-kfp\.pkg\.dev(?::443)?")
 _API_HOST = re.compile(r"artifactregistry\.googleapis\.com(?::443)?")

@@ -10,10 +10,10 @@ from typing import Any
 
 from google.cloud.aiplatform_v1 import types
 
-from rehearsal.vertex import resource_rules
-from rehearsal.vertex.errors import Violation, refuse
+from rehearsal.doors.errors import Violation, refuse
+from rehearsal.resources import resource_rules
+from rehearsal.resources.world import World
 from rehearsal.vertex.machines import KINDS, find_fault
-from rehearsal.vertex.world import World
 
 _MAX_POOLS = 4
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DiskSpec

@@ -11,13 +11,13 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from rehearsal.doors.errors import ServiceError, Violation, not_found, refuse
+from rehearsal.doors.messages import plain
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.operations import finished
+from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.cron import fire_times
-from rehearsal.vertex.errors import ServiceError, Violation, not_found, refuse
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.messages import plain
-from rehearsal.vertex.operations import finished
 from rehearsal.vertex.pipeline_rules import check_pipeline_job
-from rehearsal.vertex.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 STATE: Any = types.Schedule.State

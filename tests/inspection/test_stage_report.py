@@ -15,7 +15,7 @@ from inspection.outputs import MAX_METADATA_BYTES, bound_metadata
 from inspection.stage_report import MAX_PAGE_BYTES, to_markdown
 from inspection.stages.markdown import MAX_ROWS, cut, first
 from inspection.stages.told import Told
-from rehearsal.artifact_metadata import find_excess
+from rehearsal.pipelines.artifact_metadata import find_excess
 from tests.inspection.stages.test_summaries import LATENCY, check_markdown
 from tests.inspection.test_summary import DOCUMENTS
 from tests.inspection.test_task import RUN, report, reported

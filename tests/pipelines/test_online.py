@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from rehearsal.clock import Clock
+from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
-from rehearsal.vertex.server import VertexServer
-from rehearsal.vertex.store import Store
+from rehearsal.resources.store import Store
 from tests.pipelines.test_plan import VALID
 
 PROJECT, BUCKET = "my-project", "my-bucket"

@@ -28,8 +28,8 @@ from pipelines.prebuilt import (
     prebuilt_container,
     requirements_wheel,
 )
-from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
+from rehearsal.machines.processes import clean_environment
 from sharding.runners.dataflow import dataflow_flags
 from tests.golden.write_lines import GOLDEN, prebuilt_jobs
 from tests.golden.write_lines import PREBUILT as PREBUILT_JOBS

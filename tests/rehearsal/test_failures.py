@@ -13,8 +13,8 @@ import yaml
 
 from contracts.config import RunConfig
 from rehearsal.cloud import BUCKETS_FOLDER, LocalCloud
-from rehearsal.execution.processes import find_marked
 from rehearsal.gcs import Rule
+from rehearsal.machines.processes import find_marked
 from tests.conftest import small_config, write_pictures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

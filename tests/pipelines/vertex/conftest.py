@@ -23,10 +23,10 @@ from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from pipelines.compile import CompiledLine
 from rehearsal.clock import Clock
+from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.resources import PROJECT_NUMBER
-from rehearsal.vertex.server import VertexServer
-from rehearsal.vertex.store import Store
+from rehearsal.resources.store import Store
 
 # The bucket server's number: the SDK compares the two.
 PROJECT, NUMBER, REGION = "shardline-test", str(PROJECT_NUMBER), "us-central1"

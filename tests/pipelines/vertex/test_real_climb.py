@@ -12,8 +12,8 @@ import yaml
 
 from contracts.canonical import canonical
 from rehearsal.cloud import LocalCloud
-from rehearsal.execution.market import Market
-from rehearsal.vertex.quotas import Quotas
+from rehearsal.jobs.market import Market
+from rehearsal.resources.quotas import Quotas
 
 pytestmark = pytest.mark.slow
 PROJECT, REGION, MACHINE = "shardline-test", "us-central1", "g2-standard-12"

@@ -11,14 +11,14 @@ from google.cloud import aiplatform_v1
 from google.protobuf import json_format
 
 from rehearsal.clock import Clock
-from rehearsal.execution.custom_jobs import CustomJobRuns
-from rehearsal.execution.dataflow import DataflowJobs
-from rehearsal.execution.machines import Scale
-from rehearsal.execution.market import Market
-from rehearsal.execution.pipeline_runs import PipelineRuns
+from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
-from rehearsal.vertex.server import VertexServer
-from rehearsal.vertex.store import Store
+from rehearsal.jobs.custom_jobs import CustomJobRuns
+from rehearsal.jobs.dataflow import DataflowJobs
+from rehearsal.jobs.market import Market
+from rehearsal.machines.machine import Scale
+from rehearsal.pipelines.pipeline_runs import PipelineRuns
+from rehearsal.resources.store import Store
 from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, PARENT, Logs
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.execution.conditions import UnreadableCondition, evaluate
+from rehearsal.pipelines.conditions import UnreadableCondition, evaluate
 
 P = "inputs.parameter_values['p']"
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import pytest
 from google.cloud import aiplatform_v1
 
-from rehearsal.execution import custom_jobs, gang
-from rehearsal.execution.custom_jobs import CustomJobRuns
-from rehearsal.execution.machines import Scale
-from rehearsal.execution.market import Market, Preemption, spread
-from rehearsal.execution.processes import MARK_VARIABLE
-from rehearsal.vertex.store import Store
+from rehearsal.jobs import custom_jobs, gang
+from rehearsal.jobs.custom_jobs import CustomJobRuns
+from rehearsal.jobs.market import Market, Preemption, spread
+from rehearsal.machines.machine import Scale
+from rehearsal.machines.processes import MARK_VARIABLE
+from rehearsal.resources.store import Store
 from tests.rehearsal.execution.world import LIMIT_S, Clock, Logs
 
 PARENT = "projects/123456789012/locations/europe-west4"

@@ -17,11 +17,11 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from rehearsal.execution import dataflow
-from rehearsal.execution.dataflow import DataflowJobs, has_ended
-from rehearsal.execution.processes import clean_environment
 from rehearsal.gcs import BucketServer
-from rehearsal.vertex.store import Store
+from rehearsal.jobs import dataflow
+from rehearsal.jobs.dataflow import DataflowJobs, has_ended
+from rehearsal.machines.processes import clean_environment
+from rehearsal.resources.store import Store
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.cloud import Cloud
 from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, Clock, Logs, states

@@ -14,10 +14,10 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from contracts import storage
-from rehearsal.execution import pipeline_runs
-from rehearsal.execution.job import Job
-from rehearsal.execution.processes import MARK_VARIABLE, find_marked
 from rehearsal.gcs import BucketServer
+from rehearsal.machines.processes import MARK_VARIABLE, find_marked
+from rehearsal.pipelines import pipeline_runs
+from rehearsal.pipelines.job import Job
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.world import LIMIT_S, PARENT, Pipelines, detail, states
 

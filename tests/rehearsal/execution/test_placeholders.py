@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.execution.placeholders import UnknownPlaceholder, Values, expand_words, substitute, substitute_all
+from rehearsal.pipelines.placeholders import UnknownPlaceholder, Values, expand_words, substitute, substitute_all
 
 TEXT = 'a "text"\nwith {{$.pipeline_job_name}} \\'
 EXECUTOR_INPUT: dict[str, Any] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rehearsal
-from rehearsal.execution.processes import MARK_VARIABLE, Tree, clean_environment, find_marked
+from rehearsal.machines.processes import MARK_VARIABLE, Tree, clean_environment, find_marked
 
 PROJECT = str(Path(rehearsal.__file__).parents[1])
 LIMIT_S = 120.0

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from contracts.events import EVENTS_NAME
-from rehearsal.execution.steps import StepWatch
+from rehearsal.jobs.steps import StepWatch
 
 
 def leave(folder: Path, step: int) -> None:

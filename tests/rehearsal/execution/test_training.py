@@ -11,11 +11,11 @@ from google.cloud import aiplatform_v1
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from rehearsal.execution.custom_jobs import CustomJobRuns
-from rehearsal.execution.machines import Scale
-from rehearsal.execution.market import Market, spread
 from rehearsal.gcs import BucketServer
-from rehearsal.vertex.store import Store
+from rehearsal.jobs.custom_jobs import CustomJobRuns
+from rehearsal.jobs.market import Market, spread
+from rehearsal.machines.machine import Scale
+from rehearsal.resources.store import Store
 from tests.conftest import small_config
 from tests.rehearsal.execution.world import LIMIT_S, Clock, Logs
 

@@ -11,9 +11,9 @@ from typing import Any
 from google.cloud import aiplatform_v1
 from google.protobuf import json_format, struct_pb2
 
-from rehearsal.execution.pipeline_runs import PipelineRuns
 from rehearsal.gcs import BucketServer
-from rehearsal.vertex.store import Store
+from rehearsal.pipelines.pipeline_runs import PipelineRuns
+from rehearsal.resources.store import Store
 
 PARENT = "projects/acme-vision/locations/europe-west4"
 NUMBERS = {"acme-vision": "123456789012"}

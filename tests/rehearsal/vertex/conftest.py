@@ -18,8 +18,8 @@ with warnings.catch_warnings():
     from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
-from rehearsal.vertex.server import VertexServer
-from rehearsal.vertex.store import Store
+from rehearsal.doors.server import VertexServer
+from rehearsal.resources.store import Store
 
 PROJECT, NUMBER = "shardline-test", "123456789012"
 PARENT = f"projects/{PROJECT}/locations/us-central1"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from google.cloud import aiplatform_v1 as gapic
 
-from rehearsal.vertex.errors import ServiceError
-from rehearsal.vertex.listing import page, select
-from rehearsal.vertex.log_filter import make_test
+from rehearsal.doors.errors import ServiceError
+from rehearsal.resources.listing import page, select
+from rehearsal.resources.log_filter import make_test
 
 ENTRY = {
     "insertId": "1",

@@ -7,7 +7,7 @@ import pytest
 from google.api_core.exceptions import BadRequest, Conflict, NotFound
 from google.cloud import aiplatform_v1
 
-from rehearsal.execution.task_details import note_task
+from rehearsal.pipelines.task_details import note_task
 
 from .conftest import NUMBER, Cloud, pipeline_job, rest
 

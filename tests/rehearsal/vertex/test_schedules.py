@@ -10,8 +10,8 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
+from rehearsal.doors.errors import ServiceError
 from rehearsal.vertex.cron import fire_times
-from rehearsal.vertex.errors import ServiceError
 from rehearsal.vertex.firing import Firing
 
 from .conftest import PARENT, Cloud, pipeline_job, rest

@@ -1,0 +1,84 @@
+"""The gRPC door: every method of every service, without TLS (the guard's port puts that in front)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import grpc
+
+from rehearsal.doors.calls import Desk
+from rehearsal.doors.errors import CODES, ServiceError
+from rehearsal.doors.messages import deserialize, serialize
+from rehearsal.doors.services import Method, methods
+from rehearsal.resources.world import Caller
+
+# A held Get keeps its thread: more than a rehearsal has jobs under way.
+_THREADS = 64
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class GrpcDoor:
+    """A gRPC server on a free port of 127.0.0.1."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ]
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc-door"), handlers=[_Handlers(self)], options=options
+        )
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End all calls and stop serving."""
+        self._server.stop(grace=None).wait()
+
+    def call(self, method: Method, request: Any, context: grpc.ServicerContext) -> Any:
+        """Answer one call."""
+        try:
+            return self._desk.call(method, request, _caller(context))
+        except ServiceError as error:
+            context.set_trailing_metadata((("grpc-status-details-bin", error.to_status()),))
+            context.abort(_STATUS[CODES[error.code][0]], error.message)
+
+    def refuse(self, path: str, request: bytes, context: grpc.ServicerContext) -> Any:
+        """Say that the local cloud does not have a method."""
+        self._desk.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the rehearsal's cloud has no {path}")
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types of its own
+    def __init__(self, door: GrpcDoor) -> None:
+        self._door = door
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}
+        for _, method in methods():
+            self._handlers[method.path] = grpc.unary_unary_rpc_method_handler(
+                partial(door.call, method),
+                request_deserializer=partial(deserialize, method.request_type),
+                response_serializer=serialize,
+            )
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        path = handler_call_details.method
+        found = self._handlers.get(path)
+        return found or grpc.unary_unary_rpc_method_handler(partial(self._door.refuse, path))
+
+
+def _caller(context: grpc.ServicerContext) -> Caller:
+    metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+    # A client library's own user agent stands in x-goog-api-client; user-agent has what was set beside grpc's.
+    agent = " ".join(metadata[key] for key in ("user-agent", "x-goog-api-client") if key in metadata)
+    is_there: Callable[[], bool] = context.is_active
+    # The :authority that the client asked for; the context has no name for it.
+    host = bytes(context._rpc_event.call_details.host).decode("ascii", "replace")
+    return Caller("grpc", agent, host, is_there, "authorization" in metadata)

@@ -1,0 +1,198 @@
+"""The server: all doors over one store, and the variables that lead unmodified clients to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from rehearsal.clock import Clock
+from rehearsal.doors.access import AccessLog
+from rehearsal.doors.calls import Desk
+from rehearsal.doors.endpoints import answer_allowed_locations, answer_token
+from rehearsal.doors.grpc_door import GrpcDoor
+from rehearsal.doors.http_door import HttpDoor
+from rehearsal.gcs.credentials import write_service_account
+from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
+from rehearsal.resources.buckets import Buckets
+from rehearsal.resources.quotas import Quotas
+from rehearsal.resources.store import Jobs, Runs, Store
+from rehearsal.resources.world import World
+from rehearsal.vertex.firing import Firing
+from rehearsal.vertex.logs import LogBook
+from rehearsal.vertex.registry import Registry
+
+_HOST = "127.0.0.1"
+
+
+class VertexServer:
+    """A running local cloud: a context manager, or `start` and `stop`.
+
+    Args:
+        store: The resources.
+        pipelines: What executes pipeline jobs.
+        custom_jobs: What executes custom jobs.
+        clock: The rehearsed time.
+        projects: Project id -> number, at least one; the first is clients' default.
+        folder: Where certificate and keys are written.
+        quotas: Limits, metric -> region -> limit (rehearsal.resources.quotas); what is not named has none.
+        logs: What Cloud Logging shows; a new, empty book where none is given.
+        bucket_endpoint: Address of the bucket server; "" where there is none.
+        dataflow: What executes Dataflow jobs; None: there are none.
+        hold_s: How long Get of a custom job is held for a launcher's poll.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        pipelines: Runs,
+        custom_jobs: Runs,
+        clock: Clock,
+        projects: Mapping[str, str],
+        folder: Path,
+        quotas: Mapping[str, Mapping[str, int]] | None = None,
+        logs: LogBook | None = None,
+        bucket_endpoint: str = "",
+        dataflow: Jobs | None = None,
+        hold_s: float = 600.0,
+    ) -> None:
+        self.world = World(
+            store,
+            pipelines=pipelines,
+            custom_jobs=custom_jobs,
+            clock=clock,
+            projects=dict(projects),
+            quotas=None if quotas is None else Quotas(quotas),
+            buckets=Buckets(bucket_endpoint),
+            logs=logs or LogBook(),
+            hold_s=hold_s,
+            dataflow=dataflow,
+        )
+        self._desk = Desk(self.world)
+        self._firing = Firing(self.world, self._desk.failures)
+        self._folder, self._bucket_endpoint = folder, bucket_endpoint
+        endpoints = (answer_token, answer_allowed_locations, Registry(self.world), self.world.buckets)
+        self._http = HttpDoor(self._desk, endpoints)
+        self._grpc = GrpcDoor(self._desk)
+        self._certificate = write_certificate(folder)
+        self._account = folder / "service-account.json"
+        self._refused = folder / "refused-hosts.txt"
+        write_service_account(self._account, "https://oauth2.googleapis.com", project=next(iter(projects)))
+        self._guard = Guard(
+            self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """The HTTP door's address, for api_endpoint with api_transport="rest"."""
+        return f"http://{_HOST}:{self._http.port}"
+
+    @property
+    def proxy(self) -> str:
+        """The guard's address, for https_proxy."""
+        return self._guard.proxy
+
+    @property
+    def logs(self) -> LogBook:
+        """What containers print; whoever executes them writes it."""
+        return self.world.logs
+
+    @property
+    def access_log(self) -> AccessLog:
+        """Who asked for what."""
+        return self._desk.log
+
+    @property
+    def passages(self) -> list[Passage]:
+        """What the proxy was asked for, refused ones too."""
+        return list(self._guard.passages)
+
+    @property
+    def refused(self) -> list[str]:
+        """Hosts outside that somebody wanted, each once: what the proxy refused, and the guard in Python processes.
+
+        Whoever took the refusal for an error of the network is in it too.
+        """
+        asked = [urlsplit(p.target if "://" in p.target else f"//{p.target}") for p in self.passages if not p.allowed]
+        hosts = [parts.hostname or parts.netloc for parts in asked]
+        if self._refused.exists():
+            hosts += self._refused.read_text().splitlines()
+        return list(dict.fromkeys(hosts))
+
+    def _log_passage(self, passage: Passage) -> None:
+        if not passage.allowed:
+            self.access_log.add("proxy", passage.method, passage.target, "403", "")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that lead unmodified clients in child processes here, and nowhere else."""
+        authority, proxy_port = str(self._certificate.authority.absolute()), self.proxy.rsplit(":", 1)[1]
+        project = next(iter(self.world.projects))
+        found = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self._account.absolute()),
+            "GOOGLE_CLOUD_PROJECT": project,
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": authority,
+            "REQUESTS_CA_BUNDLE": authority,
+            "CURL_CA_BUNDLE": authority,
+            "SSL_CERT_FILE": authority,
+            "HTTPLIB2_CA_CERTS": authority,
+            # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
+            "NO_GCE_CHECK": "true",
+            # What the guard below refuses is told here, also when its error is swallowed.
+            "SHARDLINE_REHEARSAL_REFUSED": str(self._refused.absolute()),
+            # Python's own sockets do not pass the proxy by. What was on the path stays on it.
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(PYTHON_GUARD), os.environ.get("PYTHONPATH")))),
+            "CLOUDSDK_PROXY_TYPE": "http",
+            "CLOUDSDK_PROXY_ADDRESS": _HOST,
+            "CLOUDSDK_PROXY_PORT": proxy_port,
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": authority,
+            "CLOUDSDK_CORE_PROJECT": project,
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+            "CLOUDSDK_AUTH_ACCESS_TOKEN": "rehearsal",
+            "CLOUDSDK_CONFIG": str((self._folder / "gcloud").absolute()),
+        }
+        for name in ("https_proxy", "http_proxy", "all_proxy"):
+            found[name] = found[name.upper()] = self.proxy
+        found["no_proxy"] = found["NO_PROXY"] = f"{_HOST},localhost"
+        if self._bucket_endpoint:
+            found["STORAGE_EMULATOR_HOST"] = self._bucket_endpoint
+        return found
+
+    def start(self) -> Self:
+        """Begin to serve."""
+        self._http.start()
+        self._grpc.start()
+        self._guard.start()
+        self._firing.start()
+        return self
+
+    def stop_schedules(self) -> None:
+        """Fire no schedule any more; everything else goes on."""
+        self._firing.stop()
+
+    def stop(self) -> None:
+        """Stop serving and end all connections; RuntimeError when the local cloud itself had faults."""
+        self.world.stopping.set()
+        self._firing.stop()
+        self._guard.stop()
+        self._grpc.stop()
+        self._http.stop()
+        if self._desk.failures:
+            raise RuntimeError(
+                f"the local cloud had {len(self._desk.failures)} faults, the first:\n{self._desk.failures[0]}"
+            )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,177 @@
+"""Custom jobs of the local Vertex, each run by a thread (rehearsal/jobs/gang.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.cloud import aiplatform_v1
+from google.rpc import status_pb2
+
+from rehearsal.jobs.gang import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, Ended, Gang
+from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
+from rehearsal.jobs.market import Market
+from rehearsal.machines.machine import Machine, Scale, UnknownCommand, find_machines
+from rehearsal.pipelines.task_details import moment
+from rehearsal.resources.store import Store
+
+# proto-plus declares an enum's members as numbers.
+_STATE: Any = aiplatform_v1.JobState
+_FINAL = frozenset({_STATE.JOB_STATE_SUCCEEDED, _STATE.JOB_STATE_FAILED, _STATE.JOB_STATE_CANCELLED})
+# The strategies by which a job waits for machines only so long.
+_WAITS = "FLEX_START"
+# google.rpc.Code
+_INTERNAL = 13
+
+
+class CustomJobRuns:
+    """Executes custom jobs (rehearsal.resources.store.Runs).
+
+    Args:
+        store: Has the jobs, as google.cloud.aiplatform_v1.CustomJob.
+        folder: For the machines' disks.
+        logs: Gets what containers print.
+        clock: Of the rehearsed world.
+        market: Decides about machines.
+        scale: How they are played.
+        environment: Of every container; may be set later, before the first job.
+        missing_images: Images that cannot be pulled.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        folder: Path,
+        logs: LogBook,
+        clock: Clock,
+        market: Market | None = None,
+        scale: Scale | None = None,
+        environment: Mapping[str, str] | None = None,
+        missing_images: frozenset[str] = frozenset(),
+    ) -> None:
+        self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
+        self.market, self.scale = market or Market(), scale or Scale()
+        self.environment: Mapping[str, str] = environment or {}
+        self._missing = missing_images
+        self._cancelled: dict[str, threading.Event] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self.failures: list[str] = []
+        """Faults of the rehearsal itself, as tracebacks."""
+
+    def start(self, name: str) -> None:
+        """Begin to execute the custom job of this name."""
+        cancelled = threading.Event()
+        thread = threading.Thread(target=self._execute, args=(name, cancelled), name=f"job {name}", daemon=True)
+        with self._lock:
+            self._cancelled[name] = cancelled
+            self._threads.append(thread)
+            if self._closed:
+                # It ends before it has a machine.
+                cancelled.set()
+            # Before anybody can join it.
+            thread.start()
+
+    def cancel(self, name: str) -> None:
+        """End it; its state becomes cancelled once nothing of it runs any more."""
+
+        def change(job: Any) -> None:
+            if job.state not in _FINAL:
+                job.state = _STATE.JOB_STATE_CANCELLING
+
+        self._store.update(name, change)
+        with self._lock:
+            if name in self._cancelled:
+                self._cancelled[name].set()
+
+    def wait(self, name: str, timeout_s: float) -> Any:
+        """Wait for the end of a job, and return it as it is then."""
+        return self._store.wait(name, lambda job: job.state in _FINAL, timeout_s)
+
+    def close(self) -> None:
+        """End all jobs, and wait until nothing of them runs."""
+        with self._lock:
+            self._closed = True
+            events, threads = list(self._cancelled.values()), list(self._threads)
+        for event in events:
+            event.set()
+        for thread in threads:
+            thread.join()
+
+    def _execute(self, name: str, cancelled: threading.Event) -> None:
+        try:
+            ended = self._run(self._store.get(name), cancelled)
+        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
+            self.failures.append(traceback.format_exc())
+            ended = Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {self.failures[-1]}")
+        now = moment(self._clock.now())
+
+        def change(job: Any) -> None:
+            job.state = _STATE[f"JOB_STATE_{ended.state}"]
+            job.end_time = job.update_time = now
+            if ended.message:
+                job.error = status_pb2.Status(code=ended.code, message=ended.message)
+
+        with contextlib.suppress(KeyError):
+            self._store.update(name, change)
+
+    def _run(self, job: Any, cancelled: threading.Event) -> Ended:
+        if cancelled.is_set():
+            return Ended("CANCELLED", CANCELLED, "the job was cancelled before it had machines")
+        try:
+            machines = find_machines(job)
+        except UnknownCommand as error:
+            return Ended("FAILED", INVALID_ARGUMENT, str(error))
+        for machine in machines:
+            if machine.image in self._missing:
+                message = f"The replica {machine.name} could not be started: image {machine.image} was not found, or "
+                return Ended("FAILED", INVALID_ARGUMENT, message + "may not be pulled.")
+        if (without := self._wait_for_machines(job, cancelled)) is not None:
+            return without
+        self._store.update(job.name, self._begin)
+        gang = Gang(
+            job,
+            machines,
+            folder=self._folder / job.name.rpartition("/")[2],
+            environment=self.environment,
+            say=lambda machine, text, severity: self._log(job, machine, text, severity),
+            market=self.market,
+            scale=self.scale,
+            now=self._clock.now,
+        )
+        gang.cancelled = cancelled
+        return gang.run()
+
+    def _wait_for_machines(self, job: Any, cancelled: threading.Event) -> Ended | None:
+        """Return how the job ends when there are no machines for it; None: there are."""
+        region = job.name.split("/")[3]
+        scheduling = job.job_spec.scheduling
+        strategy = scheduling.strategy.name.replace("STRATEGY_UNSPECIFIED", "STANDARD")
+        types = {pool.machine_spec.machine_type for pool in job.job_spec.worker_pool_specs if pool.replica_count}
+        if not any(self.market.take_stockout(region, machine, strategy) for machine in sorted(types)):
+            return None
+        wanted = ", ".join(sorted(types))
+        if self.market.stockout == "fail":
+            message = f"Resources are insufficient in region: {region}. No {wanted} could be had by {strategy}."
+            return Ended("FAILED", RESOURCE_EXHAUSTED, message)
+        wait_s = scheduling.max_wait_duration.total_seconds() if scheduling.max_wait_duration else 0.0
+        limit_s = wait_s * self.scale.time_scale if strategy == _WAITS and wait_s else None
+        if cancelled.wait(limit_s):
+            return Ended("CANCELLED", CANCELLED, "the job was cancelled while it waited for machines")
+        message = f"Resources are insufficient in region: {region}. No {wanted} came in {wait_s:.0f} s."
+        return Ended("FAILED", RESOURCE_EXHAUSTED, message)
+
+    def _begin(self, job: Any) -> None:
+        if job.state == _STATE.JOB_STATE_PENDING or job.state == _STATE.JOB_STATE_QUEUED:
+            job.state = _STATE.JOB_STATE_RUNNING
+        job.start_time = job.update_time = moment(self._clock.now())
+
+    def _log(self, job: Any, machine: Machine, text: str, severity: str) -> None:
+        labels = {"job_id": job.name.rpartition("/")[2], "task_name": machine.name}
+        self._logs.write(JOB_RESOURCE, labels, text, severity, self._clock.now())

@@ -1,0 +1,96 @@
+"""/gcs without root: on Vertex a container sees each bucket as a folder below /gcs, a path that kfp hard-codes.
+
+Nobody but root can make /gcs, and a mount is not the same on all systems. So a container is given other paths in its
+place: a task's `{{$...path}}`, output files and executor input name `MOUNT/BUCKET/...` below the run's own folder. What
+a task can see of its inputs is copied there before it starts, what it has written goes to gs:// through the bucket's
+API when it has ended, as through the real mount. kfp's own executor of Python components, in which the prefix is a
+constant, is started by rehearsal/pipelines/kfp_executor.py, which sets it.
+
+Not played: a container that names /gcs/BUCKET/... by itself, not from a placeholder, finds nothing there; files are
+seen in the bucket when the task ends, not when they are closed; a file is held in memory while it is copied.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from contracts import storage
+
+GCS_PREFIX = "gs://"
+MOUNT_PREFIX = "/gcs/"
+# Read by kfp_executor.
+MOUNT_VARIABLE = "SHARDLINE_REHEARSAL_GCS"
+_KFP_EXECUTOR = "kfp.dsl.executor_main"
+_SCRIPT = """#!/bin/sh
+# Python as containers of a rehearsal know it.
+if [ "$1" = -m ] && [ "$2" = {executor} ]; then
+    shift 2
+    exec '{python}' -m rehearsal.pipelines.kfp_executor "$@"
+fi
+exec '{python}' "$@"
+"""
+
+
+class Mount:
+    """A folder that stands for /gcs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._copied: dict[Path, tuple[int, int]] = {}
+
+    def path_of(self, uri: str) -> str:
+        """Return the path at which a container sees a gs:// URI; any other URI is its own path, as for kfp."""
+        return str(self.folder / uri.removeprefix(GCS_PREFIX)) if uri.startswith(GCS_PREFIX) else uri
+
+    def uri_of(self, path: str) -> str:
+        """Return the gs:// URI of a path below the mount, or below /gcs; another path is returned as it is."""
+        for prefix in (f"{self.folder}/", MOUNT_PREFIX):
+            if path.startswith(prefix):
+                return GCS_PREFIX + path.removeprefix(prefix)
+        return path
+
+    def fetch(self, uri: str) -> None:
+        """Copy an object, or a folder with all below it, to where a container sees it; nothing if it is not there."""
+        if not uri.startswith(GCS_PREFIX):
+            return
+        path = Path(self.path_of(uri))
+        try:
+            self._write(path, storage.read_bytes(uri))
+        except FileNotFoundError:
+            for entry in storage.list_objects(uri):
+                self._write(path / entry.name, storage.read_bytes(storage.join(uri, entry.name)))
+
+    def send(self, uri: str) -> None:
+        """Copy what was written below a folder to the bucket, where it has changed."""
+        folder = Path(self.path_of(uri))
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            state = path.stat()
+            version = (state.st_size, state.st_mtime_ns)
+            if self._copied.get(path) != version:
+                storage.replace(storage.join(uri, *path.relative_to(folder).parts), path.read_bytes())
+                self._copied[path] = version
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def write_python(folder: Path) -> Path:
+    """Write `python` and `python3`, to be found first in PATH, into a folder; return it.
+
+    A command is not changed: whichever word of it, or of a shell's script, starts Python starts this interpreter.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("python", "python3"):
+        script = folder / name
+        script.write_text(_SCRIPT.format(executor=_KFP_EXECUTOR, python=sys.executable))
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def with_python(environment: dict[str, str], folder: Path) -> dict[str, str]:
+    """Return an environment in which these are the first."""
+    return {**environment, "PATH": os.pathsep.join([str(folder), environment.get("PATH", os.defpath)])}

@@ -1,0 +1,282 @@
+"""Pipeline jobs of the local Vertex, each executed by a process of its own (rehearsal/pipelines/pipeline.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.cloud import aiplatform_v1
+from google.protobuf import json_format
+from google.rpc import status_pb2
+
+from contracts.canonical import canonical
+from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
+from rehearsal.machines.mount import GCS_PREFIX
+from rehearsal.machines.processes import Tree, clean_environment
+from rehearsal.pipelines.job import Job
+from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
+from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, error_of
+from rehearsal.pipelines.task_details import job_of, moment, note_task
+from rehearsal.resources.store import Store
+
+# proto-plus declares an enum's members as numbers.
+State: Any = aiplatform_v1.PipelineState
+FINAL = frozenset({State.PIPELINE_STATE_SUCCEEDED, State.PIPELINE_STATE_FAILED, State.PIPELINE_STATE_CANCELLED})
+# A launcher that is told to stop cancels what it has started, by a request; then it is killed.
+CANCEL_GRACE_S = 10.0
+# Until a job that was cancelled with the run has ended.
+_JOB_END_S = 60.0
+_INTERNAL = 13
+
+
+class PipelineRuns:
+    """Executes pipeline jobs (rehearsal.resources.store.Runs).
+
+    Args:
+        store: Has the jobs, as google.cloud.aiplatform_v1.PipelineJob.
+        folder: For everything that is written on this machine.
+        logs: Gets what containers print.
+        clock: Of the rehearsed world.
+        project_numbers: By project id.
+        environment: Of every process: what makes Google's clients come to the local servers; may be set later.
+        cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
+        missing_images: Images that cannot be pulled.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        folder: Path,
+        logs: LogBook,
+        clock: Clock,
+        project_numbers: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        cancel_resource: Callable[[str], None] | None = None,
+        missing_images: frozenset[str] = frozenset(),
+    ) -> None:
+        self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
+        self.environment: Mapping[str, str] = environment or {}
+        self._missing = {MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images))}
+        self._numbers = dict(project_numbers or {})
+        self._cancel_resource = cancel_resource
+        self._trees: dict[str, Tree] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._cancelled: set[str] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+        self.mails: list[dict[str, Any]] = []
+        """Mails that Vertex would have sent."""
+        self.failures: list[str] = []
+        """Faults of the rehearsal itself, as tracebacks."""
+
+    def start(self, name: str) -> None:
+        """Begin to execute the pipeline job of this name."""
+        thread = threading.Thread(target=self._run, args=(name,), name=f"pipeline {name}", daemon=True)
+        with self._lock:
+            self._threads[name] = thread
+            # Before anybody can join it.
+            thread.start()
+
+    def cancel(self, name: str) -> None:
+        """End it; its state becomes cancelled once nothing of it runs any more."""
+
+        def change(job: Any) -> None:
+            if job.state not in FINAL:
+                job.state = State.PIPELINE_STATE_CANCELLING
+
+        if self._store.update(name, change).state == State.PIPELINE_STATE_CANCELLING:
+            with self._lock:
+                self._cancelled.add(name)
+            threading.Thread(target=self._stop, args=(name,), name=f"cancel {name}", daemon=True).start()
+
+    def wait(self, name: str, timeout_s: float) -> Any:
+        """Wait for the end of a run, and return its job as it is then."""
+        return self._store.wait(name, lambda job: job.state in FINAL, timeout_s)
+
+    def close(self) -> None:
+        """Kill everything that still runs."""
+        with self._lock:
+            self._closed = True
+            trees, threads = list(self._trees.values()), list(self._threads.values())
+        for tree in trees:
+            tree.kill()
+        for thread in threads:
+            thread.join()
+
+    def _stop(self, name: str) -> None:
+        with self._lock:
+            tree = self._trees.get(name)
+        if tree is not None:
+            tree.stop(CANCEL_GRACE_S)
+
+    def _run(self, name: str) -> None:
+        try:
+            self._execute(name)
+        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the run, and is told
+            fault = traceback.format_exc()
+            self.failures.append(fault)
+            with self._lock:
+                tree = self._trees.pop(name, None)
+            if tree is not None:
+                tree.kill()
+            with contextlib.suppress(KeyError):
+                self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
+
+    def _execute(self, name: str) -> None:
+        job = self._make_job(name)
+        if not job.pipeline_root.startswith(GCS_PREFIX):
+            given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
+            self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
+            return
+        folder = self._folder / job.id
+        job.write(folder)
+        with self._lock:
+            begins = name not in self._cancelled and not self._closed
+            if begins:
+                reader, writer = os.pipe()
+                try:
+                    tree = self._trees[name] = self._start_child(folder, writer)
+                except BaseException:
+                    os.close(reader)
+                    raise
+                finally:
+                    os.close(writer)
+        if not begins:
+            self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
+            return
+        last: dict[str, Any] | None = None
+        with os.fdopen(reader, "rb") as stream:
+            self._store.update(name, self._begin)
+            for line in stream:
+                report = json.loads(line)
+                if report["report"] == "end":
+                    last = report
+                else:
+                    self._note(name, report)
+        code = tree.wait()
+        with self._lock:
+            del self._trees[name]
+            cancelled = name in self._cancelled
+        if cancelled:
+            self._end_resources(folder)
+            self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled"))
+        elif last is None:
+            where = folder / "orchestrator.log"
+            self._finish(
+                name, "FAILED", error_of(_INTERNAL, f"the orchestrator ended with exit code {code}: see {where}")
+            )
+        else:
+            self._finish(name, last["state"], last["error"])
+
+    def _start_child(self, folder: Path, writer: int) -> Tree:
+        log = folder / "orchestrator.log"
+
+        def hear(line: str) -> None:
+            with log.open("a") as stream:
+                print(line, file=stream)
+
+        command = [sys.executable, "-m", "rehearsal.pipelines.pipeline", str(folder.absolute()), str(writer)]
+        environment = clean_environment(self.environment, self._missing)
+        return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
+
+    def _begin(self, job: Any) -> None:
+        if job.state not in FINAL and job.state != State.PIPELINE_STATE_CANCELLING:
+            job.state = State.PIPELINE_STATE_RUNNING
+        job.start_time = job.update_time = moment(self._clock.now())
+
+    def _note(self, name: str, report: dict[str, Any]) -> None:
+        now = self._clock.now()
+        if report["report"] == "task":
+            self._store.update(name, lambda job: note_task(job, report, now))
+        elif report["report"] == "log":
+            path, text = report["path"], report["text"]
+            container = job_of(name, report["id"], 1).rpartition("/")[2]
+            labels = {
+                "job_id": container,
+                "task_name": "workerpool0-0",
+                "pipeline_job_id": name.rpartition("/")[2],
+                "pipeline_task_name": ".".join(path),
+            }
+            self._logs.write(JOB_RESOURCE, labels, text, severity_of(text), now)
+        elif report["report"] == "mail":
+            self.mails.append({**report, "time": now})
+
+    def _finish(self, name: str, state: str, error: Mapping[str, Any] | None) -> None:
+        now = moment(self._clock.now())
+
+        def change(job: Any) -> None:
+            for detail in job.job_detail.task_details:
+                # What a killed orchestrator could not say.
+                if not detail.end_time:
+                    detail.state = aiplatform_v1.PipelineTaskDetail.State[state]
+                    detail.end_time = now
+                    if error:
+                        detail.error = status_pb2.Status(**error)
+            job.state = State[f"PIPELINE_STATE_{state}"]
+            job.end_time = job.update_time = now
+            if error:
+                job.error = status_pb2.Status(**error)
+
+        self._store.update(name, change)
+
+    def _end_resources(self, folder: Path) -> None:
+        """End the jobs that launchers of a run have started: those that were killed could not."""
+        if self._cancel_resource is None:
+            return
+        for path in sorted((folder / "gcs").rglob("gcp_resources")):
+            try:
+                resources = json.loads(path.read_text()).get("resources", [])
+            except ValueError:
+                continue
+            for resource in resources:
+                # https://HOST/VERSION/projects/...
+                _, found, rest = resource.get("resourceUri", "").partition("/projects/")
+                project, _, place = rest.partition("/")
+                # Launchers name the project as they were given it.
+                name = f"projects/{self._numbers.get(project, project)}/{place}"
+                if found and self._store.find(name) is not None:
+                    self._cancel_resource(name)
+                    self._store.wait(name, _has_ended, _JOB_END_S)
+
+    def _make_job(self, name: str) -> Job:
+        message = self._store.get(name)
+        raw = aiplatform_v1.PipelineJob.pb(message)
+        project = name.split("/")[1]
+        ids = {number: one for one, number in self._numbers.items()}
+        config = message.runtime_config
+        created = message.create_time.timestamp() if message.create_time else self._clock.now()
+        runtime = json_format.MessageToDict(raw.runtime_config)
+        return Job(
+            name=name,
+            uuid=str(int.from_bytes(name.encode()[-7:])),
+            project=ids.get(project, project),
+            project_number=self._numbers.get(project, project),
+            location=name.split("/")[3],
+            pipeline_root=config.gcs_output_directory,
+            spec=canonical(json_format.MessageToDict(raw.pipeline_spec)),
+            parameters=canonical(runtime.get("parameterValues", {})),
+            create_time=_rfc3339(created),
+            schedule_time=_rfc3339(self._store.scheduled_s.get(name, created)),
+            labels=dict(message.labels),
+            service_account=message.service_account,
+            network=message.network,
+            encryption_key=message.encryption_spec.kms_key_name,
+            fails_fast=config.failure_policy == aiplatform_v1.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST,
+        )
+
+
+def _has_ended(message: Any) -> bool:
+    state = getattr(message, "state", None) or getattr(message, "current_state", None)
+    return state is not None and state.name.endswith(("STATE_SUCCEEDED", "_FAILED", "_CANCELLED", "_DONE"))
+
+
+def _rfc3339(seconds: float) -> str:
+    return moment(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,135 @@
+"""Reports of a running pipeline as the messages that Vertex shows: PipelineTaskDetail, its execution and artifacts."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from google.cloud import aiplatform_v1
+from google.rpc import status_pb2
+
+from rehearsal.pipelines.reports import FINAL_STATES
+
+# proto-plus declares an enum's members as numbers.
+State: Any = aiplatform_v1.PipelineTaskDetail.State
+_EXECUTION_STATES = {
+    "SUCCEEDED": aiplatform_v1.Execution.State.COMPLETE,
+    "SKIPPED": aiplatform_v1.Execution.State.CACHED,
+    "FAILED": aiplatform_v1.Execution.State.FAILED,
+    "CANCELLED": aiplatform_v1.Execution.State.CANCELLED,
+    "PENDING": aiplatform_v1.Execution.State.NEW,
+    "RUNNING": aiplatform_v1.Execution.State.RUNNING,
+}
+
+
+def moment(seconds: float) -> datetime.datetime:
+    """Return a time since the epoch as clients' messages take it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def note_task(job: Any, report: Mapping[str, Any], now: float) -> None:
+    """Write a report about a task into the PipelineJob.
+
+    Args:
+        job: The PipelineJob, changed in place.
+        report: With "report": "task".
+        now: In seconds since the epoch.
+    """
+    detail = _find(job, report, now)
+    state = report["state"]
+    detail.state = State[state]
+    if state == "RUNNING" and not detail.start_time:
+        detail.start_time = moment(now)
+    if state in FINAL_STATES:
+        detail.end_time = moment(now)
+    error = report.get("error")
+    if error:
+        detail.error = status_pb2.Status(**error)
+    record = aiplatform_v1.PipelineTaskDetail.PipelineTaskStatus(update_time=moment(now), state=State[state])
+    if error:
+        record.error = status_pb2.Status(**error)
+    detail.pipeline_task_status.append(record)
+    if state in _EXECUTION_STATES:
+        _note_execution(job, detail, report, now)
+    if report.get("attempt"):
+        _note_attempt(job, detail, report["attempt"])
+    for field, group in (("inputs", "in"), ("outputs", "out")):
+        for name, artifacts in (report.get(group) or {}).items():
+            getattr(detail, field)[name] = aiplatform_v1.PipelineTaskDetail.ArtifactList(
+                artifacts=[_artifact(job, report["id"], name, artifact, now) for artifact in artifacts]
+            )
+
+
+def job_of(name: str, number: int, attempt: int) -> str:
+    """Return the name of the custom job that Vertex runs a task's container in."""
+    return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{number + attempt - 1}"
+
+
+def _find(job: Any, report: Mapping[str, Any], now: float) -> Any:
+    for detail in job.job_detail.task_details:
+        if detail.task_id == report["id"]:
+            return detail
+    path = report["path"]
+    job.job_detail.task_details.append(
+        aiplatform_v1.PipelineTaskDetail(
+            task_id=report["id"],
+            parent_task_id=_parent_id(job, path),
+            # The root is shown under the run's own id.
+            task_name=path[-1] if path else job.name.rpartition("/")[2],
+            task_unique_name=".".join(path),
+            create_time=moment(now),
+        )
+    )
+    return job.job_detail.task_details[-1]
+
+
+def _parent_id(job: Any, path: list[str]) -> int:
+    if not path:
+        return 0
+    parent = ".".join(path[:-1])
+    return next((detail.task_id for detail in job.job_detail.task_details if detail.task_unique_name == parent), 0)
+
+
+def _note_execution(job: Any, detail: Any, report: Mapping[str, Any], now: float) -> None:
+    execution = detail.execution
+    if not execution.name:
+        detail.execution = aiplatform_v1.Execution(
+            name=f"{_store_of(job)}/executions/{report['id']}",
+            display_name=detail.task_name,
+            schema_title="system.ContainerExecution" if "attempt" in report else "system.DagExecution",
+            schema_version="0.0.1",
+            create_time=moment(now),
+            metadata={"task_name": detail.task_name, "pipeline_job_resource_name": job.name},
+        )
+        execution = detail.execution
+    execution.state = _EXECUTION_STATES[report["state"]]
+    execution.update_time = moment(now)
+    for prefix, group in (("input", "inputs"), ("output", "outputs")):
+        for name, value in (report.get(group) or {}).items():
+            execution.metadata[f"{prefix}:{name}"] = value
+
+
+def _note_attempt(job: Any, detail: Any, attempt: int) -> None:
+    container = detail.executor_detail.container_detail
+    current = job_of(job.name, detail.task_id, attempt)
+    if container.main_job and container.main_job != current:
+        container.failed_main_jobs.append(container.main_job)
+    container.main_job = current
+
+
+def _artifact(job: Any, number: int, name: str, artifact: Mapping[str, Any], now: float) -> Any:
+    return aiplatform_v1.Artifact(
+        name=f"{_store_of(job)}/artifacts/{number}-{name}",
+        display_name=name,
+        uri=artifact["uri"],
+        schema_title=artifact["schema_title"],
+        schema_version=artifact["schema_version"],
+        metadata=artifact["metadata"],
+        state=aiplatform_v1.Artifact.State.LIVE,
+        create_time=moment(now),
+    )
+
+
+def _store_of(job: Any) -> str:
+    return f"{job.name.rpartition('/pipelineJobs/')[0]}/metadataStores/default"

@@ -1,0 +1,144 @@
+"""Quotas: how many GPUs and vCPUs jobs may hold at a time, and Cloud Quotas' view of it.
+
+The names of the metrics are patterns that messages of the service show (custom_model_training_nvidia_l4_gpus,
+custom_model_training_preemptible_nvidia_h100_gpus); those of other GPUs are derived from them.
+
+https://cloud.google.com/vertex-ai/docs/quotas, https://cloud.google.com/docs/quotas/api-overview
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from google.cloud.aiplatform_v1 import types
+from google.cloud.cloudquotas_v1 import types as quota_types
+
+from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.resources.listing import page
+from rehearsal.vertex.machines import KINDS
+
+if TYPE_CHECKING:
+    from rehearsal.resources.world import Caller, World
+
+SERVICE = "aiplatform.googleapis.com"
+_PREFIX = f"{SERVICE}/custom_model_training_"
+_STRATEGY: Any = types.Scheduling.Strategy
+_ENDED = {"JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"}
+# What a GPU is called in a metric, where that is not its enum's name in lower case.
+_METRIC_NAMES = {
+    "NVIDIA_TESLA_A100": "nvidia_a100",
+    "NVIDIA_H100_80GB": "nvidia_h100",
+    "NVIDIA_H100_MEGA_80GB": "nvidia_h100_mega",
+    "NVIDIA_H200_141GB": "nvidia_h200",
+    "NVIDIA_TESLA_P4": "nvidia_p4",
+    "NVIDIA_TESLA_P100": "nvidia_p100",
+    "NVIDIA_TESLA_T4": "nvidia_t4",
+    "NVIDIA_TESLA_V100": "nvidia_v100",
+}
+
+
+class Quotas:
+    """Limits by metric and region; what is not named has none.
+
+    Args:
+        limits: Metric (with or without aiplatform.googleapis.com/ before it) -> region -> limit.
+    """
+
+    def __init__(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+        self.limits = {
+            metric if metric.startswith(SERVICE) else f"{SERVICE}/{metric}": dict(regions)
+            for metric, regions in limits.items()
+        }
+
+    def check(self, world: World, job: Any, region: str) -> None:
+        """Refuse a job that, beside those of its region that have not ended, needs more than there is.
+
+        Raises:
+            ServiceError: RESOURCE_EXHAUSTED naming the metric.
+        """
+        held: dict[str, int] = {}
+        for project in set(world.projects.values()):
+            for other in world.store.list(f"projects/{project}/locations/{region}/customJobs/"):
+                if other.state.name not in _ENDED:
+                    for metric, amount in needs(other).items():
+                        held[metric] = held.get(metric, 0) + amount
+        exceeded = [
+            (metric, limit)
+            for metric, amount in needs(job).items()
+            if (limit := self.limits.get(metric, {}).get(region)) is not None and held.get(metric, 0) + amount > limit
+        ]
+        if exceeded:
+            names = ", ".join(metric for metric, _ in exceeded)
+            raise ServiceError(
+                "RESOURCE_EXHAUSTED",
+                f"The following quota metrics exceed quota limits: {names}",
+                quota={"quota_metric": exceeded[0][0], "quota_limit_value": str(exceeded[0][1]), "region": region},
+            )
+
+
+def needs(job: Any) -> dict[str, int]:
+    """Return how much of which metric a custom job holds while it has not ended."""
+    spot = job.job_spec.scheduling.strategy in (_STRATEGY.SPOT, _STRATEGY.FLEX_START)
+    prefix = _PREFIX + ("preemptible_" if spot else "")
+    found: dict[str, int] = {}
+    for pool in job.job_spec.worker_pool_specs:
+        machine = pool.machine_spec
+        if machine.accelerator_type:
+            gpu = types.AcceleratorType(machine.accelerator_type).name
+            metric = f"{prefix}{_METRIC_NAMES.get(gpu, gpu.lower())}_gpus"
+            found[metric] = found.get(metric, 0) + machine.accelerator_count * pool.replica_count
+        if machine.machine_type in KINDS:
+            family = machine.machine_type.split("-")[0]
+            metric = f"{prefix}cpus" if family in ("n1", "e2") else f"{prefix}{family}_cpus"
+            found[metric] = found.get(metric, 0) + KINDS[machine.machine_type].vcpus * pool.replica_count
+    return found
+
+
+def get(world: World, request: quota_types.GetQuotaInfoRequest, caller: Caller) -> quota_types.QuotaInfo:
+    """Return one quota."""
+    place, quota_id = request.name.split("/quotaInfos/")
+    for info in _infos(world, place):
+        if info.quota_id == quota_id:
+            return info
+    raise not_found(request.name)
+
+
+def list_(
+    world: World, request: quota_types.ListQuotaInfosRequest, caller: Caller
+) -> quota_types.ListQuotaInfosResponse:
+    """List all quotas of a service."""
+    chosen, token = page(_infos(world, request.parent), request.page_size, request.page_token)
+    return quota_types.ListQuotaInfosResponse(quota_infos=chosen, next_page_token=token)
+
+
+def _infos(world: World, place: str) -> list[quota_types.QuotaInfo]:
+    parent = world.canonical(place, "cloudquotas.quotas.get")
+    if not parent.endswith(f"/locations/global/services/{SERVICE}"):
+        raise invalid("parent", f"{place!r}: only locations/global/services/{SERVICE} is here")
+    found = []
+    for metric, regions in sorted((world.quotas.limits if world.quotas is not None else {}).items()):
+        words = metric.removeprefix(f"{SERVICE}/").split("_")
+        quota_id = "".join(word.capitalize() for word in words) + "PerProjectPerRegion"
+        by_region = [
+            {"dimensions": {"region": region}, "details": {"value": limit}, "applicable_locations": [region]}
+            for region, limit in sorted(regions.items())
+        ]
+        found.append(
+            quota_types.QuotaInfo(
+                name=f"{parent}/quotaInfos/{quota_id}",
+                quota_id=quota_id,
+                metric=metric,
+                service=SERVICE,
+                container_type=quota_types.QuotaInfo.ContainerType.PROJECT,
+                dimensions=["region"],
+                quota_display_name=" ".join(words),
+                metric_unit="1",
+                is_precise=True,
+                dimensions_infos=by_region,
+            )
+        )
+    return found
+
+
+METHODS: dict[str, Any] = {"GetQuotaInfo": get, "ListQuotaInfos": list_}

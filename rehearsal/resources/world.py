@@ -1,0 +1,75 @@
+"""What all services share: the resources, what executes them, the clock, the projects, the logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rehearsal.clock import Clock
+from rehearsal.doors.caller import Caller
+from rehearsal.doors.errors import ServiceError, invalid
+from rehearsal.resources.buckets import Buckets
+from rehearsal.resources.store import Jobs, Runs, Store
+from rehearsal.vertex.logs import LogBook
+
+if TYPE_CHECKING:
+    from rehearsal.resources.quotas import Quotas
+
+__all__ = ["Caller", "World"]
+
+
+@dataclass
+class World:
+    """The local cloud, without its doors."""
+
+    store: Store
+    pipelines: Runs
+    custom_jobs: Runs
+    clock: Clock
+    projects: Mapping[str, str]
+    """Project id -> project number."""
+    quotas: Quotas | None = None
+    buckets: Buckets = field(default_factory=lambda: Buckets(""))
+    logs: LogBook = field(default_factory=LogBook)
+    hold_s: float = 600.0
+    """How long Get of a custom job is held for a launcher's poll."""
+    dataflow: Jobs | None = None
+    """What executes Dataflow jobs."""
+    stopping: threading.Event = field(default_factory=threading.Event)
+    schedules_changed: threading.Event = field(default_factory=threading.Event)
+
+    def now(self) -> Any:
+        """Return the rehearsed time as a Timestamp."""
+        return self.time(self.clock.now())
+
+    def time(self, seconds: float) -> Any:
+        """Return a time, in seconds since 1970, as a Timestamp."""
+        from google.protobuf.timestamp_pb2 import Timestamp
+
+        whole, fraction = divmod(seconds, 1)
+        return Timestamp(seconds=int(whole), nanos=int(fraction * 1e6) * 1000)
+
+    def canonical(self, name: str, permission: str) -> str:
+        """Return a resource's name with its project's number, as Vertex shows it whatever was asked for.
+
+        Raises:
+            ServiceError: PERMISSION_DENIED for a project that is not there: the real service tells nobody which are.
+        """
+        parts = name.split("/")
+        if len(parts) < 2 or parts[0] != "projects":
+            raise invalid("name", f"{name!r} is no resource name: projects/PROJECT/locations/LOCATION/... is one")
+        number = self.projects.get(parts[1]) or (parts[1] if parts[1] in self.projects.values() else None)
+        if number is None:
+            place = "/".join(parts[:4])
+            raise ServiceError(
+                "PERMISSION_DENIED",
+                f"Permission '{permission}' denied on resource '//aiplatform.googleapis.com/{place}' "
+                "(or it may not exist).",
+            )
+        return "/".join([parts[0], number, *parts[2:]])
+
+    def project_id(self, number: str) -> str:
+        """Return the id of the project with this number."""
+        return next(project for project, its in self.projects.items() if its == number)
