@@ -22,7 +22,7 @@ from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
-from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, error_of
+from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, error_of, task_id
 from rehearsal.pipelines.task_details import job_of, moment, note_task
 from rehearsal.resources.store import Store
 
@@ -256,7 +256,8 @@ class PipelineRuns:
         runtime = json_format.MessageToDict(raw.runtime_config)
         return Job(
             name=name,
-            uuid=str(int.from_bytes(name.encode()[-7:])),
+            # PIPELINE_JOB_ID: a number, of the whole name: names of scheduled runs end alike.
+            uuid=str(task_id(name, ())),
             project=ids.get(project, project),
             project_number=self._numbers.get(project, project),
             location=name.split("/")[3],
