@@ -1,9 +1,9 @@
 """The marker that ends a job: an error that every later attempt of it would meet again.
 
-Vertex AI starts again whatever ends with an exit code other than 0, and so a mistake in a configuration would be paid
-for several times. Whoever finds that no later attempt can succeed leaves `jobs/JOB/ended.json` beside the stage's
-outputs, create-only; an attempt of that job that finds it ends at once, with the same error. Another job's id is
-another folder. Without an id nothing is kept.
+A platform may start again whatever ends with an exit code other than 0 (Vertex AI by one reading of its pages:
+docs/vertex.md), and so a mistake in a configuration would be paid for several times. Whoever finds that no later
+attempt can succeed leaves `jobs/JOB/ended.json` beside the stage's outputs, create-only; an attempt of that job that
+finds it ends at once, with the same error. Another job's id is another folder. Without an id nothing is kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from contracts.errors import ErrorDocument, ShardlineError
 
 JOBS_FOLDER = "jobs"
 ENDED_NAME = "ended.json"
-# What Vertex AI calls a custom job, in the environment of its containers:
-# https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements
-JOB_ID_VARIABLE = "CLOUD_ML_JOB_ID"
 
 
 class ToldError(ShardlineError):

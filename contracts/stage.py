@@ -36,10 +36,11 @@ from typing import Any
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.endings import JOB_ID_VARIABLE, final_exit_code, outliving_notice
 from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, StorageError, UserError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
 from contracts.fingerprint import combine
-from contracts.job import JOB_ID_VARIABLE, JobMarker
+from contracts.job import JobMarker
 from contracts.keeper import Keeper
 from contracts.output import Lock, empty_folder, mark_folder
 from contracts.own_code import install_code, pin_code, publish_code, with_installed
@@ -272,6 +273,19 @@ def run_stage(
     options = parse_options(name, arguments)
     if options.end_with_parent:
         end_with_parent()
+
+    def say(message: str) -> None:
+        print(f"{name}: {message}", file=sys.stderr, flush=True)
+
+    with outliving_notice(say):
+        error = _attempt(name, execute, options, keep_attempt=keep_attempt)
+        return final_exit_code(EXIT_OK if error is None else error.exit_code, error, say)
+
+
+def _attempt(
+    name: str, execute: Callable[[Stage], str], options: argparse.Namespace, *, keep_attempt: bool
+) -> ErrorDocument | None:
+    """Do the work of a stage command; return why it failed. Everything that it keeps is in its place then."""
     attempt = options.attempt or (f"{options.run}." if options.run else "") + new_attempt_id()
     events = EventLog(None, stage=name, attempt=attempt)
     stage = keeper = marker = None
@@ -297,7 +311,7 @@ def run_stage(
             stage.release()
         if keeper is not None and keeper.close() and not options.events and events.folder is not None:
             shutil.rmtree(events.folder, ignore_errors=True)
-    return EXIT_OK
+    return None
 
 
 def _take_own_code(stage: Stage, *, looks: bool) -> None:
@@ -350,7 +364,7 @@ def _end_job(name: str, marker: JobMarker, error: UserError) -> None:
         print(f"{name}: the end of job {marker.job_id} could not be written down: {unsaid}", file=sys.stderr)
 
 
-def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -> int:
+def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -> ErrorDocument:
     document = ErrorDocument.of(error, traceback.format_exc())
     try:
         events.emit("error", exit_code=document.exit_code, message=document.message)
@@ -363,7 +377,7 @@ def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -
     if debug:
         print(document.traceback, file=sys.stderr)
     print(f"{name}: error: {document.message}", file=sys.stderr, flush=True)
-    return document.exit_code
+    return document
 
 
 def _open_events(name: str, options: argparse.Namespace, attempt: str, *, keep: bool) -> tuple[EventLog, Keeper | None]:

@@ -22,6 +22,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.config.resources import ResourcesSection
+from contracts.endings import JOB_ID_VARIABLE
 from contracts.errors import ConfigError
 
 # Set by a rehearsal, whose machines are one: a free port for each job, where resources.port would be everybody's.
@@ -225,7 +226,7 @@ def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes
 
 
 def _job_id(environment: Mapping[str, str], resources: ResourcesSection) -> str:
-    given = resources.job_id or environment.get("CLOUD_ML_JOB_ID") or environment.get("SHARDLINE_JOB_ID") or ""
+    given = resources.job_id or environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
     # It becomes the name of a folder.
     return "".join(_safe(given))[:128].lstrip(".")
 
